@@ -24,6 +24,8 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
+    import os
+
     import grpc.aio
     import numpy as np
 
@@ -50,6 +52,10 @@ def aconnect(
     compression: Compression | Sequence[Compression] | None = None,
     shared_memory: bool = False,
     shared: bool = False,
+    credentials: grpc.ChannelCredentials | None = None,
+    ca: str | os.PathLike[str] | None = None,
+    cert: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
 ) -> AsyncSampler:
     """Return a sampler for asyncio on the server at `target`.
 
@@ -60,7 +66,20 @@ def aconnect(
     ...     await sampler.update_agent(rollserve.RandomAgent())
     ...     batch = await sampler.obtain_samples(10_000)
     """
-    return AsyncSampler(Connection.of(target, sampler, timeout, max_message_bytes, compression, shared_memory, shared))
+    connection = Connection.of(
+        target,
+        sampler,
+        timeout,
+        max_message_bytes,
+        compression,
+        shared_memory,
+        shared,
+        credentials,
+        ca,
+        cert,
+        key,
+    )
+    return AsyncSampler(connection)
 
 
 class AsyncSampler(BaseSampler[AsyncSampleStream]):

@@ -44,6 +44,12 @@ _EXPLORATIONS = {
     "epsilon": "make an epsilon-greedy agent act at random with probability X",
 }
 
+_TLS_FILES = {
+    "ca": "authorities that the server's certificate is signed by, to encrypt the connection",
+    "cert": "the client's own certificate, for servers that ask for one",
+    "key": "the private key of the client's certificate",
+}
+
 _EXIT_STATUSES = """\
 exit status:
   0    success
@@ -59,7 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        connected = connect(options.target, sampler=options.sampler, timeout=options.timeout)
+        connected = connect(
+            options.target,
+            sampler=options.sampler,
+            timeout=options.timeout,
+            ca=options.ca,
+            cert=options.cert,
+            key=options.key,
+        )
     except InvalidArgumentError as error:
         print(f"rollserve: {error.message}", file=sys.stderr)
         return 2
@@ -92,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rollserve {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("target", metavar="HOST:PORT", help="address of the server")
+    common.add_argument("target", metavar="SERVER", help="HOST:PORT, or the name of a context in contexts.toml")
     common.add_argument("--sampler", default="", metavar="NAME", help="name of the sampler (default: the default one)")
     common.add_argument(
         "--timeout",
@@ -101,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="longest time without an answer or any progress (default: %(default)g)",
     )
-
+    for name, contents in _TLS_FILES.items():
+        help_text = f"PEM file with {contents} (default: ROLLSERVE_{name.upper()})"
+        common.add_argument(f"--{name}", type=Path, metavar="FILE", help=help_text)
     for add in (_add_status, _add_sample, _add_evaluate, _add_resize):
         add(commands, common)
     return parser
@@ -304,6 +319,7 @@ def _describe(status: SamplerStatus) -> str:
     lines = [
         f"sampler {status.sampler}, server {status.server_version}, up {counters.uptime_seconds:.0f} s",
         f"environment: {_describe_envs(status.envs)} (version {status.env_version})",
+        *([f"hidden arguments: {', '.join(status.hidden_arguments)}"] if status.hidden_arguments else ()),
         f"observations: {status.observation_space}, actions: {status.action_space}",
         f"agent: {', '.join(status.agent_kinds) or 'none yet'} (version {status.policy_version})",
         f"seed {status.seed}, next episode {status.next_episode_index}, reproducible by {status.reproducibility.value}",
@@ -322,7 +338,7 @@ def _describe_worker(worker: WorkerStatus) -> str:
     health = "given up for now" if worker.has_failed else "healthy" if worker.healthy else "lost"
     health = "leaving" if worker.leaving else health
     text = f"worker {worker.worker_index}: {health}, {worker.num_rows} rows, {worker.num_simulated_steps} steps, "
-    text += f"process {worker.process_id} on {worker.host}"
+    text += f"process {worker.process_id} on {worker.host}" if worker.host else "process unknown"
     if worker.num_restarts:
         text += f"; replaced {worker.num_restarts} times, last reason: {worker.last_failure}"
     return text

@@ -52,17 +52,21 @@ class RollserveError(Exception):
             know; empty if the error is gRPC's own, such as a lost connection.
         field: path of the argument or of the request's field that is at fault, such as `options.max_message_bytes`;
             empty if no field is.
+        request_id: name of the request in the server's log; empty if the error is gRPC's own, or the client's.
     """
 
-    def __init__(self, message: str, *, code: grpc.StatusCode, reason: str = "", field: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: grpc.StatusCode, reason: str = "", field: str = "", request_id: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.reason = reason
         self.field = field
+        self.request_id = request_id
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.code, self.reason, self.field)
+        return _rebuild, (type(self), self.message, self.code, self.reason, self.field, self.request_id)
 
 
 class InvalidArgumentError(RollserveError):
@@ -120,6 +124,6 @@ def malformed_error(message: str) -> ServerError:
 
 
 def _rebuild(
-    kind: type[RollserveError], message: str, code: grpc.StatusCode, reason: str, field: str
+    kind: type[RollserveError], message: str, code: grpc.StatusCode, reason: str, field: str, request_id: str
 ) -> RollserveError:
-    return kind(message, code=code, reason=reason, field=field)
+    return kind(message, code=code, reason=reason, field=field, request_id=request_id)

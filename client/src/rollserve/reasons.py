@@ -108,7 +108,8 @@ class Reason(enum.StrEnum):
     """RESOURCE_EXHAUSTED: More workers were asked for than the operator allows (`--max-workers`)."""
 
     TOO_MANY_CALLS = "TOO_MANY_CALLS"
-    """RESOURCE_EXHAUSTED: Too many calls wait to be admitted already."""
+    """RESOURCE_EXHAUSTED: Too many calls wait to be admitted already, or too many RPCs are open, in all or from one
+    address."""
 
     TOO_MANY_REQUEST_BYTES = "TOO_MANY_REQUEST_BYTES"
     """RESOURCE_EXHAUSTED: The requests of running evaluations take as much memory as they may."""
@@ -122,7 +123,10 @@ class Reason(enum.StrEnum):
     elements of lists of numbers."""
 
     ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE"
-    """RESOURCE_EXHAUSTED: The environments of all rows of all workers take more than 2 MiB as JSON."""
+    """RESOURCE_EXHAUSTED: The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an
+    environment more than 1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations
+    of a worker's rows would take more memory than they may (`--worker-observation-bytes`), or an environment needs more
+    when it is tried (`--probe-memory-bytes`)."""
 
     OBJECT_STORE_FULL = "OBJECT_STORE_FULL"
     """RESOURCE_EXHAUSTED: Ray's object store, and the disk it spills to, have no room for results."""
@@ -131,6 +135,10 @@ class Reason(enum.StrEnum):
     """RESOURCE_EXHAUSTED: No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of
     its rows (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
     environment's own limit for each row, whichever is most."""
+
+    CALL_TOO_LARGE = "CALL_TOO_LARGE"
+    """RESOURCE_EXHAUSTED: The call asks for more steps than the operator allows (`--max-call-steps`), or has made as
+    many for the episodes that it asks for."""
 
     WORKER_LOST = "WORKER_LOST"
     """UNAVAILABLE: A worker's process is gone and could not be replaced in time. Calling again costs time only: lost
@@ -160,6 +168,10 @@ class Reason(enum.StrEnum):
     JOURNAL_LOST = "JOURNAL_LOST"
     """UNAVAILABLE: The sampler's journal cannot be written."""
 
+    CALL_TOO_LONG = "CALL_TOO_LONG"
+    """UNAVAILABLE: The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its
+    place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again."""
+
     ENV_FAILED = "ENV_FAILED"
     """INTERNAL: An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes
     it."""
@@ -169,3 +181,8 @@ class Reason(enum.StrEnum):
 
     NO_PROGRESS = "NO_PROGRESS"
     """DEADLINE_EXCEEDED: The call made no progress for the client's timeout. Raised by client libraries, never sent."""
+
+    TLS_FAILED = "TLS_FAILED"
+    """UNAUTHENTICATED: The connection cannot be encrypted as the client asks: the server's certificate is not signed by
+    an authority that the client trusts, is for another name, or is not valid now; or the server does not use TLS.
+    Raised by client libraries, never sent."""

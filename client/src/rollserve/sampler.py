@@ -20,6 +20,8 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
+    import os
+
     import grpc
     import numpy as np
 
@@ -46,6 +48,10 @@ def connect(
     compression: Compression | Sequence[Compression] | None = None,
     shared_memory: bool = False,
     shared: bool = False,
+    credentials: grpc.ChannelCredentials | None = None,
+    ca: str | os.PathLike[str] | None = None,
+    cert: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
 ) -> Sampler:
     """Return a sampler on the server at `target`. The first call opens the connection.
 
@@ -54,7 +60,9 @@ def connect(
     ...     batch = sampler.obtain_samples(10_000)
 
     Args:
-        target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path".
+        target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path"; or the
+            name of a context, a table of the file `~/.config/rollserve/contexts.toml` with the keys `address`, `ca`,
+            `cert` and `key`.
         sampler: name of the sampler; empty for the default one.
         timeout: seconds that an update may take, and that a sampling call may go without any progress. A long call does
             not reach the timeout as long as it makes steps. A call that begins while the server is away waits for it as
@@ -69,13 +77,33 @@ def connect(
         shared: whether the client uses agents and environments that other clients of the same sampler set. By default,
             calls fail with a PreconditionError (`Reason.UNEXPECTED_VERSION`) once another client has replaced or
             changed what this client set. A client that has set nothing uses what is there.
+        credentials: credentials of gRPC, which encrypt the connection, instead of files.
+        ca: PEM file with certificates of authorities, to encrypt the connection if one of them signed the server's.
+            Without it, and with `cert` or `credentials`, gRPC's own list of authorities counts. By default the
+            environment variable ROLLSERVE_CA names the file, or the context if `target` is one; without any file the
+            connection is not encrypted.
+        cert: PEM file with a certificate of the client, for servers that ask for one; by default ROLLSERVE_CERT.
+        key: PEM file with its private key; by default ROLLSERVE_KEY.
 
     Raises:
         TypeError: an argument of the wrong type.
         InvalidArgumentError: an argument with an invalid value.
         ModuleNotFoundError: a codec whose package is not installed.
     """
-    return Sampler(Connection.of(target, sampler, timeout, max_message_bytes, compression, shared_memory, shared))
+    connection = Connection.of(
+        target,
+        sampler,
+        timeout,
+        max_message_bytes,
+        compression,
+        shared_memory,
+        shared,
+        credentials,
+        ca,
+        cert,
+        key,
+    )
+    return Sampler(connection)
 
 
 class Sampler(BaseSampler[SampleStream]):

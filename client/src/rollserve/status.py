@@ -28,8 +28,10 @@ class WorkerStatus:
         healthy: whether the worker takes work.
         num_rows: number of environments that the worker steps at once.
         num_simulated_steps: steps that the worker has simulated.
-        process_id: id of the worker's process.
-        host: machine that the worker runs on; empty if it has never started.
+        process_id: id of the worker's process; 0 if it has never started, or if the client is on another machine than
+            the server.
+        host: machine that the worker runs on; empty if it has never started, or if the client is on another machine
+            than the server.
         leaving: whether a `resize` has removed the worker and calls from before still use it.
         has_failed: whether the worker was lost as often as the server allows within an hour; it is left out until that
             hour is over.
@@ -94,7 +96,7 @@ class SamplerStatus:
         sampler: name of the sampler.
         server_version: version of the server's software.
         envs: one environment for all workers; or one for each worker; or, where rows may differ, one for each row,
-            worker by worker.
+            worker by worker; without the arguments that the server's operator has given.
         env_version: version of the environments; 1 for the first.
         observation_space: space of observations.
         action_space: space of actions.
@@ -107,6 +109,7 @@ class SamplerStatus:
         workers: the workers, in the order of their indices, followed by workers that are leaving.
         counters: counters since the sampler's start.
         min_healthy_workers: number of workers that have to be healthy for a call or an update to begin.
+        hidden_arguments: names of the arguments that are left out of `envs`, such as `kwargs.level`.
     """
 
     sampler: str
@@ -124,6 +127,7 @@ class SamplerStatus:
     workers: Sequence[WorkerStatus]
     counters: Counters
     min_healthy_workers: int = 0
+    hidden_arguments: Sequence[str] = ()
 
     @property
     def num_workers(self) -> int:
@@ -159,4 +163,5 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         workers=workers,
         counters=record_from_message(Counters, message.counters),
         min_healthy_workers=message.min_healthy_worker_count,
+        hidden_arguments=tuple(message.hidden_arguments),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -9,7 +10,9 @@ import grpc
 import grpc.aio
 
 from rollserve._calls.channel import channel_options
+from rollserve._calls.contexts import find_server
 from rollserve._calls.requests import Reception
+from rollserve._calls.tls import TlsFiles, tls_of
 from rollserve._checks import check_connection, check_flag
 from rollserve.memory import reuse_message_memory
 
@@ -31,6 +34,7 @@ class Connection:
         timeout: seconds without an answer or any progress.
         reception: forms in which results are received.
         shared: whether calls sample with whatever other clients have set.
+        tls: what the connection is encrypted with; None for no encryption.
     """
 
     target: str
@@ -38,6 +42,7 @@ class Connection:
     timeout: float
     reception: Reception
     shared: bool
+    tls: TlsFiles | grpc.ChannelCredentials | None
 
     @classmethod
     def of(
@@ -49,11 +54,23 @@ class Connection:
         compression: Compression | Sequence[Compression] | None,
         shared_memory: bool,
         shared: bool,
+        credentials: grpc.ChannelCredentials | None,
+        ca: str | os.PathLike[str] | None,
+        cert: str | os.PathLike[str] | None,
+        key: str | os.PathLike[str] | None,
     ) -> Self:
         """Check the arguments of `rollserve.connect`, and return the connection; raises as `connect`."""
-        check_connection(target, sampler, timeout, max_message_bytes)
+        server = find_server(target)
+        check_connection(server.address, sampler, timeout, max_message_bytes)
         check_flag("shared", shared)
-        return cls(target, sampler, timeout, Reception.of(max_message_bytes, compression, shared_memory), shared)
+        reception = Reception.of(max_message_bytes, compression, shared_memory)
+        tls = tls_of(credentials, {"ca": ca, "cert": cert, "key": key}, server.files)
+        return cls(server.address, sampler, timeout, reception, shared, tls)
+
+    def __getstate__(self) -> dict[str, object]:
+        if isinstance(self.tls, grpc.ChannelCredentials):
+            raise TypeError("credentials: a sampler with credentials of gRPC cannot be pickled; give it files instead")
+        return self.__dict__
 
     def __str__(self) -> str:
         return f"{self.target!r}, sampler {self.sampler!r}" if self.sampler else repr(self.target)
@@ -61,9 +78,18 @@ class Connection:
     def channel(self) -> grpc.Channel:
         """Return a new channel. It connects with its first call."""
         reuse_message_memory()
-        return grpc.insecure_channel(self.target, options=channel_options(self.reception.max_message_bytes))
+        options, credentials = channel_options(self.reception.max_message_bytes), self._credentials()
+        if credentials is None:
+            return grpc.insecure_channel(self.target, options=options)
+        return grpc.secure_channel(self.target, credentials, options=options)
 
     def async_channel(self) -> grpc.aio.Channel:
         """Return a new channel for the running event loop. It connects with its first call."""
         reuse_message_memory()
-        return grpc.aio.insecure_channel(self.target, options=channel_options(self.reception.max_message_bytes))
+        options, credentials = channel_options(self.reception.max_message_bytes), self._credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(self.target, options=options)
+        return grpc.aio.secure_channel(self.target, credentials, options=options)
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        return self.tls.credentials() if isinstance(self.tls, TlsFiles) else self.tls

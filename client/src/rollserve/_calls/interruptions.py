@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Backoff", "Interruptions"]
 
-# The server itself has tried again before it sends these, and has lost a worker each time.
-_RETRIED_BY_SERVER = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG)
+# The server itself has tried again before it sends the first two, and has lost a worker each time.
+_FINAL = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG, Reason.TLS_FAILED)
 
 
 class Interruptions:
@@ -44,7 +44,7 @@ class Interruptions:
 
     def pause(self, error: grpc.RpcError) -> float | None:
         """Return the seconds to wait before the next attempt, or None if there is none."""
-        if error.code() is not grpc.StatusCode.UNAVAILABLE or reason_of(error) in _RETRIED_BY_SERVER:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or reason_of(error) in _FINAL:
             return None
         seconds = self._backoff.next_seconds()
         if seconds is None:

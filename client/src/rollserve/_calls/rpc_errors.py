@@ -6,6 +6,7 @@ import re
 
 import grpc
 
+from rollserve._calls.tls_errors import hint_about_tls, tls_failure_of
 from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
 from rollserve.errors import (
     CancelledError,
@@ -61,14 +62,21 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
 
     Where the server's message names an RPC, the error names the method of `Sampler`.
     """
+    if failure := tls_failure_of(error):
+        text = f"{failure.field}: {failure.text}"
+        code, reason = grpc.StatusCode.UNAUTHENTICATED, Reason.TLS_FAILED
+        return InvalidArgumentError(text, code=code, reason=reason, field=failure.field)
     code = error.code()
-    details = _RPC_NAME.sub(lambda match: _METHODS[match[0]], error.details() or code.name)
+    details = _RPC_NAME.sub(lambda match: _METHODS[match[0]], error.details() or code.name) + hint_about_tls(error)
     kind = _CLASSES.get(code, ServerError)
-    return kind(details, code=code, reason=reason_of(error), field=_field_of(error))
+    request_id = str(_trailing_metadata(error).get("rollserve-request-id", ""))
+    return kind(details, code=code, reason=reason_of(error), field=_field_of(error), request_id=request_id)
 
 
 def reason_of(error: grpc.RpcError) -> str:
-    """Return the server's reason: a member of `Reason` if this client knows it, else plain text; empty for none."""
+    """Return the reason: a member of `Reason` if this client knows it, else the server's text; empty for none."""
+    if tls_failure_of(error):
+        return Reason.TLS_FAILED
     reason = str(_trailing_metadata(error).get("rollserve-reason", ""))
     return Reason.__members__.get(reason, reason)
 

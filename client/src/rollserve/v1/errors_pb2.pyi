@@ -147,7 +147,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_TOO_MANY_CALLS: _ErrorReason.ValueType  # 44
-    """Too many calls wait to be admitted already.
+    """Too many calls wait to be admitted already, or too many RPCs are open, in all or from one address.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_TOO_MANY_REQUEST_BYTES: _ErrorReason.ValueType  # 45
@@ -164,7 +164,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_ENVIRONMENTS_TOO_LARGE: _ErrorReason.ValueType  # 48
-    """The environments of all rows of all workers take more than 2 MiB as JSON.
+    """The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an environment more than
+    1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows
+    would take more memory than they may (`--worker-observation-bytes`), or an environment needs more when it is tried
+    (`--probe-memory-bytes`).
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_OBJECT_STORE_FULL: _ErrorReason.ValueType  # 49
@@ -175,6 +178,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
     (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
     environment's own limit for each row, whichever is most.
+    Status: RESOURCE_EXHAUSTED.
+    """
+    ERROR_REASON_CALL_TOO_LARGE: _ErrorReason.ValueType  # 51
+    """The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
+    it asks for.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 60
@@ -211,6 +219,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The sampler's journal cannot be written.
     Status: UNAVAILABLE.
     """
+    ERROR_REASON_CALL_TOO_LONG: _ErrorReason.ValueType  # 68
+    """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
+    by a client with fewer calls. The rest can be asked for, in a call that queues again.
+    Status: UNAVAILABLE.
+    """
     ERROR_REASON_ENV_FAILED: _ErrorReason.ValueType  # 80
     """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.
     Status: INTERNAL.
@@ -222,6 +235,12 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_NO_PROGRESS: _ErrorReason.ValueType  # 90
     """The call made no progress for the client's timeout. Raised by client libraries, never sent.
     Status: DEADLINE_EXCEEDED.
+    """
+    ERROR_REASON_TLS_FAILED: _ErrorReason.ValueType  # 91
+    """The connection cannot be encrypted as the client asks: the server's certificate is not signed by an authority that
+    the client trusts, is for another name, or is not valid now; or the server does not use TLS. Raised by client
+    libraries, never sent.
+    Status: UNAUTHENTICATED.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
@@ -355,7 +374,7 @@ ERROR_REASON_TOO_MANY_WORKERS: ErrorReason.ValueType  # 43
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_TOO_MANY_CALLS: ErrorReason.ValueType  # 44
-"""Too many calls wait to be admitted already.
+"""Too many calls wait to be admitted already, or too many RPCs are open, in all or from one address.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_TOO_MANY_REQUEST_BYTES: ErrorReason.ValueType  # 45
@@ -372,7 +391,10 @@ ERROR_REASON_REQUEST_TOO_LARGE: ErrorReason.ValueType  # 47
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_ENVIRONMENTS_TOO_LARGE: ErrorReason.ValueType  # 48
-"""The environments of all rows of all workers take more than 2 MiB as JSON.
+"""The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an environment more than
+1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows
+would take more memory than they may (`--worker-observation-bytes`), or an environment needs more when it is tried
+(`--probe-memory-bytes`).
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_OBJECT_STORE_FULL: ErrorReason.ValueType  # 49
@@ -383,6 +405,11 @@ ERROR_REASON_NO_EPISODE_ENDED: ErrorReason.ValueType  # 50
 """No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
 (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
 environment's own limit for each row, whichever is most.
+Status: RESOURCE_EXHAUSTED.
+"""
+ERROR_REASON_CALL_TOO_LARGE: ErrorReason.ValueType  # 51
+"""The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
+it asks for.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 60
@@ -419,6 +446,11 @@ ERROR_REASON_JOURNAL_LOST: ErrorReason.ValueType  # 67
 """The sampler's journal cannot be written.
 Status: UNAVAILABLE.
 """
+ERROR_REASON_CALL_TOO_LONG: ErrorReason.ValueType  # 68
+"""The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
+by a client with fewer calls. The rest can be asked for, in a call that queues again.
+Status: UNAVAILABLE.
+"""
 ERROR_REASON_ENV_FAILED: ErrorReason.ValueType  # 80
 """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.
 Status: INTERNAL.
@@ -430,5 +462,11 @@ Status: INTERNAL.
 ERROR_REASON_NO_PROGRESS: ErrorReason.ValueType  # 90
 """The call made no progress for the client's timeout. Raised by client libraries, never sent.
 Status: DEADLINE_EXCEEDED.
+"""
+ERROR_REASON_TLS_FAILED: ErrorReason.ValueType  # 91
+"""The connection cannot be encrypted as the client asks: the server's certificate is not signed by an authority that
+the client trusts, is for another name, or is not valid now; or the server does not use TLS. Raised by client
+libraries, never sent.
+Status: UNAUTHENTICATED.
 """
 global___ErrorReason = ErrorReason

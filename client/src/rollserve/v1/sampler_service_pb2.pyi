@@ -912,6 +912,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     MIN_HEALTHY_WORKER_COUNT_FIELD_NUMBER: builtins.int
+    HIDDEN_ARGUMENTS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -939,7 +940,8 @@ class GetSamplerResponse(google.protobuf.message.Message):
     @property
     def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
         """One environment for all workers; or one for each worker; or, after an update per row, one for each row of each
-        worker: all rows of worker 0 first, then all rows of worker 1, and so on.
+        worker: all rows of worker 0 first, then all rows of worker 1, and so on. Arguments that the server's operator has
+        given are left out, also if a client has changed their values; see `hidden_arguments`.
         """
 
     @property
@@ -964,6 +966,12 @@ class GetSamplerResponse(google.protobuf.message.Message):
     def counters(self) -> global___Counters:
         """Counters since the sampler's start."""
 
+    @property
+    def hidden_arguments(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the arguments that are left out of `environments`, because the server's operator has given them:
+        `kwargs.NAME`, or `wrappers[POSITION].kwargs.NAME`.
+        """
+
     def __init__(
         self,
         *,
@@ -982,9 +990,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
         episodes_per_row: builtins.int = ...,
         min_healthy_worker_count: builtins.int = ...,
+        hidden_arguments: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 
@@ -1011,16 +1020,20 @@ class Worker(google.protobuf.message.Message):
     simulated_step_count: builtins.int
     """The steps that the worker has simulated."""
     process_id: builtins.int
-    """The process id on the worker's machine; 0 if the worker has never started."""
+    """The process id on the worker's machine; 0 if the worker has never started, and for clients that are not connected
+    by a loopback address.
+    """
     host: builtins.str
-    """The worker's machine; empty if the worker has never started."""
+    """The worker's machine; empty if the worker has never started, and for clients that are not connected by a loopback
+    address.
+    """
     restart_count: builtins.int
     """The number of restarts and attempted restarts at this index, because a worker was lost, hung, or could not be
     started.
     """
     last_failure: builtins.str
-    """Why the last worker at this index was lost or could not be started, for people, in up to 1000 characters; empty if
-    that never happened.
+    """Why the last worker at this index was lost or could not be started, for people; empty if that never happened. Up to
+    1000 characters, and up to 65,536 for all workers: with more than 65 such workers, fewer for each.
     """
     def __init__(
         self,

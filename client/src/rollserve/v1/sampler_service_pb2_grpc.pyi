@@ -29,8 +29,9 @@ class SamplerServiceStub:
 
     Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
     as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
-    the field at fault. Both messages are details of a serialized `google.rpc.Status`, which gRPC carries in the trailing
-    metadata `grpc-status-details-bin`. docs/errors.md describes the form.
+    the field at fault. `google.rpc.RequestInfo`, and the trailing metadata `rollserve-request-id`, name the request as
+    the server's log does. These messages are details of a serialized `google.rpc.Status`, which gRPC carries in the
+    trailing metadata `grpc-status-details-bin`. docs/errors.md describes the form.
 
     The path of a field leads from the request down: the names of fields as in the protos, joined by `.`, and the
     position of a list element in brackets, from 0: `per_worker.updates[2].agent.mlp.layer_sizes[0]`. Lists of named
@@ -41,16 +42,16 @@ class SamplerServiceStub:
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any call that samples
-    or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself
-    raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines, cancellation,
-    too many RPCs at a time (RESOURCE_EXHAUSTED), a request that is larger than the server accepts (RESOURCE_EXHAUSTED;
-    `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED).
-    Losing a worker, or an error of an environment, does not fail a call as long as a retry succeeds: it costs time only.
+    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
+    gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
+    cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
+    default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED). Losing a worker, or an error of an
+    environment, does not fail a call as long as a retry succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
-    queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
-    can be admitted beside its call.
+    queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
+    for it. While a client does not read what is ready for it, another call can be admitted beside its call.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
@@ -94,9 +95,11 @@ class SamplerServiceStub:
     cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
     spaces change so that the agent does not fit any more, sampling needs a new agent first.
 
-    One worker first tries each environment in a child process, with a reset and up to 8 steps. ENV_REFUSED if it fails
+    One worker first tries each environment in a child process, with a reset and a few steps. ENV_REFUSED if it fails
     in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
-    if its observations have another shape or dtype than their space.
+    if its observations have another shape or dtype than their space. ENVIRONMENTS_TOO_LARGE if it needs more memory
+    than `--probe-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
+    `--worker-observation-bytes`.
 
     Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
     PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
@@ -134,7 +137,8 @@ class SamplerServiceStub:
 
     Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
     SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
-    fragments), TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+    fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
+    WORKER_HUNG, ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.UnaryStreamMultiCallable[
@@ -187,14 +191,14 @@ class SamplerServiceStub:
     """Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
     returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
     the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
-    either kind run at a time; further ones queue and are admitted in the order of their arrival. The stream has its
-    beginning, progress, the episodes if they are requested, and the evaluation. While the call queues, or environments
-    are being made, progress comes before the beginning.
+    either kind run at a time; further ones queue as sampling calls do. The stream has its beginning, progress, the
+    episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
+    comes before the beginning.
 
     Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
     UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
-    NO_EPISODE_ENDED, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN,
-    WORKER_HUNG, ENV_FAILED.
+    NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
+    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
     """
 
     EvaluatePopulation: grpc.UnaryStreamMultiCallable[
@@ -226,8 +230,9 @@ class SamplerServiceAsyncStub:
 
     Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
     as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
-    the field at fault. Both messages are details of a serialized `google.rpc.Status`, which gRPC carries in the trailing
-    metadata `grpc-status-details-bin`. docs/errors.md describes the form.
+    the field at fault. `google.rpc.RequestInfo`, and the trailing metadata `rollserve-request-id`, name the request as
+    the server's log does. These messages are details of a serialized `google.rpc.Status`, which gRPC carries in the
+    trailing metadata `grpc-status-details-bin`. docs/errors.md describes the form.
 
     The path of a field leads from the request down: the names of fields as in the protos, joined by `.`, and the
     position of a list element in brackets, from 0: `per_worker.updates[2].agent.mlp.layer_sizes[0]`. Lists of named
@@ -238,16 +243,16 @@ class SamplerServiceAsyncStub:
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any call that samples
-    or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself
-    raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines, cancellation,
-    too many RPCs at a time (RESOURCE_EXHAUSTED), a request that is larger than the server accepts (RESOURCE_EXHAUSTED;
-    `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED).
-    Losing a worker, or an error of an environment, does not fail a call as long as a retry succeeds: it costs time only.
+    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
+    gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
+    cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
+    default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED). Losing a worker, or an error of an
+    environment, does not fail a call as long as a retry succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
-    queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
-    can be admitted beside its call.
+    queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
+    for it. While a client does not read what is ready for it, another call can be admitted beside its call.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
@@ -290,9 +295,11 @@ class SamplerServiceAsyncStub:
     cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
     spaces change so that the agent does not fit any more, sampling needs a new agent first.
 
-    One worker first tries each environment in a child process, with a reset and up to 8 steps. ENV_REFUSED if it fails
+    One worker first tries each environment in a child process, with a reset and a few steps. ENV_REFUSED if it fails
     in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
-    if its observations have another shape or dtype than their space.
+    if its observations have another shape or dtype than their space. ENVIRONMENTS_TOO_LARGE if it needs more memory
+    than `--probe-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
+    `--worker-observation-bytes`.
 
     Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
     PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
@@ -330,7 +337,8 @@ class SamplerServiceAsyncStub:
 
     Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
     SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
-    fragments), TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+    fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
+    WORKER_HUNG, ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.aio.UnaryStreamMultiCallable[
@@ -383,14 +391,14 @@ class SamplerServiceAsyncStub:
     """Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
     returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
     the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
-    either kind run at a time; further ones queue and are admitted in the order of their arrival. The stream has its
-    beginning, progress, the episodes if they are requested, and the evaluation. While the call queues, or environments
-    are being made, progress comes before the beginning.
+    either kind run at a time; further ones queue as sampling calls do. The stream has its beginning, progress, the
+    episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
+    comes before the beginning.
 
     Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
     UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
-    NO_EPISODE_ENDED, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN,
-    WORKER_HUNG, ENV_FAILED.
+    NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
+    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
     """
 
     EvaluatePopulation: grpc.aio.UnaryStreamMultiCallable[
@@ -422,8 +430,9 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
 
     Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
     as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
-    the field at fault. Both messages are details of a serialized `google.rpc.Status`, which gRPC carries in the trailing
-    metadata `grpc-status-details-bin`. docs/errors.md describes the form.
+    the field at fault. `google.rpc.RequestInfo`, and the trailing metadata `rollserve-request-id`, name the request as
+    the server's log does. These messages are details of a serialized `google.rpc.Status`, which gRPC carries in the
+    trailing metadata `grpc-status-details-bin`. docs/errors.md describes the form.
 
     The path of a field leads from the request down: the names of fields as in the protos, joined by `.`, and the
     position of a list element in brackets, from 0: `per_worker.updates[2].agent.mlp.layer_sizes[0]`. Lists of named
@@ -434,16 +443,16 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any call that samples
-    or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself
-    raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines, cancellation,
-    too many RPCs at a time (RESOURCE_EXHAUSTED), a request that is larger than the server accepts (RESOURCE_EXHAUSTED;
-    `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED).
-    Losing a worker, or an error of an environment, does not fail a call as long as a retry succeeds: it costs time only.
+    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
+    gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
+    cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
+    default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED). Losing a worker, or an error of an
+    environment, does not fail a call as long as a retry succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
-    queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
-    can be admitted beside its call.
+    queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
+    for it. While a client does not read what is ready for it, another call can be admitted beside its call.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
@@ -490,9 +499,11 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
         spaces change so that the agent does not fit any more, sampling needs a new agent first.
 
-        One worker first tries each environment in a child process, with a reset and up to 8 steps. ENV_REFUSED if it fails
+        One worker first tries each environment in a child process, with a reset and a few steps. ENV_REFUSED if it fails
         in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
-        if its observations have another shape or dtype than their space.
+        if its observations have another shape or dtype than their space. ENVIRONMENTS_TOO_LARGE if it needs more memory
+        than `--probe-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
+        `--worker-observation-bytes`.
 
         Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
         PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
@@ -534,7 +545,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
 
         Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
         SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
-        fragments), TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+        fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
+        WORKER_HUNG, ENV_FAILED.
         """
 
     @abc.abstractmethod
@@ -597,14 +609,14 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         """Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
         returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
         the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
-        either kind run at a time; further ones queue and are admitted in the order of their arrival. The stream has its
-        beginning, progress, the episodes if they are requested, and the evaluation. While the call queues, or environments
-        are being made, progress comes before the beginning.
+        either kind run at a time; further ones queue as sampling calls do. The stream has its beginning, progress, the
+        episodes if they are requested, and the evaluation. While the call queues, or environments are being made, progress
+        comes before the beginning.
 
         Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
         UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
-        NO_EPISODE_ENDED, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN,
-        WORKER_HUNG, ENV_FAILED.
+        NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
+        WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
         """
 
     @abc.abstractmethod

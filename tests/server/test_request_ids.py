@@ -1,0 +1,60 @@
+"""Errors name their request as the server's log does."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+import rollserve
+from rollserve.v1.sampler_service_pb2 import GetSamplerRequest
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_server.local import local_server
+
+LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--rows", "2", "--log-json")
+
+
+def refusals(log: Path) -> list[dict[str, str]]:
+    """Return the log's events of refused calls."""
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    return [event for event in events if event["event"] == "call refused"]
+
+
+def test_error_names_its_request_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with local_server(*LIGHT, log=log) as server, rollserve.connect(server.address) as sampler:
+        errors = []
+        for _ in range(2):
+            with pytest.raises(rollserve.PreconditionError) as caught:
+                sampler.obtain_samples(10)
+            errors.append(caught.value)
+    first, second = refusals(log)
+    assert [first["request_id"], second["request_id"]] == [error.request_id for error in errors]
+    assert first["request_id"] != second["request_id"]
+    assert len(first["request_id"]) == 16
+    assert first["rpc"] == "ObtainSamples"
+    assert "127.0.0.1" in first["peer"]
+    assert pickle.loads(pickle.dumps(errors[0])).request_id == errors[0].request_id
+
+
+def test_status_details_and_metadata_name_the_request(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with local_server(*LIGHT, log=log) as server, grpc.insecure_channel(server.address) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            SamplerServiceStub(channel).GetSampler(GetSamplerRequest(sampler="other"))
+        metadata = dict(caught.value.trailing_metadata())  # type: ignore[attr-defined]
+    (event,) = refusals(log)
+    assert metadata["rollserve-request-id"] == event["request_id"]
+    info = error_details_pb2.RequestInfo()
+    details = status_pb2.Status.FromString(metadata["grpc-status-details-bin"]).details
+    assert sum(detail.Unpack(info) for detail in details) == 1
+    assert info.request_id == event["request_id"]
+
+
+def test_errors_of_the_client_name_no_request() -> None:
+    error = rollserve.CancelledError("cancelled", code=grpc.StatusCode.CANCELLED)
+    assert error.request_id == ""
