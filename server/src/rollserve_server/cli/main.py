@@ -14,6 +14,7 @@ from rollserve_server.check_env import check_env_command
 from rollserve_server.cli.config_file import read_config
 from rollserve_server.cli.explanations import explain
 from rollserve_server.cli.options import PREFIX, option
+from rollserve_server.init_tls import init_tls_command
 from rollserve_server.settings import Settings
 
 __all__ = ["main"]
@@ -22,9 +23,10 @@ _HELP = f"""Sample episodes of a policy acting in environments, for trainers in 
 
     \b
     rollserve-server --env CartPole-v1 --workers 2
-    rollserve-server --env ALE/Pong-v5 --vectorization native --native-rows 8 --listen 0.0.0.0:50051
+    rollserve-server --env ALE/Pong-v5 --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server-key.pem
     rollserve-server --config rollserve.yaml
     rollserve-server check-env CartPole-v1
+    rollserve-server init-tls certificates --name server.lab
 
 Each option can also be set by an environment variable, named like it with {PREFIX} in front ({PREFIX}ENV_KWARGS), or
 by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
@@ -58,9 +60,9 @@ _CONFIG = click.Option(
 
 main = click.Group(
     "rollserve-server",
-    commands=[check_env_command],
+    commands=[check_env_command, init_tls_command],
     invoke_without_command=True,
-    subcommand_metavar="[check-env …]",
+    subcommand_metavar="[check-env … | init-tls …]",
     callback=click.pass_context(_run),
     params=[
         *(option(field) for field in Settings.flat_fields() if field.info.description is not None),

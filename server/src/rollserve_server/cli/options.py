@@ -21,7 +21,9 @@ LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers")
 
 _METAVARS = {
     "env": "ID",
+    "health_listen": "HOST:PORT",
     "listen": "HOST:PORT",
+    "metrics_listen": "HOST:PORT",
     "ray_address": "ADDRESS",
     "ray_namespace": "NAME",
     "allow_path": "PATH",

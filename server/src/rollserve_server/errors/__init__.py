@@ -2,6 +2,7 @@
 
 from rollserve_server.errors.domain import (
     AgentFailedError,
+    CallTooLongError,
     ClientStalledError,
     DomainError,
     EnvFailedError,
@@ -19,10 +20,11 @@ from rollserve_server.errors.domain import (
     joined,
     within,
 )
-from rollserve_server.errors.foreign import describe, listed, portable, shorten, show, traceback_of
+from rollserve_server.errors.foreign import describe, listed, portable, shorten, show, traceback_of, without_folders
 
 __all__ = [
     "AgentFailedError",
+    "CallTooLongError",
     "ClientStalledError",
     "DomainError",
     "EnvFailedError",
@@ -45,4 +47,5 @@ __all__ = [
     "show",
     "traceback_of",
     "within",
+    "without_folders",
 ]

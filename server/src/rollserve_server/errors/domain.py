@@ -14,6 +14,7 @@ from rollserve.errors import mismatch
 
 __all__ = [
     "AgentFailedError",
+    "CallTooLongError",
     "ClientStalledError",
     "DomainError",
     "EnvFailedError",
@@ -147,6 +148,12 @@ class ClientStalledError(DomainError):
     """The client did not read what was ready for it, or did not send what it began to, for too long."""
 
     reason = Reason.CLIENT_STALLED
+
+
+class CallTooLongError(DomainError):
+    """The call has run for as long as the operator allows, or paused when its place was needed."""
+
+    reason = Reason.CALL_TOO_LONG
 
 
 class StoppingError(DomainError):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import re
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rollserve_server.errors.domain import DomainError
 
-__all__ = ["describe", "listed", "portable", "shorten", "show", "traceback_of"]
+__all__ = ["describe", "listed", "portable", "shorten", "show", "traceback_of", "without_folders"]
 
 _MAX_TEXT, _MAX_TRACE = 1000, 8000  # characters
 _MAX_LISTED = 8  # names
+_NAME = r"/[^\s/:;,'\"<>|()\[\]{}]++"
+_FOLDERS = re.compile(rf"(?<![\w.~/:…-])(?:{_NAME})+(?={_NAME})")
+"""Folders at the beginning of an absolute path. The path of a URL is behind its host, and not absolute here."""
 
 
 def describe(error: BaseException) -> str:
@@ -43,6 +47,14 @@ def listed(names: Collection[str]) -> str:
 def shorten(text: str, max_characters: int = _MAX_TEXT) -> str:
     """Return the text, or its beginning with an ellipsis, in at most that many characters."""
     return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
+
+
+def without_folders(text: str) -> str:
+    """Return the text with absolute paths reduced to their last parts, such as `…/ant.xml`.
+
+    The names of folders tell how a server is installed.
+    """
+    return _FOLDERS.sub("…", text)
 
 
 def traceback_of(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from rollserve_server.pool import InProcessBackend, Pool
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Backend
-    from rollserve_server.settings import AllowSettings, PoolSettings, Settings
+    from rollserve_server.settings import PoolSettings, Settings
 
 __all__ = [
     "env_spec",
@@ -82,20 +82,24 @@ def make_gateway(settings: Settings, pool: Pool) -> Gateway:
     Raises:
         OSError: the settings ask for shared memory, which this system does not have.
     """
-    allowed_paths = (*settings.pool.allow.allow_path, *paths_in(env_spec(settings)))
-    return Gateway(settings.gateway, {DEFAULT_SAMPLER: pool}, allowed_paths)
+    env = env_spec(settings)
+    allowed_paths = (*settings.pool.allow.allow_path, *paths_in(env))
+    return Gateway(settings.gateway, {DEFAULT_SAMPLER: pool}, env, allowed_paths)
 
 
-def warn_of_settings(allow: AllowSettings, *, allow_pickle: bool, listen: str) -> None:
+def warn_of_settings(settings: Settings) -> None:
     """Log warnings about settings that are unlikely to be meant, or dangerous."""
+    allow, gateway = settings.pool.allow, settings.gateway
     for name in allow.allow_module:
         if not _exists(name):
             _log.warning("module not found", extra={"allow_module": name})
     for path in allow.allow_path:
         if not path.exists():
             _log.warning("path not found", extra={"allow_path": path})
-    if allow_pickle:
-        _log.warning("pickled agents are allowed: clients can run code here", extra={"listen": listen})
+    if settings.pool.agents.allow_pickle:
+        _log.warning("pickled agents are allowed: clients can run code here", extra={"listen": gateway.listen})
+    if gateway.insecure and gateway.tls.tls_cert is None:
+        _log.warning("connections are not encrypted", extra={"listen": gateway.listen})
 
 
 def env_spec(settings: Settings) -> EnvSpec:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec
 from rollserve.errors import mismatch
 from rollserve_server.agents import check_providers
-from rollserve_server.envs import check_allowed, check_wrapper, find_env, make_rows, module_of, run_probe, with_envpool
+from rollserve_server.envs import check_allowed, check_wrapper, find_env, module_of, run_probe, with_envpool
 from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.gateway import check_certificates
 from rollserve_server.serving.build import env_spec, naming_settings, pool_settings
 
 if TYPE_CHECKING:
@@ -20,17 +21,21 @@ __all__ = ["check_environment", "check_settings"]
 
 _UNKNOWN_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 """Errors of addresses of a family that this machine lacks: gRPC may know a way."""
-_FEW_ROWS = 2
 
 
 def check_settings(settings: Settings) -> None:
-    """Check what takes no time: the address, numbers of workers, and the names of providers and wrappers.
+    """Check what takes no time: addresses, certificates, numbers of workers, and the names of providers and wrappers.
 
     Raises:
-        OSError: the server cannot listen at the address.
+        OSError: the server cannot listen at an address.
         DomainError: another setting is invalid.
     """
-    _check_address(settings.gateway.listen)
+    _check_address("listen", settings.gateway.listen)
+    if settings.gateway.health_listen is not None:
+        _check_address("health_listen", settings.gateway.health_listen)
+    if settings.process.metrics_listen is not None:
+        _check_address("metrics_listen", settings.process.metrics_listen)
+    check_certificates(settings.gateway.tls)
     if settings.ray.ray_address is None:  # else workers may have others
         check_providers(settings.pool.agents.onnx_providers)
     num_workers, min_healthy = settings.pool.workers, settings.pool.health.min_healthy_workers
@@ -47,7 +52,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_environment(settings: Settings) -> None:
-    """Make the environment once, where workers share this machine: in a child process, or EnvPool's in this one.
+    """Make the environment once in a child process, where workers share this machine.
 
     On an existing cluster, only the workers may have what the environment needs. Workers in this process make it soon.
 
@@ -59,17 +64,14 @@ def check_environment(settings: Settings) -> None:
     worker = settings.pool.worker
     with naming_settings():
         spec = with_envpool(env_spec(settings), worker)
-        if isinstance(spec, EnvSpec) and spec.vectorization == "envpool":
-            few = worker.model_copy(update={"native_rows": min(worker.native_rows, _FEW_ROWS)})
-            make_rows(spec, few, max_episode_length=worker.max_episode_length).close()
-        else:
-            if isinstance(spec, EnvSpec) and module_of(spec.id) is None:
-                find_env(spec.id)  # without a child process, which takes a second to start on a busy machine
-            run_probe(spec, worker, settings.pool.health)
+        uses_envpool = isinstance(spec, EnvSpec) and spec.vectorization == "envpool"
+        if isinstance(spec, EnvSpec) and not uses_envpool and module_of(spec.id) is None:
+            find_env(spec.id)  # without a child process, which takes a second to start on a busy machine
+        run_probe(spec, worker, settings.pool.health)
 
 
-def _check_address(address: str) -> None:
-    """Raise OSError if the server cannot listen at an address, as far as that is known without gRPC."""
+def _check_address(setting: str, address: str) -> None:
+    """Raise OSError if the server cannot listen at a setting's address, as far as that is known without gRPC."""
     host, _, port = address.rpartition(":")
     if int(port) == 0:
         return
@@ -84,7 +86,7 @@ def _check_address(address: str) -> None:
     except OSError as error:
         errors.append(error)
     text = mismatch("an address to listen at", address, errors[0].strerror or str(errors[0]))
-    raise OSError(f"listen: {text}")
+    raise OSError(f"{setting}: {text}")
 
 
 def _why_not_bound(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> OSError | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
 from rollserve_server.logs import configure_logging
+from rollserve_server.metrics import MetricsListener
 from rollserve_server.serving.backend_thread import BackendThread, watch_backend
 from rollserve_server.serving.build import make_backend, make_gateway, start_pool, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
@@ -21,6 +24,7 @@ from rollserve_server.serving.port_file import PortFile
 from rollserve_server.serving.signals import Stopping
 
 if TYPE_CHECKING:
+    from rollserve_server.gateway import Gateway
     from rollserve_server.pool import Backend
     from rollserve_server.settings import Settings
 
@@ -37,14 +41,14 @@ _CLOSE_SECONDS = 3.0
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status of the process."""
-    process, listen = settings.process, settings.gateway.listen
+    process = settings.process
     (hold_on_to_memory if settings.pool.worker.hold_memory else give_back_memory)()
     configure_logging(process.log_level, process.log_json)
     if process.end_with_parent is not None:
         end_with_parent(process.end_with_parent)
     fields = {"version": __version__, "env": settings.environment.env, "backend": process.backend}
     _log.info("starting", extra=fields)
-    warn_of_settings(settings.pool.allow, allow_pickle=settings.pool.agents.allow_pickle, listen=listen)
+    warn_of_settings(settings)
     thread, status = BackendThread(), 0
     try:
         with PortFile(process.port_file) as port_file:
@@ -124,7 +128,10 @@ async def _serve_with(backend: Backend, settings: Settings, stopping: Stopping, 
     keep = pool.is_taken_over or keep_workers  # a sampler that was taken over is kept, until this server serves it
     try:
         await gateway.start()
-        async with answering_control(settings.process.control_fd, pool.reset):
+        async with (
+            _serving_metrics(settings.process.metrics_listen, gateway),
+            answering_control(settings.process.control_fd, pool.reset),
+        ):
             port_file.write(gateway.port)
             keep = keep_workers
             host, status = settings.gateway.listen.rpartition(":")[0], pool.status()
@@ -149,6 +156,20 @@ async def _serve_with(backend: Backend, settings: Settings, stopping: Stopping, 
             pool.abandon()
         else:
             await pool.close(keep=keep)
+
+
+@contextlib.asynccontextmanager
+async def _serving_metrics(address: str | None, gateway: Gateway) -> AsyncGenerator[None, None]:
+    """Serve the gateway's metrics at an address during the block, if there is one."""
+    if address is None:
+        yield
+        return
+    listener = MetricsListener(address, gateway.metrics.registry)
+    _log.info("serving metrics", extra={"listen": listener.address})
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(listener.close)  # the event loop answers requests that are under way
 
 
 async def _first_of(*futures: asyncio.Future[str]) -> str:

@@ -13,6 +13,7 @@ from rollserve_server.settings.pool import PoolSettings
 from rollserve_server.settings.process import ProcessSettings
 from rollserve_server.settings.ray import RaySettings
 from rollserve_server.settings.server import Settings
+from rollserve_server.settings.tls import TlsSettings
 from rollserve_server.settings.workers import HealthSettings, RowSettings, WorkerSettings
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "RowSettings",
     "SandboxLimits",
     "Settings",
+    "TlsSettings",
     "VersionSettings",
     "WorkerSettings",
     "WrapperSetting",

@@ -26,9 +26,9 @@ class CallSettings(Group):
         default=4,
         ge=0,
         le=64,
-        description="Number of further calls whose clients may be stalled, which means that they do not read what is "
-        "ready. A stalled call does not count as running while others queue. When one more is needed, the call that "
-        "has stalled longest is ended.",
+        description="Number of further calls that are paused, or whose clients may be stalled, which means that they "
+        "do not read what is ready. A stalled call does not count as running while others queue. When one more is "
+        "needed, the call that has stalled longest is ended.",
     )
     max_waiting_calls: int = Field(
         default=64, ge=0, le=100_000, description="Number of calls that may queue; further ones are refused."
@@ -66,6 +66,25 @@ class CallSettings(Group):
         "the call fails; or 3 % of that for each row, 100 times the steps that the call asks for, or twice the "
         "environment's own limit for each row, whichever is most. Only without max_episode_length. With 0, calls go on "
         "for ever.",
+    )
+    turn_steps: int = Field(
+        default=50_000,
+        ge=1,
+        description="Number of steps that a call makes before it may have to pause for a queued call of a connection "
+        "with one running call less. For a connection with two or more less, it pauses at once.",
+    )
+    max_call_steps: int = Field(
+        default=0,
+        ge=0,
+        description="Number of steps that a call may ask for, or make for the episodes that it asks for. With 0, any "
+        "number.",
+    )
+    max_call_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e9,
+        description="How long a call may run, without the time that it queues or pauses or its client takes to read; "
+        "then it is ended, and its client can ask for the rest in a call that queues again. With 0, for ever.",
     )
     progress_seconds: float = 2.0
     """How often a call that delivers nothing reports progress."""

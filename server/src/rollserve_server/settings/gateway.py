@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+import ipaddress
 
-from rollserve_server.settings.groups import Group
+from pydantic import Field, ValidationInfo, field_validator
+
+from rollserve_server.settings.groups import Address, Group
+from rollserve_server.settings.tls import TlsSettings
 
 __all__ = ["ClientLimits", "GatewaySettings"]
 
@@ -16,14 +19,34 @@ class ClientLimits(Group):
         default=1000,
         ge=1,
         le=100_000,
-        description="Number of RPCs of all kinds that may run at the same time, health checks included; further ones "
-        "are refused.",
+        description="Number of RPCs that may run at the same time; further ones are refused. Health checks have 512 "
+        "places of their own.",
+    )
+    max_peer_rpcs: int = Field(
+        default=500,
+        ge=1,
+        le=100_000,
+        description="Number of them that may come from one address, or one /64 network of IPv6; clients behind a proxy "
+        "have its address.",
     )
     max_connections: int = Field(
         default=1000,
         ge=1,
         le=1_000_000,
         description="Number of connections that clients may have; further ones are closed.",
+    )
+    max_peer_connections: int = Field(
+        default=500,
+        ge=1,
+        le=1_000_000,
+        description="Number of connections from one address, or one /64 network of IPv6, that are kept; further ones "
+        "are closed within a second. Clients behind a proxy have its address. Only on Linux and macOS.",
+    )
+    handshake_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=1e6,
+        description="How long a new connection may take until its client has sent the settings of HTTP/2.",
     )
     max_connection_rpcs: int = Field(
         default=256,
@@ -81,10 +104,21 @@ class ClientLimits(Group):
 class GatewaySettings(Group):
     """Settings of the gateway: its addresses, and the largest requests."""
 
-    listen: str = Field(
+    tls: TlsSettings = TlsSettings()
+    insecure: bool = Field(
+        default=False,
+        description="Listen beyond this machine without TLS: everybody in the network can read connections, change "
+        "what they carry, and use the server.",
+    )
+    listen: Address = Field(
         default="127.0.0.1:50051",
-        description="Where to listen, as HOST:PORT. Port 0 takes a free one. Connections are not encrypted and "
-        "callers are not authenticated: listen beyond this machine only in a network that you trust.",
+        description="Where to listen, as HOST:PORT. Port 0 takes a free one. Beyond this machine with TLS or "
+        "--insecure only.",
+    )
+    health_listen: Address | None = Field(
+        default=None,
+        description="Where the health service listens for itself, as HOST:PORT, besides with the others: with limits "
+        "of its own, so that clients of the sampler cannot hold it up.",
     )
     max_request_bytes: int = Field(
         default=256 << 20, ge=4096, lt=2**31, description="Size of the largest request that is accepted."
@@ -102,8 +136,21 @@ class GatewaySettings(Group):
 
     @field_validator("listen")
     @classmethod
-    def _check_listen(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
-            raise ValueError("expected HOST:PORT, such as 127.0.0.1:50051")
+    def _check_encrypted(cls, value: str, info: ValidationInfo) -> str:
+        host = value.rpartition(":")[0]
+        tls = info.data.get("tls")  # None if it is invalid itself
+        is_plain = tls is not None and tls.tls_cert is None
+        if is_plain and not info.data.get("insecure", True) and not _is_loopback(host):
+            raise ValueError(
+                "expected an address of this machine alone, such as 127.0.0.1:50051, because connections are not "
+                "encrypted (give --tls-cert and --tls-key to encrypt them, or --insecure if you trust the network)"
+            )
         return value
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is an address of this machine that no other machine reaches."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

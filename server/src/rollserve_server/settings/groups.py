@@ -13,7 +13,7 @@ from rollserve._codec.json_arguments import kwargs_from_json
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["FlatField", "Group", "JsonObject", "Names", "parse_json"]
+__all__ = ["Address", "FlatField", "Group", "JsonObject", "Names", "parse_json"]
 
 
 def parse_json(value: Any) -> Any:
@@ -49,6 +49,17 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(_check_json)]
 
 Names = BeforeValidator(_stripped)
 """Validator of lists whose elements may have blanks around them; empty ones are dropped."""
+
+
+def _check_address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise ValueError("expected HOST:PORT, such as 127.0.0.1:50051")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_check_address)]
+"""Address to listen at, as HOST:PORT."""
 
 
 class FlatField(NamedTuple):

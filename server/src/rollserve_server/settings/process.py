@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rollserve_server.settings.groups import Group
+from rollserve_server.settings.groups import Address, Group
 
 __all__ = ["ProcessSettings"]
 
@@ -33,6 +33,11 @@ class ProcessSettings(Group):
         ge=3,
         description="File descriptor of a stream socket on which the process that starts the server can reset its "
         "sampler: each line reset is answered by a line, done or failed: and the reason.",
+    )
+    metrics_listen: Address | None = Field(
+        default=None,
+        description="Where to serve metrics for Prometheus, over HTTP at /metrics, as HOST:PORT: without encryption, "
+        "so not where clients connect from. Without it, nowhere.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="The least important events to log."

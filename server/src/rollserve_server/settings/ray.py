@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -21,6 +22,9 @@ _FLAGS = {
 """Flags for resources that Ray does not take as custom ones."""
 
 
+_MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 16, 4096
+
+
 class RaySettings(Group):
     """The cluster that workers run on, and what each takes of it."""
 
@@ -35,6 +39,11 @@ class RaySettings(Group):
         max_length=255,
         description="Namespace of an existing Ray cluster for the sampler, its workers and its journal. The sampler "
         "outlives a server that is killed; the next server in the same namespace takes it over.",
+    )
+    sampler_secret_file: Path | None = Field(
+        default=None,
+        description="File with a secret of at least 16 bytes that is the same for all servers of the sampler on an "
+        "existing Ray cluster. A server with another secret, or without, neither takes the sampler over nor ends it.",
     )
     adopt: bool = Field(
         default=True,
@@ -67,6 +76,21 @@ class RaySettings(Group):
         description="Size of the object store, where Ray is started here. Without it, Ray chooses.",
     )
 
+    def sampler_secret(self) -> bytes:
+        """Return the sampler's secret, without blanks around it; empty if there is none.
+
+        Raises:
+            ValueError: the file cannot be read, or has fewer than 16 bytes, or more than 4096.
+        """
+        return b"" if self.sampler_secret_file is None else _read_secret(self.sampler_secret_file)
+
+    @field_validator("sampler_secret_file")
+    @classmethod
+    def _check_secret(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            _read_secret(value)
+        return value
+
     @field_validator("worker_num_cpus", "worker_num_gpus")
     @classmethod
     def _check_amount(cls, value: float) -> float:
@@ -91,3 +115,14 @@ class RaySettings(Group):
             if amount < _MIN_AMOUNT:
                 raise ValueError(f"{name!r}: expected an amount of at least {_MIN_AMOUNT}")
         return value
+
+
+def _read_secret(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            secret = stream.read(_MAX_SECRET_BYTES + 1).strip()
+    except OSError as error:
+        raise ValueError(f"expected a file that can be read, got {str(file)!r}: {error.strerror}") from None
+    if not _MIN_SECRET_BYTES <= len(secret) <= _MAX_SECRET_BYTES:
+        raise ValueError(f"expected a file of {_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES} bytes, got {len(secret)}")
+    return secret

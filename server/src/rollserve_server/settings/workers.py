@@ -83,7 +83,7 @@ class WorkerSettings(RowSettings):
 
 
 class HealthSettings(Group):
-    """How long a worker's work may take, and how often a worker is replaced."""
+    """How long a worker's work may take, how much memory environments may take, and how often a worker is replaced."""
 
     start_seconds: float = Field(default=120.0, gt=0, description="How long workers may take to start.")
     step_seconds: float = Field(
@@ -97,6 +97,20 @@ class HealthSettings(Group):
         default=300.0,
         gt=0,
         description="How long a reset of an environment may take, and making or closing an environment or an agent.",
+    )
+    worker_observation_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Bytes that the observations of a call's rows may take in a worker, which holds eight of each row. "
+        "Environments whose observations take more are refused. Without it, an eighth of the memory of the worker's "
+        "machine, divided by its cores; at least 256 MiB.",
+    )
+    probe_memory_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Memory of the child process in which an environment is tried. Environments that need more are "
+        "refused. Without it, half of the machine's memory, divided by its cores; at least 4 GiB, or half of the "
+        "memory if that is less.",
     )
     worker_restarts_per_hour: int = Field(
         default=60,
