@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import psutil
 import pytest
-from pools import pool_of
+from pools import CARTPOLE, pool_of
 from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving, soon
 from support import raises
 
@@ -25,10 +25,13 @@ import rollserve
 from rollserve import Reason
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError, StoppingError
+from rollserve_server.gateway.messages.privacy import PrivateArguments
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.rpcs import open_rpcs
+from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.local import LocalServer
-from rollserve_server.pool import InProcessBackend, RowUpdates
+from rollserve_server.metrics import Metrics
+from rollserve_server.pool import InProcessBackend, PoolStatus, RowUpdates
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
 Serving = tuple[LocalServer, rollserve.Sampler]
@@ -64,9 +67,8 @@ def answers(sampler: rollserve.Sampler) -> bool:
 def test_rpcs_are_rejected_over_their_limit(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, "--max-rpcs", "3") as (server, sampler), careless(server) as channel:
         calls = [begin(channel, "ObtainSamples", ENDLESS) for _ in range(3)]
-        with raises(rollserve.LimitError) as caught:
+        with raises(rollserve.LimitError, reason=Reason.TOO_MANY_CALLS):
             sampler.status()
-        assert caught.value.reason == ""  # gRPC's own
         for call in calls:
             call.cancel()
         assert soon(lambda: answers(sampler))
@@ -213,12 +215,37 @@ def test_resize_is_rejected_over_2_mib_of_environments(tmp_path: Path) -> None:
         assert sampler.resize(4) == 1
 
 
+def test_env_update_is_rejected_over_1_mib_of_spaces(running: Serving) -> None:
+    """Bounds of 4 bytes for each element; one bound that all elements share takes no room."""
+    server, sampler = running
+    env = rollserve.EnvSpec("sample_envs:OwnBounds", {"size": 260_000})
+    before = sampler.update_env(env)
+    with raises(rollserve.LimitError, field="all_workers.environment.id", reason=Reason.ENVIRONMENTS_TOO_LARGE):
+        sampler.update_env(dataclasses.replace(env, kwargs={"size": 263_000}))
+    with raises(rollserve.LimitError, field="options.environment.id", reason=Reason.ENVIRONMENTS_TOO_LARGE):
+        sampler.evaluate(1, env=dataclasses.replace(env, kwargs={"size": 263_000}))
+    with rollserve.connect(server.address, max_message_bytes=4 << 20) as other:  # gRPC's default
+        status = other.status()
+    assert status.env_version == before.env_version
+    assert isinstance(status.observation_space, rollserve.spaces.Box)
+    assert status.observation_space.high[-1] == 260_000
+    sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="rows"))
+
+
+def message_of(status: PoolStatus) -> pb.GetSamplerResponse:
+    return status_to_proto("default", status, PrivateArguments(CARTPOLE), with_processes=True)
+
+
 async def test_status_truncates_the_last_failure_of_a_worker() -> None:
     async with pool_of(InProcessBackend()) as pool:
         status = pool.status()
-        worker = dataclasses.replace(status.workers[0], last_failure="x" * 100_000)
-        message = status_to_proto("default", dataclasses.replace(status, workers=[worker]))
-        assert message.workers[0].last_failure == "x" * 999 + "…"
+        worker = dataclasses.replace(status.workers[0], last_failure="é" * 100_000)
+        message = message_of(dataclasses.replace(status, workers=[worker]))
+        assert message.workers[0].last_failure == "é" * 999 + "…"
+        # Beside 3 MiB of environments and spaces, all workers have room in a message that clients take by default.
+        message = message_of(dataclasses.replace(status, workers=[worker] * 10_000))
+        assert len(message.workers) == 10_000
+        assert message.ByteSize() < 1 << 20
 
 
 def test_unread_sampler_statuses_take_bounded_memory(running: Serving) -> None:
@@ -291,11 +318,11 @@ class _Context:
 async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC frees these bytes when the client reads them, or disconnects."""
     monkeypatch.setattr(open_rpcs, "_MAX_UNREAD_BYTES", 100)
-    rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
+    rpcs, context = open_rpcs.OpenRpcs(0.01, Places(9, 9, 1), Metrics({})), _Context()
 
     async def call() -> None:
         with contextlib.suppress(grpc.aio.AbortError):
-            async with rpcs.open(context) as rpc:
+            async with rpcs.open("ObtainSamples", context) as rpc:
                 rpcs.check_unread()
                 await rpc.write(bytes(60))
 
@@ -309,10 +336,10 @@ async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeyp
 
 
 async def test_rpc_can_be_ended_while_it_ends() -> None:
-    rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
+    rpcs, context = open_rpcs.OpenRpcs(0.01, Places(9, 9, 1), Metrics({})), _Context()
     context.reads.set()
     with contextlib.suppress(grpc.aio.AbortError):
-        async with rpcs.open(context) as rpc:
+        async with rpcs.open("ObtainSamples", context) as rpc:
             try:
                 with rpc.waiting_for_client():
                     await asyncio.sleep(5)

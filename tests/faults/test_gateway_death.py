@@ -88,6 +88,7 @@ def test_takeover_keeps_versions_workers_and_running_streams(cluster: RayCluster
         assert soon(lambda: not cluster.actors())
 
 
+@pytest.mark.slow
 def test_sampler_lost_with_its_journal_begins_a_new_run_with_other_seeds(cluster: RayCluster, tmp_path: Path) -> None:
     port = free_port()
     with contextlib.ExitStack() as stack:

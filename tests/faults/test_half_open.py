@@ -174,7 +174,10 @@ def namespace() -> Iterator[str]:
 
 def test_client_behind_a_dead_link_is_cancelled(tmp_path: Path) -> None:
     """Packets are lost, and neither side gets an error."""
-    with serving(tmp_path, *SLOW, *KEEPALIVE, "--listen", "0.0.0.0:0") as (server, sampler), namespace() as name:
+    with (
+        serving(tmp_path, *SLOW, *KEEPALIVE, "--listen", "0.0.0.0:0", "--insecure") as (server, sampler),
+        namespace() as name,
+    ):
         port = server.address.rpartition(":")[2]
         code = f"import rollserve; stream = rollserve.connect('10.251.7.1:{port}').stream_samples({FOREVER})"
         command = ["ip", "netns", "exec", name, sys.executable, "-c", f"{code}; print(next(stream)); list(stream)"]

@@ -69,6 +69,21 @@ def test_restarts_are_delayed_and_limited() -> None:
     assert restarts.pause_seconds(now + 300) == 0
 
 
+def test_excused_restarts_are_delayed_but_not_limited() -> None:
+    restarts = Restarts(per_hour=2)
+    restarts.begin(0)
+    restarts.excuse(2)  # the second has not begun yet
+    restarts.begin(1)
+    restarts.begin(2)
+    assert not restarts.forbidden_seconds(2)
+    assert restarts.pause_seconds(2) == 1
+    restarts.begin(3)
+    assert restarts.forbidden_seconds(3) == 3599
+    restarts.excuse(1)
+    assert not restarts.forbidden_seconds(3)
+    assert restarts.count == 4
+
+
 async def test_killed_idle_worker_is_replaced(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, step_seconds=0.4) as pool:
         before = pool.status().workers[0].identity
@@ -116,6 +131,23 @@ async def test_worker_is_given_up_when_its_restarts_are_used_up() -> None:
         with raises(WorkerLostError, reason=Reason.WORKER_LOST, match="worker 1 "):
             await sample(pool, Fragments(80), seed=1)
         assert num_healthy(pool) == 1
+
+
+@pytest.mark.parametrize("kind", ["evaluation", pytest.param("update", marks=pytest.mark.slow)])
+async def test_calls_and_updates_that_cost_workers_do_not_use_up_their_restarts(
+    ray_backend: RayBackend, kind: str
+) -> None:
+    settings = {"worker_restarts_per_hour": 3, "unit_retries": 0, **MODULES}
+    deadly = rollserve.EnvSpec("sample_envs:Deadly", {"num_steps": 20 if kind == "evaluation" else 0})
+    async with pool_of(ray_backend, **settings) as pool:
+        await pool.update_agent([RandomSpec()])
+        before = await sample(pool, AtLeast(50), seed=1)
+        for _ in range(3):
+            with raises(WorkerLostError, reason=Reason.WORKER_LOST_AGAIN):
+                await (evaluate(pool, 4, env=deadly) if kind == "evaluation" else pool.update_env([deadly]))
+        assert sum(worker.num_restarts for worker in pool.status().workers) > 6
+        assert not any(worker.given_up for worker in pool.status().workers)
+        assert equal(await sample(pool, AtLeast(50), seed=1), before)
 
 
 async def test_given_up_worker_is_replaced_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,7 +293,7 @@ def check_calls_around_failed_spill(sampler: rollserve.Sampler, folder: Path, co
         rollserve.LimitError,
         field="step_count",
         reason=Reason.FRAGMENTS_TOO_LARGE,
-        quotes=(str(MANY_STEPS), str(folder), os.strerror(code)),
+        quotes=(str(MANY_STEPS), folder.name, os.strerror(code)),
     ):
         sampler.obtain_fragments(MANY_STEPS, seed=1, row_step_count=40)
     assert list(folder.iterdir()) == []

@@ -19,8 +19,8 @@ from raw_calls import BIG, SERVICE, careless, end_of, serving, soon
 import rollserve
 from rollserve_server.gateway.health import Health
 from rollserve_server.gateway.requests.intake import Intake
-from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.local import LocalServer
+from rollserve_server.metrics import Metrics
 
 CHECK, WATCH, LIST = (f"/grpc.health.v1.Health/{name}" for name in ("Check", "Watch", "List"))
 REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -211,7 +211,7 @@ def waits_for_room(channel: grpc.Channel) -> bool:
 
 async def test_health_stays_not_serving_after_its_end() -> None:
     """A watch reports each status that it waits for, and no status that changes back before it waits."""
-    health = Health(("", "x"), OpenRpcs(stall_seconds=5), Intake(1 << 20, 0))
+    health = Health(("", "x"), 5, Intake(1 << 20, 0), Metrics({}))
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((health.handler(),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -123,8 +123,8 @@ def test_calls_are_rejected_over_the_limit_of_queued_calls(tmp_path: Path) -> No
         running = begin_to_sample(channel, 2, blackhole=True)
         with concurrent.futures.ThreadPoolExecutor(2) as executor:
             queued = list(executor.map(lambda seed: begin_to_sample(channel, seed), range(2)))
-        with raises(rollserve.LimitError, reason=Reason.TOO_MANY_CALLS):
-            sampler.obtain_samples(10)
+        with raises(grpc.RpcError, reason=Reason.TOO_MANY_CALLS):
+            begin_to_sample(channel, 2)
         for call in (running, *queued):
             call.cancel()
         assert sampler.obtain_samples(10).num_steps >= 10
@@ -225,6 +225,7 @@ class Receiver:
     """The part of a call that admission sees."""
 
     def __init__(self) -> None:
+        self.peer = ""
         self.stalled_since: float | None = None
         self.error: DomainError | None = None
 

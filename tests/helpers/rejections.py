@@ -73,7 +73,7 @@ def rejection_of(call: Any, request: Any) -> grpc.RpcError:
 
 
 def check_status(error: Any, reason: Reason, *, field: str = "", quotes: str | tuple[str, ...] = ()) -> None:
-    """Check a status: its code, its reason in both places, its field, and the data that the message quotes."""
+    """Check a status: code, reason and request in both places, field, and the data that the message quotes."""
     check_error(error, field=field, reason=reason, quotes=quotes)
     assert error.code() is CODES[reason], error.details()
     metadata = dict(error.trailing_metadata())
@@ -83,8 +83,11 @@ def check_status(error: Any, reason: Reason, *, field: str = "", quotes: str | t
     assert status.details[0].Unpack(info)
     assert (info.reason, info.domain) == (reason, "rollserve")
     assert errors_pb2.ErrorReason.Value(f"ERROR_REASON_{reason}")
-    assert len(status.details) == (2 if field else 1)
-    for detail in status.details[1:]:
+    request = error_details_pb2.RequestInfo()
+    assert status.details[1].Unpack(request)
+    assert request.request_id == metadata["rollserve-request-id"] != ""
+    assert len(status.details) == (3 if field else 2)
+    for detail in status.details[2:]:
         bad_request = error_details_pb2.BadRequest()
         assert detail.Unpack(bad_request)
         (violation,) = bad_request.field_violations

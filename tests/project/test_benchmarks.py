@@ -79,6 +79,23 @@ def test_service_benchmark_splits_iterations_into_phases(tmp_path: Path) -> None
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_service_benchmark_compares_tls_with_plaintext(tmp_path: Path) -> None:
+    figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w7"]
+    options = ["--scale", "0.01", "--rounds", "1", "--workers", "1", "--json", str(figures), "--chart", str(chart)]
+    run = subprocess.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    results = {result["workload"]: result["medians"] for result in json.loads(figures.read_text())["results"]}
+    assert results.keys() == {"w7-tls-native", "w7-tls-bulk", "w7-tls-round-trips"}
+    for name in ("w7-tls-native", "w7-tls-bulk"):
+        rates = results[name]["steps_per_second"], results[name]["plain_steps_per_second"]
+        assert results[name]["ratio_to_plain"] == pytest.approx(rates[0] / rates[1])
+    short = results["w7-tls-round-trips"]
+    assert short["ratio_to_plain"] == pytest.approx(short["plain_p50_seconds"] / short["p50_seconds"])
+    assert "x plaintext" in run.stdout
+
+
 def test_phases_add_up_to_the_call() -> None:
     call = {"began": 0.0, "sent": 1.0, "ended": 60.0}
     call["receipts"] = [(2.0, 5.0, False), (6.0, 40.0, True), (43.0, 50.0, False), (51.0, 53.0, False)]

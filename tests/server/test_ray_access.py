@@ -1,14 +1,19 @@
-"""Access to the Ray cluster that a server starts: every port needs the server's token."""
+"""Access to the Ray cluster that a server starts: only from this machine, and every port needs the server's token."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import socket
 from pathlib import Path
 
 import grpc
 import psutil
+import pytest
 from support import server_environment
 
 from rollserve_server.local import local_server
+from rollserve_server.pool.backends.ray.listeners import on_loopback_only
 
 METHODS = {
     "gcs_server": ("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",),
@@ -21,13 +26,17 @@ KNOWN_TOKEN = "f" * 64
 LIGHT = ("--env", "CartPole-v1", "--workers", "1", "--rows", "2")
 
 
+def listening(process: psutil.Process) -> set[tuple[str, int]]:
+    """Return address and port of each listener of a process."""
+    return {one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+
+
 def listeners(process: psutil.Process) -> list[tuple[str, int]]:
     """Return the kind of process and the port of each listener of the cluster's processes."""
     found = []
     for each in process.children(recursive=True):
         kind = next((kind for kind in METHODS if each.name().startswith(kind)), None)
-        ports = {one.laddr.port for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
-        found += [(kind, port) for port in ports if kind]
+        found += [(kind, port) for _, port in listening(each) if kind]
     return found
 
 
@@ -52,3 +61,33 @@ def test_ray_of_the_server_refuses_calls_without_its_token_whatever_it_inherits(
             for token in (None, KNOWN_TOKEN):
                 statuses = {status_of(method, port, token) for method in METHODS[kind]}
                 assert statuses - {grpc.StatusCode.UNIMPLEMENTED} == {grpc.StatusCode.UNAUTHENTICATED}, (kind, token)
+
+
+def test_ray_of_the_server_listens_on_loopback_only(tmp_path: Path) -> None:
+    with local_server(*LIGHT, log=tmp_path / "log") as server:
+        root = psutil.Process(server.process.pid)
+        family = [root, *root.children(recursive=True)]
+        found = {(each.name(), *address) for each in family for address in listening(each)}
+        assert len(found) > 5
+        assert {address for _, address, _ in found} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_listener_beyond_the_machine_is_refused(address: str) -> None:
+    with (
+        contextlib.ExitStack() as stack,
+        pytest.raises(OSError, match=rf"loopback.*{re.escape(address)}"),
+        on_loopback_only(),
+    ):
+        stack.enter_context(listener(address))
+
+
+def test_listeners_on_loopback_or_from_before_are_no_fault() -> None:
+    with listener("0.0.0.0"), contextlib.ExitStack() as stack, on_loopback_only():
+        for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+            stack.enter_context(listener(address))
+
+
+def listener(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, dualstack_ipv6="ffff" in address)

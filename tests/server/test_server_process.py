@@ -143,10 +143,12 @@ def test_options_precede_variables_and_variables_precede_the_file(tmp_path: Path
         rollserve.connect(server.address) as sampler,
     ):
         status = sampler.status()
+        sampler.update_agent(rollserve.RandomAgent())
+        lengths = sampler.obtain_exact_episodes(8).lengths
     assert [worker.num_rows for worker in status.workers] == [4]
     assert status.seed == 1
-    assert status.envs[0].kwargs == {"max_episode_steps": 9}
-    assert status.envs[0].wrappers == (rollserve.Wrapper("TimeLimit", {"max_episode_steps": 7}),)
+    assert status.hidden_arguments == ("kwargs.max_episode_steps", "wrappers[0].kwargs.max_episode_steps")
+    assert lengths.tolist() == [7] * 8
     events = [json.loads(line) for line in log.read_text().splitlines()]
     assert [event["event"] for event in events] == ["starting", "serving", "stopping", "ended"]
     assert events[1]["listen"] == server.address
@@ -187,8 +189,9 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
         (("--env", "CartPole-v1", "--min-healthy-workers", "3", "--workers", "2"), ("min_healthy_workers: ", "3")),
         (("--env", "CartPole-v1", "--onnx-providers", "CUDAProvider"), ("onnx_providers: ", "'CUDAProvider'")),
         (("--env", "CartPole-v1", "--listen", "{taken}"), ("listen: ", "{taken}", os.strerror(errno.EADDRINUSE))),
+        (("--env", "CartPole-v1", "--metrics-listen", "{taken}"), ("metrics_listen: ", "{taken}")),
     ],
-    ids=["id", "arguments", "numbers of workers", "providers", "port in use"],
+    ids=["id", "arguments", "numbers of workers", "providers", "port in use", "port of metrics in use"],
 )
 def test_invalid_setting_is_reported_before_ray_starts(
     options: tuple[str, ...], quotes: tuple[str, ...], tmp_path: Path
@@ -483,12 +486,14 @@ def test_signal_while_ray_starts_ends_the_server(elsewhere: bool, tmp_path: Path
         command += ["--ray-address", f"127.0.0.1:{silent.getsockname()[1]}"] if elsewhere else []
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(command, stderr=log)
-        time.sleep(3)
+        while "starting" not in (tmp_path / "log").read_text():
+            time.sleep(0.05)
+        time.sleep(2)
         processes = family(process)
         began = time.monotonic()
         process.terminate()
         assert process.wait(30) == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive
     text = (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""The timed client, a process of its own: `python -m benchmarks.service.processes.client HOST:PORT`."""
+"""The timed client, a process of its own: `python -m benchmarks.service.processes.client HOST:PORT [CA]`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _NUM_PARAMETER_SETS = 8
 class _Client:
     """Carries out commands, and keeps the last batch until the next call."""
 
-    def __init__(self, address: str) -> None:
-        self._sampler = rollserve.connect(address)
-        self._sharing_sampler = rollserve.connect(address, shared_memory=True)
-        self._counting = CountingSampler(address)
-        self._marked = MarkedSampler(address)
+    def __init__(self, address: str, ca: str | None = None) -> None:
+        self._sampler = rollserve.connect(address, ca=ca)
+        self._sharing_sampler = rollserve.connect(address, ca=ca, shared_memory=True)
+        self._counting = CountingSampler(address, ca)
+        self._marked = MarkedSampler(address, ca)
         self._batch: rollserve.EpisodeBatch | None = None
 
     def hello(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class _Updating:
 
 def main() -> None:
     """Answer commands until the end of standard input."""
-    client = _Client(sys.argv[1])
+    client = _Client(*sys.argv[1:])
     names = ("hello", "obtain", "checksum", "save_sample", "stream", "round_trips", "updates", "iterate")
     answer_commands({name: getattr(client, name) for name in names})
 

@@ -30,8 +30,8 @@ class MarkedSampler:
         sampler: sampler as `rollserve.connect` returns it.
     """
 
-    def __init__(self, address: str) -> None:
-        self.sampler = rollserve.connect(address)
+    def __init__(self, address: str, ca: str | None) -> None:
+        self.sampler = rollserve.connect(address, ca=ca)
         self._sent = 0.0
         self._receipts: list[tuple[float, float, bool]] = []
         stub = self.sampler._stub  # gRPC's interceptors would add to the time

@@ -89,10 +89,11 @@ class _Serving:
         self._served.result()
 
     async def _serve(self) -> None:
-        pool = await Pool.start(InProcessBackend(), _POOL_SETTINGS, EnvSpec(self._env_id))
+        env = EnvSpec(self._env_id)
+        pool = await Pool.start(InProcessBackend(), _POOL_SETTINGS, env)
         await pool.update_agent([RandomSpec()], per_worker=False)
         recording: Any = _RecordingPool(pool)
-        gateway = Gateway(_GATEWAY_SETTINGS, {DEFAULT_SAMPLER: recording})
+        gateway = Gateway(_GATEWAY_SETTINGS, {DEFAULT_SAMPLER: recording}, env)
         await gateway.start()
         self.port = gateway.port
         self._ready.set()

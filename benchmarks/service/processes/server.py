@@ -15,6 +15,7 @@ import rollserve
 from benchmarks.service.processes.meter import Meter, processes_of_server
 from benchmarks.shared.commands import Child
 from benchmarks.shared.processes import one_thread
+from rollserve_server.init_tls.authority import Authority
 from rollserve_server.local import local_server
 
 __all__ = ["Service", "TracedService", "running_service", "traced_service"]
@@ -71,20 +72,28 @@ class TracedService(Service):
 
 @contextlib.contextmanager
 def running_service(
-    env: rollserve.EnvSpec, agent: rollserve.Agent, num_workers: int, *server_options: str
+    env: rollserve.EnvSpec, agent: rollserve.Agent, num_workers: int, *server_options: str, encrypted: bool = False
 ) -> Iterator[Service]:
     """Run a server with an environment and an agent, and a client, for as long as the block.
+
+    Args:
+        env: environment.
+        agent: agent.
+        num_workers: number of workers.
+        server_options: further options of the server.
+        encrypted: whether all connections use TLS.
 
     Raises:
         RuntimeError: the server does not start, or not all of its workers run.
     """
-    options = (*_options(num_workers), *server_options)
-    with (
-        _folder() as folder,
-        local_server(*options, log=folder / "log", environment=one_thread()) as server,
-        _connected(server.address, server.process.pid, env, agent) as (sampler, client, meter),
-    ):
-        yield Service(sampler, client, meter, folder)
+    with _folder() as folder:
+        ca, tls_options = _certificates(folder) if encrypted else (None, ())
+        options = (*_options(num_workers), *server_options, *tls_options)
+        with (
+            local_server(*options, log=folder / "log", environment=one_thread()) as server,
+            _connected(server.address, server.process.pid, env, agent, ca) as (sampler, client, meter),
+        ):
+            yield Service(sampler, client, meter, folder)
 
 
 @contextlib.contextmanager
@@ -101,6 +110,16 @@ def _options(num_workers: int) -> tuple[str, ...]:
     return "--env", "CartPole-v1", "--workers", str(num_workers), "--allow-module", _ENVIRONMENTS
 
 
+def _certificates(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Write certificates into a folder; return the file of their authority, and options of a server that uses them."""
+    authority = Authority.new(days=1)
+    issued = authority.server(["127.0.0.1"], days=1)
+    ca, cert, key = (folder / f"{name}.pem" for name in ("ca", "cert", "key"))
+    for path, contents in ((ca, authority.own.cert), (cert, issued.cert), (key, issued.key)):
+        path.write_bytes(contents)
+    return ca, ("--tls-cert", str(cert), "--tls-key", str(key))
+
+
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="rollserve-bench-") as folder:
@@ -109,13 +128,14 @@ def _folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _connected(
-    address: str, server_pid: int, env: rollserve.EnvSpec, agent: rollserve.Agent
+    address: str, server_pid: int, env: rollserve.EnvSpec, agent: rollserve.Agent, ca: Path | None = None
 ) -> Iterator[tuple[rollserve.Sampler, Child, Meter]]:
     """Give a server an environment and an agent; yield a sampler, a client process, and the meter of all processes."""
-    with rollserve.connect(address, timeout=_TIMEOUT_SECONDS) as sampler:
+    with rollserve.connect(address, timeout=_TIMEOUT_SECONDS, ca=ca) as sampler:
         sampler.update_env(env)
         sampler.update_agent(agent)
-        with Child("benchmarks.service.processes.client", address) as client:
+        arguments = (address,) if ca is None else (address, str(ca))
+        with Child("benchmarks.service.processes.client", *arguments) as client:
             client.ask("hello")
             worker_pids = {worker.process_id for worker in sampler.status().workers}
             groups = {**processes_of_server(server_pid, worker_pids), "client": [psutil.Process(client.pid)]}

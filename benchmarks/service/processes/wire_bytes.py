@@ -11,6 +11,7 @@ import rollserve
 from rollserve._calls.connection import Connection
 from rollserve._calls.requests import DEFAULT_MESSAGE_BYTES, Reception
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
+from rollserve._calls.tls import tls_of
 
 __all__ = ["CountingSampler"]
 
@@ -23,9 +24,10 @@ class CountingSampler(grpc.UnaryStreamClientInterceptor):
         num_wire_bytes: number of bytes since the caller last set it to 0.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, ca: str | None) -> None:
         # `rollserve.connect` takes no interceptors.
-        connection = Connection(address, "", DEFAULT_TIMEOUT, Reception.of(DEFAULT_MESSAGE_BYTES, None), False)
+        reception, tls = Reception.of(DEFAULT_MESSAGE_BYTES, None), tls_of(None, {"ca": ca}, {})
+        connection = Connection(address, "", DEFAULT_TIMEOUT, reception, False, tls)
         self.sampler = rollserve.Sampler(connection, grpc.intercept_channel(connection.channel(), self))
         self.num_wire_bytes = 0
 

@@ -30,6 +30,7 @@ DEFAULT_ENVS = ("cart", "short", "blocks", "slow", "dies", "raises", "hangs", "s
 _UPDATES = {
     "ok",
     "DEADLINE_EXCEEDED",
+    "NO_AGENT",  # parameters were the first update that a new sampler got
     "SERVER_STOPPING",
     "UNAVAILABLE",
     "WORKER_HUNG",

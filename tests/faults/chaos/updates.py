@@ -34,8 +34,9 @@ class Updates:
         """Prepare a server after its start: send an agent to a new one, or record an update that was not answered."""
         status = self._status()
         if status.policy_version == 0:  # a new sampler
+            name = _FIRST_ENV if status.env_version == 1 else self._last_env()
             self._forget()
-            self._record("env", _FIRST_ENV, status.env_version)
+            self._record("env", name, status.env_version)
             self.update_agent(draw)
         elif self._unanswered is not None:
             kind, name = self._unanswered
@@ -70,6 +71,12 @@ class Updates:
     def resize(self, draw: float) -> None:
         """Change the number of workers."""
         self._send("pool", lambda: self._sampler.resize(1 + int(draw * MAX_WORKERS)))
+
+    def _last_env(self) -> str:
+        """Return the environment of the last update, which a new sampler got that had another before."""
+        if self._unanswered is not None and self._unanswered[0] == "env":
+            return self._unanswered[1]
+        return self._names["env"]
 
     def _forget(self) -> None:
         self._names: dict[str, str] = {}
