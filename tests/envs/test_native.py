@@ -344,3 +344,8 @@ def test_client_samples_native_environments(sampler: rollserve.Sampler) -> None:
         sampler.update_env(EnvSpec("CartPole-v1", num_rows=5000))
     with raises(rollserve.InvalidArgumentError, field="vectorization", quotes=("'fast'", "'native'")):
         EnvSpec("CartPole-v1", vectorization="fast")  # type: ignore[arg-type]
+
+
+def test_number_of_threads_within_the_cores_is_accepted(sampler: rollserve.Sampler) -> None:
+    spec = EnvSpec("ALE/Pong-v5", {"num_threads": 1}, vectorization="native", num_rows=4)
+    assert sampler.update_env(spec).num_rows == 4

@@ -80,7 +80,3 @@ def test_render_mode_that_opens_windows_is_refused(sampler: rollserve.Sampler, m
     field, reason = f"{FIELD}.kwargs_json", Reason.RENDER_MODE_NOT_ALLOWED
     with raises(rollserve.InvalidArgumentError, field=field, reason=reason, quotes=repr(mode)):
         sampler.update_env("HalfCheetah-v5", kwargs={"render_mode": mode})
-
-
-def test_number_of_threads_within_the_cores_is_accepted(sampler: rollserve.Sampler) -> None:
-    assert sampler.update_env(pong(num_threads=1)).num_rows == 4
