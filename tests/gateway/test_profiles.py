@@ -65,7 +65,12 @@ def profile_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSe
         *LIGHT,
     )
     with local_server(
-        *options, "--profiles", json.dumps(PROFILES), log=log, environment=server_environment()
+        *options,
+        "--no-allow-free-env",
+        "--profiles",
+        json.dumps(PROFILES),
+        log=log,
+        environment=server_environment(),
     ) as server:
         yield server
 
