@@ -204,7 +204,9 @@ class SamplerService:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         data = await self._intake.small_request(rpc)
         pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(kind, data)
-        with self._rings.lend(requested=accepts_shared_memory) as ring:
+        # A later connection may have the same name; the client's id tells it apart.
+        reader = (rpc.peer, request.options.expected.client_id) if accepts_shared_memory else None
+        with self._rings.lend(reader) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
