@@ -139,7 +139,7 @@ REFUSED: list[tuple[EnvSpec, str, Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("spec", "field", "quotes"), REFUSED, ids=[f"{case[0].id}-{case[1]}" for case in REFUSED])
-def test_what_a_profile_does_not_accept_is_refused(
+def test_profile_refuses_what_its_schema_does_not_accept(
     sampler: rollserve.Sampler, spec: EnvSpec, field: str, quotes: Sequence[str]
 ) -> None:
     before = sampler.status().env_version
@@ -198,7 +198,7 @@ def test_profile_does_not_open_windows_or_files(sampler: rollserve.Sampler) -> N
 
 
 def test_modules_of_profiles_are_not_allowed_to_others(tmp_path: Path) -> None:
-    """Also the server's own environment can be of a profile; free ones are allowed here."""
+    """The server begins with an environment of a profile, and allows free ones, too."""
     options = ("--env", "profile:tasks", "--env-kwargs", '{"size": 9}', "--backend", "in-process", *LIGHT)
     with (
         local_server(

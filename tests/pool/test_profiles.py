@@ -22,7 +22,7 @@ PROFILES: dict[str, Any] = {
 }
 
 
-@pytest.mark.usefixtures("sandboxes_find_test_agents")
+@pytest.mark.usefixtures("sandboxes_find_test_agents", "without_recycling")
 async def test_workers_step_the_environment_of_the_profile(backend: Backend) -> None:
     recording = RecordingBackend(backend)
     async with pool_of(recording, EnvSpec("profile:tasks"), profiles=PROFILES) as pool:

@@ -42,12 +42,12 @@ _EXPECTED = {
 
 
 class Violation(NamedTuple):
-    """What is wrong with arguments.
+    """A difference between arguments and their schema.
 
     Attributes:
         path: path of the argument, or of the part of it, such as `sizes[2]`; empty for the arguments as a whole.
         expected: what the schema expects there.
-        got: what is there.
+        got: the value there.
     """
 
     path: str

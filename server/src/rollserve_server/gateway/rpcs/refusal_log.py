@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rollserve_server.errors import DomainError, shorten
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["FailedRpc", "RefusalLog"]
 
@@ -33,6 +30,15 @@ class FailedRpc(Protocol):
     charged_to: str
 
 
+class _Line(NamedTuple):
+    """A line of the log, with the traceback of the error if there is one."""
+
+    level: int
+    event: str
+    fields: dict[str, Any]
+    error: Exception | None = None
+
+
 @dataclass
 class _Source:
     """A peer with a reason: how many lines it may have now, and what it lacks.
@@ -40,12 +46,12 @@ class _Source:
     Attributes:
         num_lines: number of lines that it may have now.
         num_suppressed: number of RPCs without a line since the last line.
-        last: level, event and fields of the last of them, and its error if the log has the traceback.
+        last: the line that the last of them would have had.
     """
 
     num_lines: int = _BURST
     num_suppressed: int = 0
-    last: tuple[int, str, Mapping[str, Any], Exception | None] | None = None
+    last: _Line | None = None
 
 
 class RefusalLog:
@@ -63,9 +69,9 @@ class RefusalLog:
         fields: dict[str, Any] = {"rpc": rpc.name, "peer": rpc.peer, "request_id": rpc.request_id}
         if isinstance(error, DomainError):
             fields |= {"code": code, "reason": reason, "error": shorten(error.message)}
-            line = logging.INFO, "call refused", fields, None
+            line = _Line(logging.INFO, "call refused", fields)
         else:
-            line = logging.ERROR, "call failed", fields, error
+            line = _Line(logging.ERROR, "call failed", fields, error)
         key = rpc.charged_to, reason
         if key not in self._sources and len(self._sources) >= _MAX_SOURCES:
             key = _OTHERS, ""
@@ -97,7 +103,6 @@ class RefusalLog:
         asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick, key)
 
 
-def _write(line: tuple[int, str, Mapping[str, Any], Exception | None], num_suppressed: int = 0) -> None:
-    level, event, fields, error = line
-    extra = {**fields, "suppressed": num_suppressed} if num_suppressed else fields
-    _log.log(level, event, exc_info=error, extra=extra)
+def _write(line: _Line, num_suppressed: int = 0) -> None:
+    extra = {**line.fields, "suppressed": num_suppressed} if num_suppressed else line.fields
+    _log.log(line.level, line.event, exc_info=line.error, extra=extra)
