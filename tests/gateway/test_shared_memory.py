@@ -266,7 +266,7 @@ def test_read_rejects_places_outside_the_ring() -> None:
 def test_message_is_not_overwritten_before_its_release(sizes: list[int], max_held: int) -> None:
     async def go() -> None:
         rings = Rings(1 << 20)
-        with rings.lend(requested=True) as ring:
+        with rings.lend("one") as ring:
             assert ring is not None
             client = SharedRing.attach(ring.offer())
             assert client is not None
@@ -295,7 +295,7 @@ def test_message_is_not_overwritten_before_its_release(sizes: list[int], max_hel
             while held:
                 release()
             assert ring.is_free
-        with rings.lend(requested=True) as again, rings.lend(requested=True) as none:
+        with rings.lend("one") as again, rings.lend("one") as none:
             assert again is ring
             assert none is None
 
@@ -306,21 +306,52 @@ def test_message_is_not_overwritten_before_its_release(sizes: list[int], max_hel
 async def test_ring_in_use_is_not_lent_again() -> None:
     rings = Rings(1 << 20)
     content = np.full(1 << 17, 7, np.uint8)
-    with rings.lend(requested=True) as ring:
+    with rings.lend("one") as ring:
         assert ring is not None
         client = SharedRing.attach(ring.offer())
         assert client is not None
         place = await ring.write(content)
         assert place is not None
         view = client.read(place)
-    with rings.lend(requested=True) as other:
+    with rings.lend("one") as other:
         assert other is not None
         assert other is not ring
         second = SharedRing.attach(other.offer())
         assert second is not None
         await other.write(np.zeros(1 << 17, np.uint8))
         assert view == content.tobytes()
-    with rings.lend(requested=False) as none:
+    with rings.lend(None) as none:
         assert none is None
-    with Rings(0).lend(requested=True) as none:
+    with Rings(0).lend("one") as none:
         assert none is None
+
+
+async def test_borrower_sees_nothing_of_another_one() -> None:
+    rings, size = Rings(1 << 20), 1 << 17
+    contents = [np.full(size, number, np.uint8) for number in (7, 9)]
+    with rings.lend("one") as first:
+        assert first is not None
+        client = SharedRing.attach(first.offer())
+        assert client is not None
+        assert await first.write(contents[0]) is not None
+        kept = raw_memory(first.offer())
+        client.release()
+    with rings.lend("one") as again:  # its own memory, as it was
+        assert again is first
+    with rings.lend("other") as second:
+        assert second is not None
+        raw = raw_memory(second.offer())
+        assert not any(raw[mmap.PAGESIZE :])
+        other = SharedRing.attach(second.offer())
+        assert other is not None
+        place = await second.write(contents[1])
+        assert place is not None
+        assert raw[place.offset : place.offset + size] == contents[1].tobytes()
+        assert bytes([9]) * 64 not in kept[:]  # which the first one may read as long as it likes
+        assert contents[0].tobytes() in kept[:]
+
+
+def raw_memory(offer: SharedMemory) -> mmap.mmap:
+    """Map the memory of an offer as any process of the same user can."""
+    with open(f"/proc/{offer.process_id}/fd/{offer.file_descriptor}", "r+b") as file:
+        return mmap.mmap(file.fileno(), offer.size)

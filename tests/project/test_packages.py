@@ -82,6 +82,7 @@ def test_client_has_the_public_names() -> None:
         "Counters",
         "DeadlineError",
         "EnvChange",
+        "EnvProfile",
         "EnvSpec",
         "EnvUpdate",
         "EpisodeBatch",

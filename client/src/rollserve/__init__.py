@@ -35,7 +35,7 @@ from rollserve.reasons import Reason
 from rollserve.reproducibility import Reproducibility
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
-from rollserve.status import Counters, SamplerStatus, WorkerStatus
+from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
 
 __version__ = importlib.metadata.version("rollserve")
 
@@ -50,6 +50,7 @@ __all__ = [
     "Counters",
     "DeadlineError",
     "EnvChange",
+    "EnvProfile",
     "EnvSpec",
     "EnvUpdate",
     "EpisodeBatch",

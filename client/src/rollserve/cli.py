@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.options import SamplingOptions
     from rollserve.sample_stream import SampleStream
-    from rollserve.status import SamplerStatus, WorkerStatus
+    from rollserve.status import EnvProfile, SamplerStatus, WorkerStatus
 
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -320,6 +320,7 @@ def _describe(status: SamplerStatus) -> str:
         f"sampler {status.sampler}, server {status.server_version}, up {counters.uptime_seconds:.0f} s",
         f"environment: {_describe_envs(status.envs)} (version {status.env_version})",
         *([f"hidden arguments: {', '.join(status.hidden_arguments)}"] if status.hidden_arguments else ()),
+        *map(_describe_profile, status.profiles),
         f"observations: {status.observation_space}, actions: {status.action_space}",
         f"agent: {', '.join(status.agent_kinds) or 'none yet'} (version {status.policy_version})",
         f"seed {status.seed}, next episode {status.next_episode_index}, reproducible by {status.reproducibility.value}",
@@ -332,6 +333,13 @@ def _describe(status: SamplerStatus) -> str:
         f"stragglers: {counters.num_straggler_episodes} episodes started a second time on another worker",
     ]
     return "\n".join([*lines, *map(_describe_worker, status.workers)])
+
+
+def _describe_profile(profile: EnvProfile) -> str:
+    properties = profile.arguments.get("properties")
+    names = ", ".join(properties) if isinstance(properties, dict) else ""
+    text = f"profile:{profile.name}({names})"
+    return f"{text}: {profile.description}" if profile.description else text
 
 
 def _describe_worker(worker: WorkerStatus) -> str:

@@ -91,7 +91,8 @@ class EnvSpec:
 
     Attributes:
         id: id that is registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module
-            that the server's operator allows. With `vectorization="envpool"`, an id of EnvPool, such as `Pong-v5`.
+            that the server's operator allows; or `profile:NAME` for an environment that the operator has declared, of
+            which `kwargs` alone can be set. With `vectorization="envpool"`, an id of EnvPool, such as `Pong-v5`.
         kwargs: keyword arguments of `gymnasium.make` or of the class, or with EnvPool the environment's own options.
             JSON has to be able to hold them.
         wrappers: wrappers around the environment, innermost first.

@@ -42,6 +42,9 @@ class Reason(enum.StrEnum):
     SERVICE_NOT_FOUND = "SERVICE_NOT_FOUND"
     """NOT_FOUND: The health service does not know that service."""
 
+    PROFILE_NOT_FOUND = "PROFILE_NOT_FOUND"
+    """NOT_FOUND: The operator has declared no environment profile of that name."""
+
     MODULE_NOT_ALLOWED = "MODULE_NOT_ALLOWED"
     """PERMISSION_DENIED: The operator does not allow environments of that module (`--allow-module`)."""
 
@@ -59,6 +62,10 @@ class Reason(enum.StrEnum):
 
     PICKLE_NOT_ALLOWED = "PICKLE_NOT_ALLOWED"
     """PERMISSION_DENIED: The operator does not allow pickled agents (`--allow-pickle`)."""
+
+    PROFILE_REQUIRED = "PROFILE_REQUIRED"
+    """PERMISSION_DENIED: The operator allows environments of profiles only (`--no-allow-free-env`); GetSampler has the
+    profiles."""
 
     NO_AGENT = "NO_AGENT"
     """FAILED_PRECONDITION: The sampler has no agent yet: send a whole one with UpdateAgent."""

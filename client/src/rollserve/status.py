@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.records import record_from_message
 from rollserve.environments import EnvSpec, env_spec_from_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
@@ -12,9 +13,9 @@ from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Counters", "SamplerStatus", "WorkerStatus", "status_from_proto"]
+__all__ = ["Counters", "EnvProfile", "SamplerStatus", "WorkerStatus", "status_from_proto"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,21 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class EnvProfile:
+    """Environment that the server's operator has declared; `update_env("profile:NAME")` requests it.
+
+    Attributes:
+        name: name of the profile.
+        description: the operator's text about it.
+        arguments: JSON Schema (draft 2020-12) of the keyword arguments that the environment accepts.
+    """
+
+    name: str
+    description: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True)
 class SamplerStatus:
     """State of a sampler.
 
@@ -110,6 +126,7 @@ class SamplerStatus:
         counters: counters since the sampler's start.
         min_healthy_workers: number of workers that have to be healthy for a call or an update to begin.
         hidden_arguments: names of the arguments that are left out of `envs`, such as `kwargs.level`.
+        profiles: environments that the server's operator has declared.
     """
 
     sampler: str
@@ -128,6 +145,7 @@ class SamplerStatus:
     counters: Counters
     min_healthy_workers: int = 0
     hidden_arguments: Sequence[str] = ()
+    profiles: Sequence[EnvProfile] = ()
 
     @property
     def num_workers(self) -> int:
@@ -164,4 +182,9 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         counters=record_from_message(Counters, message.counters),
         min_healthy_workers=message.min_healthy_worker_count,
         hidden_arguments=tuple(message.hidden_arguments),
+        profiles=tuple(map(_profile_from_proto, message.profiles)),
     )
+
+
+def _profile_from_proto(message: pb.EnvironmentProfile) -> EnvProfile:
+    return EnvProfile(message.name, message.description, kwargs_from_json(message.arguments_schema_json))

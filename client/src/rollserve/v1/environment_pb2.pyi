@@ -85,8 +85,10 @@ class Environment(google.protobuf.message.Message):
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module that the
-    operator allows. PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class. With
-    VECTORIZATION_ENVPOOL, an id of EnvPool.
+    operator allows; or `profile:NAME` for an environment that the operator has declared, see EnvironmentProfile.
+    PERMISSION_DENIED for any other module, and for an id of no profile where the operator allows profiles only;
+    NOT_FOUND for an unknown id, class or profile. With VECTORIZATION_ENVPOOL, an id of EnvPool. With `profile:NAME`,
+    `kwargs_json` has the arguments that the profile accepts, and nothing else is set: INVALID_ARGUMENT else.
     """
     kwargs_json: builtins.str
     """The keyword arguments of `gymnasium.make` or of the class: a JSON object such as `{"frameskip": 1}`, or empty for
@@ -187,7 +189,7 @@ global___Task = Task
 @typing.final
 class EnvironmentChange(google.protobuf.message.Message):
     """A change of the present environments. What is left out stays as it is; with nothing set, all environments are only
-    reset. Environments are made again if their keyword arguments change; otherwise they are changed in place where no
+    reset. Environments of profiles accept other arguments only, within the profile's schema: INVALID_ARGUMENT else. Environments are made again if their keyword arguments change; otherwise they are changed in place where no
     call uses them.
     """
 

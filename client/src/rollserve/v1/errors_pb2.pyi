@@ -64,6 +64,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The health service does not know that service.
     Status: NOT_FOUND.
     """
+    ERROR_REASON_PROFILE_NOT_FOUND: _ErrorReason.ValueType  # 19
+    """The operator has declared no environment profile of that name.
+    Status: NOT_FOUND.
+    """
     ERROR_REASON_MODULE_NOT_ALLOWED: _ErrorReason.ValueType  # 20
     """The operator does not allow environments of that module (`--allow-module`).
     Status: PERMISSION_DENIED.
@@ -86,6 +90,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_PICKLE_NOT_ALLOWED: _ErrorReason.ValueType  # 25
     """The operator does not allow pickled agents (`--allow-pickle`).
+    Status: PERMISSION_DENIED.
+    """
+    ERROR_REASON_PROFILE_REQUIRED: _ErrorReason.ValueType  # 29
+    """The operator allows environments of profiles only (`--no-allow-free-env`); GetSampler has the profiles.
     Status: PERMISSION_DENIED.
     """
     ERROR_REASON_NO_AGENT: _ErrorReason.ValueType  # 30
@@ -291,6 +299,10 @@ ERROR_REASON_SERVICE_NOT_FOUND: ErrorReason.ValueType  # 16
 """The health service does not know that service.
 Status: NOT_FOUND.
 """
+ERROR_REASON_PROFILE_NOT_FOUND: ErrorReason.ValueType  # 19
+"""The operator has declared no environment profile of that name.
+Status: NOT_FOUND.
+"""
 ERROR_REASON_MODULE_NOT_ALLOWED: ErrorReason.ValueType  # 20
 """The operator does not allow environments of that module (`--allow-module`).
 Status: PERMISSION_DENIED.
@@ -313,6 +325,10 @@ Status: PERMISSION_DENIED.
 """
 ERROR_REASON_PICKLE_NOT_ALLOWED: ErrorReason.ValueType  # 25
 """The operator does not allow pickled agents (`--allow-pickle`).
+Status: PERMISSION_DENIED.
+"""
+ERROR_REASON_PROFILE_REQUIRED: ErrorReason.ValueType  # 29
+"""The operator allows environments of profiles only (`--no-allow-free-env`); GetSampler has the profiles.
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_NO_AGENT: ErrorReason.ValueType  # 30

@@ -913,6 +913,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     MIN_HEALTHY_WORKER_COUNT_FIELD_NUMBER: builtins.int
     HIDDEN_ARGUMENTS_FIELD_NUMBER: builtins.int
+    PROFILES_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -972,6 +973,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         `kwargs.NAME`, or `wrappers[POSITION].kwargs.NAME`.
         """
 
+    @property
+    def profiles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EnvironmentProfile]:
+        """The environments that requests may name as `profile:NAME`, as the server's operator has declared them."""
+
     def __init__(
         self,
         *,
@@ -991,11 +996,42 @@ class GetSamplerResponse(google.protobuf.message.Message):
         episodes_per_row: builtins.int = ...,
         min_healthy_worker_count: builtins.int = ...,
         hidden_arguments: collections.abc.Iterable[builtins.str] | None = ...,
+        profiles: collections.abc.Iterable[global___EnvironmentProfile] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "profiles", b"profiles", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
+
+@typing.final
+class EnvironmentProfile(google.protobuf.message.Message):
+    """An environment that the server's operator has declared. A request names it by the id `profile:NAME`, with arguments
+    alone: no wrappers, task, reset options, vectorization or numbers of rows, which are the operator's.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    ARGUMENTS_SCHEMA_JSON_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The profile's name: up to 64 letters, digits, and `.`, `_` or `-`."""
+    description: builtins.str
+    """The operator's text about it, for people; can be empty."""
+    arguments_schema_json: builtins.str
+    """The JSON Schema (draft 2020-12) that the arguments (`kwargs_json`) have to satisfy, as a JSON object. Only names in
+    its `properties` are accepted.
+    """
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        description: builtins.str = ...,
+        arguments_schema_json: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments_schema_json", b"arguments_schema_json", "description", b"description", "name", b"name"]) -> None: ...
+
+global___EnvironmentProfile = EnvironmentProfile
 
 @typing.final
 class Worker(google.protobuf.message.Message):

@@ -7,6 +7,14 @@ from rollserve_server.envs.native.single_rows import why_not_single
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.permissions import check_allowed
 from rollserve_server.envs.probing.run import run_probe
+from rollserve_server.envs.profiles import (
+    ProfileDescription,
+    ProfileEnv,
+    Profiles,
+    check_not_free,
+    is_profile,
+    requested,
+)
 from rollserve_server.envs.registry import find_env, module_of
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_envs import RowEnvs
@@ -17,6 +25,9 @@ from rollserve_server.envs.vectorization import episodes_per_row, make_rows, wit
 __all__ = [
     "Difference",
     "Leaf",
+    "ProfileDescription",
+    "ProfileEnv",
+    "Profiles",
     "RowEnvs",
     "RowSpecs",
     "Trace",
@@ -24,6 +35,7 @@ __all__ = [
     "WorkerSpecs",
     "check_allowed",
     "check_arguments",
+    "check_not_free",
     "check_paths",
     "check_space_sizes",
     "check_wrapper",
@@ -31,11 +43,13 @@ __all__ = [
     "differences",
     "episodes_per_row",
     "find_env",
+    "is_profile",
     "leaf_bounds",
     "leaves_of_space",
     "make_rows",
     "module_of",
     "paths_in",
+    "requested",
     "run_probe",
     "specs_of_rows",
     "why_not_single",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
+from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_server.envs.registry import module_of
 from rollserve_server.errors import NotAllowedError, shorten
 
@@ -43,7 +44,7 @@ def check_allowed(
         NotAllowedError: the id names another module, a wrapper writes files, opens windows or loses data, the task is
             set by another method, or the environment renders to a screen or collects its frames.
     """
-    module = module_of(spec.id)
+    module = None if isinstance(spec, ProfileEnv) else module_of(spec.id)  # the operator's own
     if module is not None and not _is_allowed(module, allowed_modules):
         expected = f"a module that the server's operator allows (option --allow-module: {_listed(allowed_modules)})"
         raise NotAllowedError.of("id", expected=expected, got=f"module {module!r}", reason=Reason.MODULE_NOT_ALLOWED)

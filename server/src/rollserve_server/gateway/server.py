@@ -57,7 +57,13 @@ class Gateway:
     """
 
     def __init__(
-        self, settings: GatewaySettings, pools: Mapping[str, Pool], env: EnvSpec, allowed_paths: Sequence[Path] = ()
+        self,
+        settings: GatewaySettings,
+        pools: Mapping[str, Pool],
+        env: EnvSpec,
+        allowed_paths: Sequence[Path] = (),
+        *,
+        allow_free_env: bool = True,
     ) -> None:
         """Prepare to serve samplers.
 
@@ -66,6 +72,7 @@ class Gateway:
             pools: the pools by the names of their samplers.
             env: the environment of the settings, whose arguments clients do not get to see.
             allowed_paths: files and folders that arguments of environments and agents may name.
+            allow_free_env: whether requests may name environments of no profile.
 
         Raises:
             InvalidValueError: the files with the certificate cannot be used.
@@ -82,7 +89,10 @@ class Gateway:
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
         rings = Rings(settings.shared_memory_bytes)
         reader = RequestReader(pools, allowed_paths)
-        service = SamplerService(self._rpcs, intake, reader, rings, PrivateArguments(env), self.metrics)
+        private = PrivateArguments(env)
+        service = SamplerService(
+            self._rpcs, intake, reader, rings, private, self.metrics, allow_free_env=allow_free_env
+        )
         self._health = Health(_SERVICES, limits.client_stall_seconds, intake, self.metrics)
         self._health_listener = None
         if settings.health_listen is not None:

@@ -13,6 +13,8 @@ import grpc
 
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
+from rollserve_server.envs import check_not_free, requested
+from rollserve_server.errors import within
 from rollserve_server.gateway.messages.agent_versions import (
     agent_versions_to_proto,
     parameter_messages,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import PoolStatus
+    from rollserve_server.pool import EvaluationRequest, PoolStatus, PopulationRequest
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
 
@@ -67,6 +69,8 @@ class SamplerService:
         rings: Rings,
         private: PrivateArguments,
         metrics: Metrics,
+        *,
+        allow_free_env: bool = True,
     ) -> None:
         """Prepare to answer RPCs.
 
@@ -77,6 +81,7 @@ class SamplerService:
             rings: memory for clients that read results from there.
             private: arguments of environments that clients do not get to see.
             metrics: counts the calls.
+            allow_free_env: whether requests may name environments of no profile.
         """
         self._rpcs = rpcs
         self._intake = intake
@@ -84,6 +89,7 @@ class SamplerService:
         self._rings = rings
         self._private = private
         self._metrics = metrics
+        self._allow_free_env = allow_free_env
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
@@ -130,8 +136,9 @@ class SamplerService:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
             pool, updates, expected, per_worker = await read_aside(self._reader.env_update, data)
-            updated = await pool.update_env(updates, expected, per_worker=per_worker)
-        env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
+            may_be_free = self._may_be_free(rpc)
+            updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
+        env = ",".join(dict.fromkeys(requested(spec).id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
@@ -168,6 +175,7 @@ class SamplerService:
         """Answer `Evaluate`."""
         async with self._intake.evaluation_request(rpc) as data:
             pool, request = await read_aside(self._reader.evaluation, data)
+            self._check_env(request, rpc)
             async with contextlib.aclosing(pool.evaluate(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
@@ -182,6 +190,7 @@ class SamplerService:
         """Answer `EvaluatePopulation`."""
         async with self._intake.evaluation_request(rpc) as data:
             pool, request = await read_aside(self._reader.population_evaluation, data)
+            self._check_env(request, rpc)
             async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Evaluation):
@@ -195,7 +204,9 @@ class SamplerService:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         data = await self._intake.small_request(rpc)
         pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(kind, data)
-        with self._rings.lend(requested=accepts_shared_memory) as ring:
+        # A later connection may have the same name; the client's id tells it apart.
+        reader = (rpc.peer, request.options.expected.client_id) if accepts_shared_memory else None
+        with self._rings.lend(reader) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
@@ -206,6 +217,16 @@ class SamplerService:
                             self._metrics.count_call(pool, rpc.name, item)
                             _log_sampled(item)
                         yield sample_response(item, ring)
+
+    def _may_be_free(self, rpc: OpenRpc) -> bool:
+        """Whether an RPC may name environments of no profile."""
+        return self._allow_free_env
+
+    def _check_env(self, request: EvaluationRequest | PopulationRequest, rpc: OpenRpc) -> None:
+        """Raise NotAllowedError if an evaluation names an environment that has to be of a profile and is of none."""
+        if request.env is not None and not self._may_be_free(rpc):
+            with within("options.environment"):
+                check_not_free(request.env)
 
     def _serialized_status(self, sampler: str, status: PoolStatus, rpc: OpenRpc) -> bytes:
         # Other machines have no use for them.

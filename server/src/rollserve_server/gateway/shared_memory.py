@@ -9,7 +9,7 @@ import mmap
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +36,11 @@ _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.0005, 0.02
 
 
 class Rings:
-    """A ring for each stream that requests one, up to a limit. Rings are used again, because new memory is slow."""
+    """A ring for each stream that requests one, up to a limit.
+
+    The streams of one borrower use a ring again, because new memory is slow. Another borrower gets new memory: it finds
+    nothing of the previous one there, which may still have the old memory open and sees nothing of the next one.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         """Start without rings.
@@ -52,29 +56,35 @@ class Rings:
             raise OSError(f"shared_memory_bytes: {text}")
         self._ring_bytes = min(_RING_BYTES, max_bytes)
         self._num_unmade = max_bytes // self._ring_bytes if max_bytes > _HEAD_BYTES else 0
-        self._idle: list[Ring] = []
+        self._idle: list[tuple[Hashable, Ring]] = []
 
     @contextlib.contextmanager
-    def lend(self, *, requested: bool) -> Iterator[Ring | None]:
-        """Yield a ring for one stream, or None if the stream requests none or all rings are in use."""
-        ring = self._acquire() if requested else None
+    def lend(self, borrower: Hashable | None) -> Iterator[Ring | None]:
+        """Yield a ring for one stream, or None if all rings are in use.
+
+        Args:
+            borrower: whoever reads the stream; None if the stream requests no ring.
+        """
+        ring = None if borrower is None else self._acquire(borrower)
         try:
             yield ring
         finally:
             if ring is not None:
-                self._idle.append(ring)
+                self._idle.append((borrower, ring))
 
-    def _acquire(self) -> Ring | None:
+    def _acquire(self, borrower: Hashable) -> Ring | None:
         # Prefer the ring used last. Skip rings whose client is still reading, or has left and will never be done.
-        ring = next((ring for ring in reversed(self._idle) if ring.is_free), None)
-        if ring is not None:
-            self._idle.remove(ring)
-            ring.reset()
-            return ring
+        for place in reversed(range(len(self._idle))):
+            previous, ring = self._idle[place]
+            if previous == borrower and ring.is_free:
+                del self._idle[place]
+                ring.reset()
+                return ring
         if self._num_unmade:
             self._num_unmade -= 1
         elif self._idle:
-            self._idle.pop(0).close()  # a client that reads there may go on with that
+            _, oldest = self._idle.pop(0)
+            oldest.close()  # a client that reads there may go on with that
         else:
             return None
         return Ring(self._ring_bytes)

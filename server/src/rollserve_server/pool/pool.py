@@ -204,7 +204,12 @@ class Pool:
         return await self._agent_updates.current_if_same(updates, expected, per_worker=per_worker)
 
     async def update_env(
-        self, updates: Sequence[EnvUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+        self,
+        updates: Sequence[EnvUpdate],
+        expected: Expectation = ANY_VERSIONS,
+        *,
+        per_worker: bool = False,
+        may_be_free: bool = True,
     ) -> EnvUpdated:
         """Give all workers new or changed environments, or none.
 
@@ -212,6 +217,7 @@ class Pool:
             updates: one for all workers, or one for each; each for all rows of a worker, or one for each row.
             expected: as of `update_agent`.
             per_worker: whether there is one for each worker.
+            may_be_free: whether environments may be of no profile.
 
         Returns:
             The new version and its spaces, once every worker has its environments.
@@ -219,7 +225,7 @@ class Pool:
         Raises:
             InvalidValueError: there is not one for each worker or row, an environment refuses its arguments, or spaces
                 or numbers of rows differ between workers.
-            NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
+            NotFoundError, NotAllowedError: an id, profile, module, wrapper or method is unknown or not allowed.
             NotReadyError: another version is current.
             TooFewWorkersError, WorkerLostError: as of `update_agent`.
         """
@@ -233,7 +239,9 @@ class Pool:
             parts.sequences.drop_kept()
             parts.row_sequences.free_rows()
         try:
-            version, env = await parts.env_updates.update(updates, expected, per_worker=per_worker)
+            version, env = await parts.env_updates.update(
+                updates, expected, per_worker=per_worker, may_be_free=may_be_free
+            )
             parts.row_sequences.end_own(version)
             prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
@@ -342,6 +350,7 @@ class Pool:
             num_running_calls=sum(admission.num_running for admission in admissions),
             num_queued_calls=sum(admission.num_queued for admission in admissions),
             min_healthy_workers=parts.settings.health.min_healthy_workers,
+            profiles=parts.env_updates.profiles.descriptions,
         )
 
     def _next_index(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Wrapper
-from rollserve_server.envs import module_of, paths_in
+from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway
 from rollserve_server.pool import InProcessBackend, Pool
@@ -55,8 +55,13 @@ async def start_pool(backend: Backend, settings: Settings) -> Pool:
 
 
 def pool_settings(settings: Settings) -> PoolSettings:
-    """Return the pool's settings. The module of the environment is allowed: clients may request it again."""
-    module = module_of(settings.environment.env)
+    """Return the pool's settings. The module of an environment of no profile is allowed: clients may request it again.
+
+    Raises:
+        DomainError: as of `env_spec`.
+    """
+    env = env_spec(settings)
+    module = None if isinstance(env, ProfileEnv) else module_of(env.id)
     if not module:
         return settings.pool
     allow = settings.pool.allow
@@ -72,6 +77,7 @@ def naming_settings() -> Iterator[None]:
     except DomainError as error:
         field = error.field.removeprefix("all_workers.environment").removeprefix(".")
         name = _SETTING_NAMES.get(field, field.replace("kwargs_json", "kwargs"))
+        name = f"env_{name}" if name.startswith("kwargs.") else name
         error.field = name if error.field else ""
         raise
 
@@ -83,8 +89,9 @@ def make_gateway(settings: Settings, pool: Pool) -> Gateway:
         OSError: the settings ask for shared memory, which this system does not have.
     """
     env = env_spec(settings)
-    allowed_paths = (*settings.pool.allow.allow_path, *paths_in(env))
-    return Gateway(settings.gateway, {DEFAULT_SAMPLER: pool}, env, allowed_paths)
+    allowed_paths = (*settings.pool.allow.allow_path, *paths_in(requested(env)))
+    allow_free_env = settings.pool.profiles.allow_free_env
+    return Gateway(settings.gateway, {DEFAULT_SAMPLER: pool}, env, allowed_paths, allow_free_env=allow_free_env)
 
 
 def warn_of_settings(settings: Settings) -> None:
@@ -103,10 +110,16 @@ def warn_of_settings(settings: Settings) -> None:
 
 
 def env_spec(settings: Settings) -> EnvSpec:
-    """Return the environment to start with."""
+    """Return the environment to start with, which a profile may describe.
+
+    Raises:
+        NotFoundError: there is no such profile.
+        InvalidValueError: the profile does not accept the arguments or wrappers.
+    """
     environment = settings.environment
     wrappers = tuple(Wrapper(wrapper.name, wrapper.kwargs) for wrapper in environment.wrappers)
-    return EnvSpec(environment.env, environment.env_kwargs, wrappers)
+    spec = EnvSpec(environment.env, environment.env_kwargs, wrappers)
+    return Profiles(settings.pool.profiles.profiles).resolved(spec)
 
 
 def _exists(module: str) -> bool:

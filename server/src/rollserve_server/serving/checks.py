@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec
 from rollserve.errors import mismatch
 from rollserve_server.agents import check_providers
-from rollserve_server.envs import check_allowed, check_wrapper, find_env, module_of, run_probe, with_envpool
+from rollserve_server.envs import Profiles, check_allowed, check_wrapper, find_env, module_of, run_probe, with_envpool
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.gateway import check_certificates
 from rollserve_server.serving.build import env_spec, naming_settings, pool_settings
 
 if TYPE_CHECKING:
-    from rollserve_server.settings import Settings
+    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.settings import AllowSettings, Settings
 
 __all__ = ["check_environment", "check_settings"]
 
@@ -43,12 +44,19 @@ def check_settings(settings: Settings) -> None:
     if settings.ray.ray_address is None and num_workers is not None and min_healthy > num_workers:
         expected = f"at most {num_workers}, the number of workers"
         raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
-    spec, allow = env_spec(settings), pool_settings(settings).allow
     with naming_settings():
-        check_allowed(spec, allow.allow_module, allow.allow_method)
-        for position, wrapper in enumerate(spec.wrappers):
-            with within(f"wrappers[{position}]"):
-                check_wrapper(wrapper.name)
+        _check_spec(env_spec(settings), pool_settings(settings).allow)
+    for name, profile in Profiles(settings.pool.profiles.profiles).specs():
+        with within(f"profiles.{name}"), naming_settings():
+            _check_spec(profile, settings.pool.allow)
+
+
+def _check_spec(spec: EnvSpec, allow: AllowSettings) -> None:
+    """Check what of an environment takes no time."""
+    check_allowed(spec, allow.allow_module, allow.allow_method)
+    for position, wrapper in enumerate(spec.wrappers):
+        with within(f"wrappers[{position}]"):
+            check_wrapper(wrapper.name)
 
 
 def check_environment(settings: Settings) -> None:
@@ -64,10 +72,20 @@ def check_environment(settings: Settings) -> None:
     worker = settings.pool.worker
     with naming_settings():
         spec = with_envpool(env_spec(settings), worker)
-        uses_envpool = isinstance(spec, EnvSpec) and spec.vectorization == "envpool"
-        if isinstance(spec, EnvSpec) and not uses_envpool and module_of(spec.id) is None:
-            find_env(spec.id)  # without a child process, which takes a second to start on a busy machine
+        _find(spec)
         run_probe(spec, worker, settings.pool.health)
+    for name, profile in Profiles(settings.pool.profiles.profiles).specs():
+        with within(f"profiles.{name}"), naming_settings():
+            _find(with_envpool(profile, worker))
+
+
+def _find(spec: WorkerSpecs) -> None:
+    """Raise NotFoundError for an unknown id, without a child process, which takes a second to start on a busy machine.
+
+    An id of a module or of EnvPool is not looked for.
+    """
+    if isinstance(spec, EnvSpec) and spec.vectorization != "envpool" and module_of(spec.id) is None:
+        find_env(spec.id)
 
 
 def _check_address(setting: str, address: str) -> None:

@@ -11,6 +11,7 @@ from rollserve_server.settings.gateway import ClientLimits, GatewaySettings
 from rollserve_server.settings.groups import FlatField, Group
 from rollserve_server.settings.pool import PoolSettings
 from rollserve_server.settings.process import ProcessSettings
+from rollserve_server.settings.profiles import ProfileSetting, ProfileSettings
 from rollserve_server.settings.ray import RaySettings
 from rollserve_server.settings.server import Settings
 from rollserve_server.settings.tls import TlsSettings
@@ -29,6 +30,8 @@ __all__ = [
     "HealthSettings",
     "PoolSettings",
     "ProcessSettings",
+    "ProfileSetting",
+    "ProfileSettings",
     "RaySettings",
     "RowSettings",
     "SandboxLimits",

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from rollserve_server.envs import requested
+
 if TYPE_CHECKING:
     from rollserve import EnvSpec, Wrapper
 
@@ -15,22 +17,27 @@ __all__ = ["PrivateArguments"]
 class PrivateArguments:
     """Arguments of environments that the server's operator has given, which may be keys or passwords.
 
+    Of environments of profiles, clients see nothing but the profile's name and the arguments of requests.
+
     They are known by the environment's id and their names. Values do not count: a client that sets one could find out
     by them whether it has guessed it.
     """
 
     def __init__(self, env: EnvSpec) -> None:
         """Hide the arguments of the environment that the server was started with."""
+        env = requested(env)
         self._id = env.id
         self._kwargs = frozenset(env.kwargs)
         self._wrappers = {wrapper.name: frozenset(wrapper.kwargs) for wrapper in env.wrappers}
 
     def hidden(self, specs: Iterable[EnvSpec]) -> list[str]:
         """Return the names of the arguments that `without` leaves out of any of the environments."""
-        return list(dict.fromkeys(name for spec in specs if spec.id == self._id for name in self._hidden(spec)))
+        own = (spec for spec in map(requested, specs) if spec.id == self._id)
+        return list(dict.fromkeys(name for spec in own for name in self._hidden(spec)))
 
     def without(self, spec: EnvSpec) -> EnvSpec:
         """Return the environment without the operator's arguments."""
+        spec = requested(spec)
         if spec.id != self._id:
             return spec
         wrappers = tuple(self._without(wrapper) for wrapper in spec.wrappers)

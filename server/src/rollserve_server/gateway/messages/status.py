@@ -16,6 +16,7 @@ from rollserve_server.errors import shorten, without_folders
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rollserve_server.envs import ProfileDescription
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.pool import PoolStatus, WorkerStatus
 
@@ -51,6 +52,13 @@ def status_to_proto(
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
         episodes_per_row=status.env.num_episodes_per_row or 0,
         min_healthy_worker_count=status.min_healthy_workers,
+        profiles=(_profile_to_proto(profile) for profile in status.profiles),
+    )
+
+
+def _profile_to_proto(profile: ProfileDescription) -> pb.EnvironmentProfile:
+    return pb.EnvironmentProfile(
+        name=profile.name, description=profile.description, arguments_schema_json=profile.schema_json
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rollserve import Reason
 from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
+from rollserve_server.gateway.rpcs.refusal_log import RefusalLog
 from rollserve_server.gateway.rpcs.statuses import abort, code_of, reason_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class OpenRpcs:
         self._stall_seconds = stall_seconds
         self._places = places
         self._metrics = metrics
+        self._refusals = RefusalLog()
         self._awaited: set[OpenRpc] = set()
         self._none_left = asyncio.Event()
         self._num_unread_bytes = 0
@@ -64,7 +66,7 @@ class OpenRpcs:
                 end.status, end.reason = code_of(error).name, reason_of(error)
                 with self._counting_unread(rpc):
                     await rpc.initial_metadata_sent()
-                    await abort(context, error, rpc)
+                    await abort(context, error, rpc, self._refusals)
             finally:
                 self._awaited.discard(rpc)
                 if not self._awaited:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import logging
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from rollserve_server.gateway.rpcs.open_rpc import Context
+    from rollserve_server.gateway.rpcs.refusal_log import FailedRpc, RefusalLog
 
-__all__ = ["FailedRpc", "abort", "code_of", "reason_of"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["abort", "code_of", "reason_of"]
 
 _CODES: dict[type[DomainError], grpc.StatusCode] = {
     InvalidValueError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -62,14 +60,6 @@ _MAX_FIELD_BYTES, _MAX_TEXT_BYTES = 200, 800
 limits to 8 KiB."""
 
 
-class FailedRpc(Protocol):
-    """An RPC that ends with an error, as the log and the client name it; see `OpenRpc`."""
-
-    name: str
-    request_id: str
-    peer: str
-
-
 def code_of(error: Exception) -> grpc.StatusCode:
     """Return the code of an error's status."""
     # Errors of third-party code may be subclasses of these.
@@ -81,12 +71,12 @@ def reason_of(error: Exception) -> Reason:
     return error.reason if isinstance(error, DomainError) else Reason.INTERNAL
 
 
-async def abort(context: Context, error: Exception, rpc: FailedRpc) -> NoReturn:
+async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: RefusalLog) -> NoReturn:
     """End an RPC with the status, message and reason of an error.
 
     An error that is no `DomainError` is a fault of the server: the log has the details, the client gets none of them.
     """
-    request = {"rpc": rpc.name, "peer": rpc.peer, "request_id": rpc.request_id}
+    refusals.add(rpc, error, code_of(error).name, reason_of(error))
     details: list[Message] = [error_details_pb2.RequestInfo(request_id=rpc.request_id)]
     if isinstance(error, DomainError):
         field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(_public_text(error), _MAX_TEXT_BYTES)
@@ -94,11 +84,8 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc) -> NoReturn:
             violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
             details.append(error_details_pb2.BadRequest(field_violations=[violation]))
             message = f"{field}: {message}"
-        outcome = {"code": code_of(error).name, "reason": error.reason, "error": shorten(error.message)}
-        _log.info("call refused", extra={**request, **outcome})
     else:
         message = f"internal error of the server: its log has the details of request {rpc.request_id}"
-        _log.error("call failed", exc_info=error, extra=request)
     _free_frames(error)
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 

@@ -144,8 +144,11 @@ class Evaluations:
         if request.env is None:
             env_version = selection.choose_env(options)
             own = versions.envs.get(env_version)
-        specs: Sequence[WorkerSpecs] = own.specs if own is not None else [request.env] if request.env else []
         with within("options.environment") if own is None else contextlib.nullcontext():
+            specs: Sequence[WorkerSpecs] = own.specs if own is not None else []
+            if request.env is not None:
+                profiles = self._parts.env_updates.profiles
+                specs = [await asyncio.to_thread(profiles.resolved, request.env)]
             if isinstance(request, PopulationRequest):
                 specs = await self._stepped_by_rows(specs, own)
             number = await self._env_number(specs)

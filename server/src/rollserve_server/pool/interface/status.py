@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rollserve import EnvSpec
+    from rollserve_server.envs import ProfileDescription
     from rollserve_server.pool.accounts.counters import Counters
     from rollserve_server.sampling import EnvDescription, WorkerIdentity
 
@@ -59,6 +60,7 @@ class PoolStatus:
         num_running_calls: number of sampling calls and evaluations that run.
         num_queued_calls: number of sampling calls and evaluations that queue.
         min_healthy_workers: number of workers that must be healthy for a call or an update to begin.
+        profiles: environments that clients may request by profiles.
     """
 
     env_specs: Sequence[EnvSpec]
@@ -77,3 +79,4 @@ class PoolStatus:
     num_running_calls: int
     num_queued_calls: int
     min_healthy_workers: int = 0
+    profiles: Sequence[ProfileDescription] = ()

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from rollserve import EnvSpec, Reproducibility, Task, Wrapper
 from rollserve_server.agents import SPEC_CLASSES
-from rollserve_server.envs import RowSpecs
+from rollserve_server.envs import ProfileEnv, RowSpecs
 from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
@@ -41,6 +41,7 @@ _RECORDS: tuple[type[Any], ...] = (
     EnvVersion,
     LeaseAnswer,
     Owner,
+    ProfileEnv,
     RowPoint,
     RowProgress,
     RowSequenceKind,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rollserve import EnvChange, EnvSpec, Reason
-from rollserve_server.envs import RowSpecs, WorkerSpecs, specs_of_rows
-from rollserve_server.errors import InvalidValueError, OverLimitError
+from rollserve_server.envs import RowSpecs, WorkerSpecs, requested, specs_of_rows
+from rollserve_server.errors import InvalidValueError, OverLimitError, within
 from rollserve_server.pool.interface.updates import EnvUpdate, RowUpdates
 
 __all__ = ["MAX_ENV_BYTES", "EnvBudget", "updated_specs"]
@@ -16,6 +16,10 @@ __all__ = ["MAX_ENV_BYTES", "EnvBudget", "updated_specs"]
 MAX_ENV_BYTES = 2 << 20
 """JSON bytes of the environments of all rows of all workers: each answer to GetSampler holds all of it, and clients
 accept messages of 4 MiB by default."""
+
+
+_Updated = Callable[[EnvSpec, EnvSpec | EnvChange], EnvSpec]
+"""Returns an environment after an update."""
 
 
 class EnvBudget:
@@ -70,7 +74,12 @@ class EnvBudget:
 
 
 def updated_specs(
-    specs: WorkerSpecs, update: EnvUpdate, num_rows: int, budget: EnvBudget, why_not_single: str = ""
+    specs: WorkerSpecs,
+    update: EnvUpdate,
+    num_rows: int,
+    budget: EnvBudget,
+    updated: _Updated,
+    why_not_single: str = "",
 ) -> WorkerSpecs:
     """Return a worker's environments after an update.
 
@@ -79,6 +88,7 @@ def updated_specs(
         update: the update.
         num_rows: number of rows of a worker.
         budget: how much text all environments may take.
+        updated: returns an environment after an update.
         why_not_single: why the environments before it cannot be stepped one by one; empty if they can.
 
     Raises:
@@ -86,35 +96,39 @@ def updated_specs(
             row, although it cannot.
         OverLimitError: the environments exceed the budget.
     """
-    if isinstance(update, EnvSpec):
-        budget.spend(update)
-        return update
-    if isinstance(update, EnvChange) and isinstance(specs, EnvSpec):
-        changed = update.applied_to(specs)
-        budget.spend(changed)
-        return changed
+    if isinstance(update, EnvSpec) or (isinstance(update, EnvChange) and isinstance(specs, EnvSpec)):
+        before = specs if isinstance(specs, EnvSpec) else specs.specs[0]
+        after = _updated(before, update, updated)
+        budget.spend(after)
+        return after
+    differs = isinstance(update, RowUpdates)
     updates = update.updates if isinstance(update, RowUpdates) else (update,) * num_rows
     if len(updates) != num_rows:
         expected = f"{num_rows} elements, one for each row of a worker"
         raise InvalidValueError.of("per_row.updates", expected=expected, got=len(updates))
     rows = []
     for row, (spec, each) in enumerate(zip(specs_of_rows(specs, num_rows), updates, strict=True)):
-        rows.append(_updated_row(row, spec, each, why_not_single))
+        with within(f"per_row.updates[{row}]" if differs else ""):
+            rows.append(_updated_row(spec, each, updated, why_not_single))
         budget.spend_row(rows[-1])  # at once, so that no more are made than the budget allows
     return RowSpecs(tuple(rows))
 
 
-def _updated_row(row: int, spec: EnvSpec, update: EnvSpec | EnvChange | None, why_not_single: str) -> EnvSpec:
+def _updated_row(spec: EnvSpec, update: EnvSpec | EnvChange | None, updated: _Updated, why_not_single: str) -> EnvSpec:
     if isinstance(update, EnvSpec):
-        return update
+        return _updated(spec, update, updated)
     if why_not_single:
         expected = "an environment, because rows that differ are stepped one by one"
-        got = "a change" if update else f"none, which keeps {spec.id}"
-        raise InvalidValueError.of(f"per_row.updates[{row}]", expected=expected, got=got, hint=why_not_single)
+        got = "a change" if update else f"none, which keeps {requested(spec).id}"
+        raise InvalidValueError.of("", expected=expected, got=got, hint=why_not_single)
+    after = spec if update is None else _updated(spec, update, updated)
     # The choice of native code was made for rows that are alike.
-    if spec.vectorization == "native":
-        spec = dataclasses.replace(spec, vectorization=None)
-    return spec if update is None else update.applied_to(spec)
+    return dataclasses.replace(after, vectorization=None) if after.vectorization == "native" else after
+
+
+def _updated(spec: EnvSpec, update: EnvSpec | EnvChange, updated: _Updated) -> EnvSpec:
+    with within("environment" if isinstance(update, EnvSpec) else "change"):
+        return updated(spec, update)
 
 
 def _makes_rows_differ(specs: WorkerSpecs, update: EnvUpdate) -> bool:

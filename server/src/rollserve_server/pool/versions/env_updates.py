@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
-from rollserve_server.envs import WorkerSpecs, check_allowed, specs_of_rows
+from rollserve import EnvChange, EnvSpec
+from rollserve_server.envs import Profiles, WorkerSpecs, check_allowed, check_not_free, specs_of_rows
 from rollserve_server.errors import at_row, within
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.state.env_version import EnvVersion
@@ -24,23 +25,33 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.settings import AllowSettings, HealthSettings
+    from rollserve_server.settings import PoolSettings
 
 __all__ = ["EnvUpdates"]
 
 
 class EnvUpdates:
-    """Makes new versions of environments, for calls and for evaluations."""
+    """Makes new versions of environments, for calls and for evaluations.
 
-    def __init__(self, versions: Versions, journal: Journal, allow: AllowSettings, health: HealthSettings) -> None:
+    Attributes:
+        profiles: environments that requests may name by profiles.
+    """
+
+    def __init__(self, versions: Versions, journal: Journal, settings: PoolSettings) -> None:
         """Take the installed versions, where new ones are written, and permissions and limits of environments."""
         self._versions = versions
         self._journal = journal
-        self._allow = allow
-        self._health = health
+        self._allow = settings.allow
+        self._health = settings.health
+        self.profiles = Profiles(settings.profiles.profiles)
 
     async def update(
-        self, updates: Sequence[EnvUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool
+        self,
+        updates: Sequence[EnvUpdate],
+        expected: Expectation = ANY_VERSIONS,
+        *,
+        per_worker: bool,
+        may_be_free: bool = True,
     ) -> tuple[int, EnvVersion]:
         """Make a new version of the environments, as `Pool.update_env` does; return its number and content."""
         versions = self._versions
@@ -48,7 +59,7 @@ class EnvUpdates:
             check_expected_env(versions, expected)
             versions.check_count(updates, per_worker=per_worker)
             fields = EnvFields(versions.spread(updates), per_worker=per_worker)
-            specs = await asyncio.to_thread(self._specs_after, updates, per_worker, fields)
+            specs = await asyncio.to_thread(self._specs_after, updates, per_worker, fields, may_be_free)
             number, spread = versions.envs.number + 1, versions.spread(specs)
             is_first = versions.envs.current is None
             probes = EnvProbes(self._health, isolate_failures=is_first)
@@ -113,26 +124,35 @@ class EnvUpdates:
             with within("worker_count"):
                 EnvBudget(num_workers=num_workers).spend(env.specs[0])
 
-    def _specs_after(self, updates: Sequence[EnvUpdate], per_worker: bool, fields: EnvFields) -> list[WorkerSpecs]:
+    def _specs_after(
+        self, updates: Sequence[EnvUpdate], per_worker: bool, fields: EnvFields, may_be_free: bool
+    ) -> list[WorkerSpecs]:
         """Return the environments after updates, all of them allowed: one for all workers, or one for each."""
         specs: list[WorkerSpecs] = []
         current = self._versions.envs.current
         if current is None:  # a pool starts with a whole environment
-            specs += [update for update in updates if isinstance(update, EnvSpec)]
+            specs += [self.profiles.resolved(update) for update in updates if isinstance(update, EnvSpec)]
         else:
             held, num_rows = current.specs, current.description.num_rows
             why_not_single = current.description.why_not_single
             if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
                 updates = self._versions.spread(updates)
             held = self._versions.spread(held)[: len(updates)]
+            updated = functools.partial(self._updated, may_be_free=may_be_free)
             budget = EnvBudget.for_updates(held, updates, num_rows, len(self._versions.workers))
             for index, (worker_specs, update) in enumerate(zip(held, updates, strict=True)):
                 with within(element_field(index, per_worker=per_worker)):
-                    specs.append(updated_specs(worker_specs, update, num_rows, budget, why_not_single))
+                    specs.append(updated_specs(worker_specs, update, num_rows, budget, updated, why_not_single))
         for index, worker_specs in enumerate(specs):
             with fields.of(index):
                 self._check_allowed(worker_specs)
         return specs
+
+    def _updated(self, spec: EnvSpec, update: EnvSpec | EnvChange, *, may_be_free: bool) -> EnvSpec:
+        """Return an environment after an update, which has to be of a profile if it may not be free."""
+        if not may_be_free and update != EnvChange():
+            check_not_free(update if isinstance(update, EnvSpec) else spec)
+        return self.profiles.resolved(update) if isinstance(update, EnvSpec) else self.profiles.changed(spec, update)
 
     def _check_allowed(self, specs: WorkerSpecs) -> None:
         for row, spec in enumerate(specs_of_rows(specs, num_rows=1)):

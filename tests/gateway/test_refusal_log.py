@@ -1,0 +1,62 @@
+"""The log of refused calls: complete for a few, bounded for many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import rollserve
+from rollserve import Reason
+from rollserve_server.errors import NotFoundError
+from rollserve_server.gateway.rpcs.refusal_log import RefusalLog
+from rollserve_server.local import local_server
+
+LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--rows", "2", "--log-json")
+
+
+def test_client_that_is_refused_all_the_time_does_not_fill_the_log(tmp_path: Path) -> None:
+    log, num_refused, began = tmp_path / "log", 0, time.monotonic()
+    with (
+        local_server(*LIGHT, log=log) as server,
+        rollserve.connect(server.address, sampler="other") as other,
+        rollserve.connect(server.address) as sampler,
+    ):
+        while time.monotonic() < began + 2.5 or num_refused < 100:
+            with pytest.raises(rollserve.RollserveError):
+                other.status()
+            num_refused += 1
+        with pytest.raises(rollserve.PreconditionError):
+            sampler.obtain_samples(10)  # another reason, which has lines of its own
+        time.sleep(1.5)
+        max_lines = 10 + time.monotonic() - began
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [event for event in events if event["event"] == "call refused"]
+    refused = [line for line in lines if line["reason"] == Reason.SAMPLER_NOT_FOUND]
+    assert 11 <= len(refused) <= max_lines
+    assert len(refused) + sum(line.get("suppressed", 0) for line in refused) == num_refused
+    assert [line["reason"] for line in lines if line not in refused] == [Reason.NO_AGENT]
+
+
+@dataclass
+class Refused:
+    charged_to: str
+    name: str = "GetSampler"
+    peer: str = "ipv4:192.0.2.1:1000"
+    request_id: str = "0"
+
+
+async def test_many_peers_do_not_fill_log_or_memory(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "rollserve_server")
+    log, error = RefusalLog(), NotFoundError("none", reason=Reason.SAMPLER_NOT_FOUND)
+    for number in range(5000):
+        log.add(Refused(str(number)), error, "NOT_FOUND", error.reason)
+    assert len(caplog.records) == 1010
+    await asyncio.sleep(1.2)
+    assert len(caplog.records) == 1011
+    assert caplog.records[-1].suppressed == 5000 - 1010 - 1  # type: ignore[attr-defined]
