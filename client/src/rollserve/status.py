@@ -110,6 +110,9 @@ class SamplerStatus:
         counters: counters since the sampler's start.
         min_healthy_workers: number of workers that have to be healthy for a call or an update to begin.
         hidden_arguments: names of the arguments that are left out of `envs`, such as `kwargs.level`.
+        num_running_calls: number of sampling calls and evaluations that run, stalled ones included.
+        num_queued_calls: number of sampling calls and evaluations that queue or are paused.
+        policy_age_seconds: how long ago the policy was set; 0 as long as there is none.
     """
 
     sampler: str
@@ -128,6 +131,9 @@ class SamplerStatus:
     counters: Counters
     min_healthy_workers: int = 0
     hidden_arguments: Sequence[str] = ()
+    num_running_calls: int = 0
+    num_queued_calls: int = 0
+    policy_age_seconds: float = 0.0
 
     @property
     def num_workers(self) -> int:
@@ -164,4 +170,7 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         counters=record_from_message(Counters, message.counters),
         min_healthy_workers=message.min_healthy_worker_count,
         hidden_arguments=tuple(message.hidden_arguments),
+        num_running_calls=message.running_call_count,
+        num_queued_calls=message.queued_call_count,
+        policy_age_seconds=message.policy_age.ToNanoseconds() / 1e9,
     )
