@@ -1,4 +1,4 @@
-"""Streams of records of ended episodes: what is there, and what comes."""
+"""Streams of records of ended episodes, the present and the next ones."""
 
 from __future__ import annotations
 

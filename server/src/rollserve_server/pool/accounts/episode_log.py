@@ -41,7 +41,7 @@ class CallKind(enum.IntEnum):
 
 
 class Origin(NamedTuple):
-    """Where an episode comes from, apart from its worker and row.
+    """The call, and the versions, that an episode comes from.
 
     Attributes:
         call_kind: kind of the call that it ended in.
@@ -166,7 +166,7 @@ class EpisodeLog:
             InvalidValueError: the position is beyond the next record.
         """
         if log_id not in ("", self.log_id):
-            text = f"log_id: expected {self.log_id!r}, got {log_id!r}: records begin anew, so ask for them without it"
+            text = f"log_id: expected {self.log_id!r}, got {log_id!r}: another log has begun, so ask without it"
             raise NotReadyError(text, reason=Reason.SAMPLER_RUN, field="log_id")
         if position > self.num_added:
             raise InvalidValueError.of("since", expected=f"at most {self.num_added}, the next record", got=position)
