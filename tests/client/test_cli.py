@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +46,73 @@ def test_status_prints_json(sampler: rollserve.Sampler, server: LocalServer) -> 
     assert (env["id"], env["kwargs"], env["wrappers"], env["task"]) == ("CartPole-v1", {}, [], None)
     assert status["action_space"] == "Discrete(2)"
     assert [worker["healthy"] for worker in status["workers"]] == [True, True]
+
+
+def test_top_prints_one_screen(
+    sampler: rollserve.Sampler, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = sampler.metrics()
+    batch = sampler.obtain_samples(5000, seed=4)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("top", server.address, "--once")
+    assert shown.returncode == 0, shown.stderr
+    lines = [line.rstrip() for line in shown.stdout.splitlines()]
+    assert max(map(len, lines)) <= 80
+    returns = batch.returns[-100:]
+    summary = f"mean {returns.mean():.6g}, min {returns.min():.6g}, max {returns.max():.6g} of the last 100 episodes"
+    assert f"return       {summary}" in lines
+    assert len(sampler.metrics(records.end)) == len(batch) > 100
+    status = sampler.status()
+    assert any(line.startswith(f"policy       version {status.policy_version}, set ") for line in lines)
+    assert "calls        0 running, 0 queued" in lines
+    assert [line.split()[:3] for line in lines[-2:]] == [["0", "healthy", "4"], ["1", "healthy", "4"]]
+
+
+def test_top_counts_episodes_that_the_server_has_overwritten() -> None:
+    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--episode-records", "5")
+    with local_server(*options) as server, rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        ended = threading.Event()
+
+        def sample() -> None:
+            while not ended.is_set():
+                sampler.obtain_samples(1000)
+
+        sampling = threading.Thread(target=sample)
+        sampling.start()
+        shown = run("top", server.address, "--once")
+        ended.set()
+        sampling.join()
+    match = re.search(r"^rates +([\d,]+) steps/s, ([\d,.]+) episodes/s", shown.stdout, re.M)
+    assert match is not None, shown.stdout
+    steps, episodes = (float(text.replace(",", "")) for text in match.groups())
+    assert episodes > 30
+    assert 5 < steps / episodes < 100
+    assert "of the last 5 episodes" in shown.stdout or "of the last 10 episodes" in shown.stdout
+
+
+def test_top_needs_a_terminal_unless_once(server: LocalServer) -> None:
+    shown = run("top", server.address)
+    assert shown.returncode == 1
+    assert "top: expected a terminal, or --once, got standard output that is none" in shown.stderr
+
+
+def test_top_shows_a_live_view_until_interrupted(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [ROLLSERVE, "top", server.address], stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    ) as top:
+        os.close(terminal)
+        shown = b""
+        while shown.count(b"steps/s,") < 2:  # two screens
+            shown += os.read(controller, 1 << 16)
+        top.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # how the end of a terminal reads
+            while data := os.read(controller, 1 << 16):
+                shown += data
+        assert top.wait(30) == 130
+    os.close(controller)
+    assert b"CartPole-v1, version" in shown
 
 
 def test_sample_saves_the_batch_and_prints_a_summary(

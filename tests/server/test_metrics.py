@@ -78,12 +78,54 @@ def test_metrics_agree_with_status_and_account(server: Server) -> None:
     assert shown.value("call_steps_total", **of_default, rpc="Evaluate", fate="idle") == evaluation.num_idle_steps
     seconds = [
         shown.value("worker_seconds_total", **of_default, rpc="ObtainSamples", phase=phase)
-        for phase in ("sampling", "encoding", "idle")
+        for phase in ("environment", "policy", "recording", "encoding", "idle")
     ]
     assert min(seconds) >= 0
     np.testing.assert_allclose(sum(seconds), 2 * account.elapsed_seconds, rtol=1e-6)
     workers = [shown.value("worker_steps_total", **of_default, worker=index) for index in "01"]
     assert workers == [worker.num_simulated_steps for worker in status.workers]
+
+
+def test_histograms_have_returns_and_lengths_of_ended_episodes(server: Server) -> None:
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        batch = sampler.obtain_samples(2000, seed=1)
+        evaluation = sampler.evaluate(4)
+    shown = server.metrics()
+    labels = {"sampler": "default", "calls": "samples"}
+    for name, values in (("return", batch.returns), ("length", batch.lengths)):
+        assert shown.value(f"episode_{name}_bucket", **labels, le="+Inf") == len(batch)
+        assert shown.value(f"episode_{name}_bucket", **labels, le="20.0") == (values <= 20).sum()
+        assert 0 < (values <= 20).sum() < len(batch)
+        for statistic in ("mean", "min", "max"):
+            recent = shown.value("recent_episodes", sampler="default", value=name, statistic=statistic)
+            assert recent == getattr(values[-100:], statistic)()
+    assert shown.value("episode_length_sum", **labels) == batch.num_steps
+    assert shown.value("episode_length_sum", sampler="default", calls="evaluation") == evaluation.lengths.sum()
+
+
+def test_buckets_of_returns_are_a_setting() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with (
+        local_server(*LIGHT, "--metrics-listen", address, "--return-buckets", "[-5, 15.5, 1e3]") as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        sampler.update_agent(rollserve.RandomAgent())
+        batch = sampler.obtain_samples(500, seed=1)
+        shown = Metrics(address)
+    labels = {"sampler": "default", "calls": "samples"}
+    counts = {le: shown.value("episode_return_bucket", **labels, le=le) for le in ("-5.0", "15.5", "1000.0", "+Inf")}
+    assert counts == {"-5.0": 0, "15.5": (batch.returns <= 15.5).sum(), "1000.0": len(batch), "+Inf": len(batch)}
+
+
+def test_compressed_bytes_are_counted_beside_raw_ones(server: Server) -> None:
+    with rollserve.connect(server.address, compression="zstd") as sampler:
+        sampler.update_agent(rollserve.ConstantAgent(0))
+        sampler.obtain_samples(5000)
+        message_bytes = sampler.status().counters.message_bytes
+    shown = server.metrics()
+    assert shown.value("delivered_bytes_total", sampler="default") == message_bytes
+    assert shown.value("delivered_raw_bytes_total", sampler="default") > 1.1 * message_bytes
 
 
 def test_rpcs_are_counted_by_status_and_reason(server: Server) -> None:

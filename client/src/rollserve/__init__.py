@@ -17,6 +17,7 @@ from rollserve.async_sampler import AsyncSampler, aconnect
 from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
+from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
 from rollserve.errors import (
     CancelledError,
     DeadlineError,
@@ -32,6 +33,7 @@ from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.reasons import Reason
+from rollserve.record_streams import AsyncRecordStream, RecordStream
 from rollserve.reproducibility import Reproducibility
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
@@ -43,8 +45,10 @@ __all__ = [
     "Account",
     "Agent",
     "AgentVersion",
+    "AsyncRecordStream",
     "AsyncSampleStream",
     "AsyncSampler",
+    "CallKind",
     "CancelledError",
     "ConstantAgent",
     "Counters",
@@ -56,6 +60,7 @@ __all__ = [
     "EpisodeBatch",
     "EpisodeBuffer",
     "EpisodeFailure",
+    "EpisodeRecords",
     "Evaluation",
     "EvaluationOptions",
     "HeldAgent",
@@ -69,6 +74,8 @@ __all__ = [
     "PythonAgent",
     "RandomAgent",
     "Reason",
+    "RecordPosition",
+    "RecordStream",
     "Reproducibility",
     "RollserveError",
     "SampleStream",

@@ -19,6 +19,8 @@ from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.environments import env_update_from_proto
+from rollserve.episode_records import EpisodeRecords
+from rollserve.record_streams import AsyncRecordStream, records_request
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.episode_records import RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
 
@@ -223,6 +226,23 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         """Return the state of the sampler and of its workers, and its counters."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(await self._call(self._stub.GetSampler, request, timeout))
+
+    async def metrics(self, since: RecordPosition | None = None, *, timeout: float | None = None) -> EpisodeRecords:
+        """Return the records of episodes that have ended, such as their returns: also of other clients' calls.
+
+        For arguments and errors, see `rollserve.Sampler.metrics`.
+        """
+        request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
+        async with AsyncRecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
+            return EpisodeRecords.concatenate([records async for records in stream])
+
+    def stream_metrics(self, since: RecordPosition | None = None) -> AsyncRecordStream:
+        """Stream the records of ended episodes, and go on with each that ends until the stream is closed.
+
+        For arguments and errors, see `rollserve.Sampler.stream_metrics`.
+        """
+        request = records_request(self._name, since, follow=True)
+        return AsyncRecordStream(self._opened(self._stub.GetMetrics), request, None)
 
     async def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
         """Return the versions of the agent that the sampler holds, in rising order."""

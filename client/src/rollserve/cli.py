@@ -24,6 +24,7 @@ from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableEr
 from rollserve.reasons import Reason
 from rollserve.sampler import Sampler, connect
 from rollserve.spaces import Space
+from rollserve.top import show_top
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, contents in _TLS_FILES.items():
         help_text = f"PEM file with {contents} (default: ROLLSERVE_{name.upper()})"
         common.add_argument(f"--{name}", type=Path, metavar="FILE", help=help_text)
-    for add in (_add_status, _add_sample, _add_evaluate, _add_resize):
+    for add in (_add_status, _add_top, _add_sample, _add_evaluate, _add_resize):
         add(commands, common)
     return parser
 
@@ -126,6 +127,18 @@ def _add_status(commands: _Commands, common: argparse.ArgumentParser) -> None:
     status = commands.add_parser("status", parents=[common], help="show the state and the counters of a sampler")
     status.add_argument("--json", action="store_true", help="print a JSON object")
     status.set_defaults(run=_status)
+
+
+def _add_top(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    top = commands.add_parser(
+        "top",
+        parents=[common],
+        help="show workers, calls, rates and returns live",
+        description="Show a sampler's workers, calls, rates, and the returns of its last episodes, until Ctrl-C. "
+        "Needs rich: pip install 'rollserve[top]'.",
+    )
+    top.add_argument("--once", action="store_true", help="print one screen; no terminal is needed")
+    top.set_defaults(run=_top)
 
 
 def _add_sample(commands: _Commands, common: argparse.ArgumentParser) -> None:
@@ -221,6 +234,18 @@ def _numbers(text: str) -> list[float]:
 def _status(sampler: Sampler, options: argparse.Namespace) -> None:
     status = sampler.status()
     print(json.dumps(status, default=_to_json, indent=2) if options.json else _describe(status))
+
+
+def _top(sampler: Sampler, options: argparse.Namespace) -> None:
+    try:
+        from rich.console import Console  # an extra, and it takes a tenth of a second
+    except ImportError:
+        hint = "pip install 'rollserve[top]'"
+        raise InvalidArgumentError.of("top", expected="the package rich", got="none", hint=hint) from None
+    console = Console(highlight=False)
+    if not (options.once or console.is_terminal):
+        raise InvalidArgumentError.of("top", expected="a terminal, or --once", got="standard output that is none")
+    show_top(sampler, options.target, console, once=options.once)
 
 
 def _sample(sampler: Sampler, options: argparse.Namespace) -> None:

@@ -14,6 +14,8 @@ from rollserve._calls.evaluations import receive
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.environments import env_update_from_proto
+from rollserve.episode_records import EpisodeRecords
+from rollserve.record_streams import RecordStream, records_request
 from rollserve.sample_stream import SampleStream
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.episode_records import RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
 
@@ -381,6 +384,45 @@ class Sampler(BaseSampler[SampleStream]):
         """Return the state of the sampler and of its workers, and its counters."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(self._call(self._stub.GetSampler, request, timeout))
+
+    def metrics(self, since: RecordPosition | None = None, *, timeout: float | None = None) -> EpisodeRecords:
+        """Return the records of episodes that have ended, such as their returns: also of other clients' calls.
+
+        Episodes in fragments count with all their steps, once they have ended. The server keeps the last records
+        (`--episode-records`, 10,000 by default); `num_missed` says how many of the requested ones it has not.
+
+        >>> records = sampler.metrics()  # doctest: +SKIP
+        >>> records.returns[records.policy_versions == 3].mean()  # doctest: +SKIP
+        >>> later = sampler.metrics(since=records.end)  # doctest: +SKIP
+
+        Args:
+            since: position of the first record: `end` of earlier records. By default, the first one ever.
+            timeout: seconds to wait for all records, instead of the timeout given to `connect`.
+
+        Raises:
+            PreconditionError: the server or its sampler has started again since, so that positions begin anew; the
+                reason is SAMPLER_RUN.
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+        """
+        request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
+        with RecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
+            return EpisodeRecords.concatenate(list(stream))
+
+    def stream_metrics(self, since: RecordPosition | None = None) -> RecordStream:
+        """Stream the records of ended episodes, and go on with each that ends until the stream is closed.
+
+        A reader who is too late for some records loses them, and learns how many; nothing waits for readers.
+
+        >>> with sampler.stream_metrics() as stream:  # doctest: +SKIP
+        ...     for records in stream:
+        ...         print(records.returns.mean())
+
+        Args:
+            since: as of `metrics`.
+        """
+        request = records_request(self._name, since, follow=True)
+        return RecordStream(self._opened(self._stub.GetMetrics), request, None)
 
     def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
         """Return the versions of the agent that the sampler holds, in rising order."""

@@ -127,6 +127,9 @@ class SamplerStatus:
         min_healthy_workers: number of workers that have to be healthy for a call or an update to begin.
         hidden_arguments: names of the arguments that are left out of `envs`, such as `kwargs.level`.
         profiles: environments that the server's operator has declared.
+        num_running_calls: number of sampling calls and evaluations that run, stalled ones included.
+        num_queued_calls: number of sampling calls and evaluations that queue or are paused.
+        policy_age_seconds: how long ago the policy was set; 0 as long as there is none.
     """
 
     sampler: str
@@ -146,6 +149,9 @@ class SamplerStatus:
     min_healthy_workers: int = 0
     hidden_arguments: Sequence[str] = ()
     profiles: Sequence[EnvProfile] = ()
+    num_running_calls: int = 0
+    num_queued_calls: int = 0
+    policy_age_seconds: float = 0.0
 
     @property
     def num_workers(self) -> int:
@@ -183,6 +189,9 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         min_healthy_workers=message.min_healthy_worker_count,
         hidden_arguments=tuple(message.hidden_arguments),
         profiles=tuple(map(_profile_from_proto, message.profiles)),
+        num_running_calls=message.running_call_count,
+        num_queued_calls=message.queued_call_count,
+        policy_age_seconds=message.policy_age.ToNanoseconds() / 1e9,
     )
 
 

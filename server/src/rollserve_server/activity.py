@@ -8,10 +8,18 @@ from __future__ import annotations
 import contextlib
 import enum
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 __all__ = ["Activity", "Heartbeat", "Phase", "current_activity"]
+
+_TIMED_EVERY = 13
+"""Steps from one whose pieces of work are timed to the next: rare, because a look at the clock takes 0.1 µs, and a
+prime, so that it does not go with the lengths of episodes.
+"""
+_MAX_TIMED_SECONDS = 0.5
+"""Sum of timed steps from which on older ones count less and less."""
 
 
 class Phase(enum.Enum):
@@ -62,12 +70,67 @@ class Activity:
         self.count = 0
         self.row = 0
         self.episode_of: Callable[[int], int | None] = _unknown
+        # How many steps begin before the next one whose pieces of work are timed; whether the present one's are, and
+        # since when the present piece runs (`time.perf_counter`).
+        self._num_untimed = _TIMED_EVERY
+        self._is_timed, self._since = False, 0.0
+        # Seconds of timed steps, in environments, in the agent, and elsewhere.
+        self._env_seconds = self._policy_seconds = self._other_seconds = 0.0
 
     def begin(self, phase: Phase, row: int = 0) -> None:
-        """Record the start of a piece of work. Code that runs for each step sets the attributes itself, for speed."""
+        """Record the start of a piece of work. Code that runs for each row sets the attributes itself, for speed."""
+        if self._is_timed:
+            self._count_time()
         self.count += 1
         self.row = row
         self.phase = phase
+
+    def begin_step(self) -> None:
+        """Record the start of a step of all rows, which begins with an action of the agent."""
+        if self._is_timed:
+            self._end_timing()
+        self._num_untimed -= 1
+        if not self._num_untimed:
+            self._num_untimed = _TIMED_EVERY
+            self._is_timed, self._since = True, time.perf_counter()
+        self.begin(Phase.ACTION)
+
+    def end(self) -> None:
+        """Record the end of a piece of work of an order."""
+        if self._is_timed:
+            self._count_time()
+        self.phase = Phase.WORKING
+
+    def split(self, seconds: float) -> tuple[float, float]:
+        """Return which part of a time spent on steps was spent in environments, and which part in the agent.
+
+        The parts are estimates: they are measured in one step of thirteen, the latest ones above all.
+        """
+        if self._is_timed:
+            self._end_timing()
+        total = self._env_seconds + self._policy_seconds + self._other_seconds
+        if not total:
+            return 0.0, 0.0
+        parts = seconds * self._env_seconds / total, seconds * self._policy_seconds / total
+        if total > _MAX_TIMED_SECONDS:
+            self._env_seconds, self._policy_seconds = self._env_seconds / 2, self._policy_seconds / 2
+            self._other_seconds /= 2
+        return parts
+
+    def _end_timing(self) -> None:
+        self._count_time()
+        self._is_timed = False
+
+    def _count_time(self) -> None:
+        """Add the time of the present piece of work, in a step that is timed."""
+        now, phase = time.perf_counter(), self.phase
+        seconds, self._since = now - self._since, now
+        if phase in (Phase.STEP, Phase.RESET, Phase.MAKING):
+            self._env_seconds += seconds
+        elif phase is Phase.ACTION:
+            self._policy_seconds += seconds
+        else:
+            self._other_seconds += seconds
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:

@@ -46,6 +46,7 @@ _METHODS = {
     "ObtainSamples": "obtain_samples",
     "ObtainExactEpisodes": "obtain_exact_episodes",
     "EvaluatePopulation": "evaluate_population",
+    "GetMetrics": "metrics",
     "GetSampler": "status",
     "ListAgentVersions": "agent_versions",
     "GetAgentParameters": "agent_parameters",

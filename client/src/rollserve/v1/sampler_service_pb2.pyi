@@ -913,6 +913,9 @@ class GetSamplerResponse(google.protobuf.message.Message):
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     MIN_HEALTHY_WORKER_COUNT_FIELD_NUMBER: builtins.int
     HIDDEN_ARGUMENTS_FIELD_NUMBER: builtins.int
+    RUNNING_CALL_COUNT_FIELD_NUMBER: builtins.int
+    QUEUED_CALL_COUNT_FIELD_NUMBER: builtins.int
+    POLICY_AGE_FIELD_NUMBER: builtins.int
     PROFILES_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
@@ -938,6 +941,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
     """The number of healthy workers that a call or an update needs to start: with fewer, it fails at once with
     UNAVAILABLE (TOO_FEW_WORKERS). With 0, it waits for a worker for a while (`--start-seconds`).
     """
+    running_call_count: builtins.int
+    """The sampling calls and evaluations that run now, stalled ones included."""
+    queued_call_count: builtins.int
+    """The sampling calls and evaluations that queue or are paused now."""
     @property
     def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
         """One environment for all workers; or one for each worker; or, after an update per row, one for each row of each
@@ -974,6 +981,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         """
 
     @property
+    def policy_age(self) -> google.protobuf.duration_pb2.Duration:
+        """How long ago the current version of the policy was set, by the server's clock; 0 before the first one."""
+
+    @property
     def profiles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EnvironmentProfile]:
         """The environments that requests may name as `profile:NAME`, as the server's operator has declared them."""
 
@@ -996,10 +1007,13 @@ class GetSamplerResponse(google.protobuf.message.Message):
         episodes_per_row: builtins.int = ...,
         min_healthy_worker_count: builtins.int = ...,
         hidden_arguments: collections.abc.Iterable[builtins.str] | None = ...,
+        running_call_count: builtins.int = ...,
+        queued_call_count: builtins.int = ...,
+        policy_age: google.protobuf.duration_pb2.Duration | None = ...,
         profiles: collections.abc.Iterable[global___EnvironmentProfile] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "profiles", b"profiles", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space", "policy_age", b"policy_age"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 

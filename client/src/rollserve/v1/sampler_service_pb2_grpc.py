@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from rollserve.v1 import agent_versions_pb2 as rollserve_dot_v1_dot_agent__versions__pb2
+from rollserve.v1 import episode_records_pb2 as rollserve_dot_v1_dot_episode__records__pb2
 from rollserve.v1 import sampler_service_pb2 as rollserve_dot_v1_dot_sampler__service__pb2
 
 GRPC_GENERATED_VERSION = '1.74.0'
@@ -136,6 +137,11 @@ class SamplerServiceStub(object):
                 '/rollserve.v1.SamplerService/EvaluatePopulation',
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.FromString,
+                _registered_method=True)
+        self.GetMetrics = channel.unary_stream(
+                '/rollserve.v1.SamplerService/GetMetrics',
+                request_serializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.FromString,
                 _registered_method=True)
 
 
@@ -339,6 +345,23 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMetrics(self, request, context):
+        """Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
+        evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
+        the last records (`--episode-records`, 10,000 by default) until it ends. A client that is late loses the oldest
+        ones, and learns how many; it holds up neither the calls nor other clients. Does not wait for the workers.
+
+        An episode has one record for each call that delivers it, however often it was retried. An episode that no call
+        delivers has none, such as one that a change of the agent has superseded.
+
+        At most 64 of these calls are open at a time, 16 by connection.
+
+        Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SamplerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -391,6 +414,11 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.EvaluatePopulation,
                     request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.SerializeToString,
+            ),
+            'GetMetrics': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetMetrics,
+                    request_deserializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -715,6 +743,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/EvaluatePopulation',
             rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.SerializeToString,
             rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/GetMetrics',
+            rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.SerializeToString,
+            rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,6 +8,7 @@ import collections.abc
 import grpc
 import grpc.aio
 import rollserve.v1.agent_versions_pb2
+import rollserve.v1.episode_records_pb2
 import rollserve.v1.sampler_service_pb2
 import typing
 
@@ -219,6 +220,23 @@ class SamplerServiceStub:
     Reasons: as for Evaluate.
     """
 
+    GetMetrics: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.episode_records_pb2.GetMetricsRequest,
+        rollserve.v1.episode_records_pb2.GetMetricsResponse,
+    ]
+    """Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
+    evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
+    the last records (`--episode-records`, 10,000 by default) until it ends. A client that is late loses the oldest
+    ones, and learns how many; it holds up neither the calls nor other clients. Does not wait for the workers.
+
+    An episode has one record for each call that delivers it, however often it was retried. An episode that no call
+    delivers has none, such as one that a change of the agent has superseded.
+
+    At most 64 of these calls are open at a time, 16 by connection.
+
+    Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
+    """
+
 class SamplerServiceAsyncStub:
     """Samples episodes, or fragments of episodes, of an agent in environments.
 
@@ -417,6 +435,23 @@ class SamplerServiceAsyncStub:
     is slower.
 
     Reasons: as for Evaluate.
+    """
+
+    GetMetrics: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.episode_records_pb2.GetMetricsRequest,
+        rollserve.v1.episode_records_pb2.GetMetricsResponse,
+    ]
+    """Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
+    evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
+    the last records (`--episode-records`, 10,000 by default) until it ends. A client that is late loses the oldest
+    ones, and learns how many; it holds up neither the calls nor other clients. Does not wait for the workers.
+
+    An episode has one record for each call that delivers it, however often it was retried. An episode that no call
+    delivers has none, such as one that a change of the agent has superseded.
+
+    At most 64 of these calls are open at a time, 16 by connection.
+
+    Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
     """
 
 class SamplerServiceServicer(metaclass=abc.ABCMeta):
@@ -637,6 +672,25 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         is slower.
 
         Reasons: as for Evaluate.
+        """
+
+    @abc.abstractmethod
+    def GetMetrics(
+        self,
+        request: rollserve.v1.episode_records_pb2.GetMetricsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.episode_records_pb2.GetMetricsResponse], collections.abc.AsyncIterator[rollserve.v1.episode_records_pb2.GetMetricsResponse]]:
+        """Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
+        evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
+        the last records (`--episode-records`, 10,000 by default) until it ends. A client that is late loses the oldest
+        ones, and learns how many; it holds up neither the calls nor other clients. Does not wait for the workers.
+
+        An episode has one record for each call that delivers it, however often it was retried. An episode that no call
+        delivers has none, such as one that a change of the agent has superseded.
+
+        At most 64 of these calls are open at a time, 16 by connection.
+
+        Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
         """
 
 def add_SamplerServiceServicer_to_server(servicer: SamplerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

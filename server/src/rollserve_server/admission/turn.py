@@ -15,6 +15,7 @@ class Turn:
     Attributes:
         num_steps: number of steps that the call has made in its present turn.
         paused_seconds: how long the call has been paused, up to its present turn.
+        num_pauses: number of pauses so far.
     """
 
     def __init__(self, look: Callable[[], None] = lambda: None, max_steps: int = 1) -> None:
@@ -27,6 +28,7 @@ class Turn:
         self.look = look
         self.num_steps = 0
         self.paused_seconds = 0.0
+        self.num_pauses = 0
         self._paused_at = 0.0
         self._max_steps = max_steps
         self._may_run = asyncio.Event()
@@ -50,6 +52,7 @@ class Turn:
 
     def pause(self) -> None:
         """End the turn."""
+        self.num_pauses += 1
         self._paused_at = time.monotonic()
         self._may_run.clear()
 

@@ -76,7 +76,7 @@ def _metavar(name: str, info: FieldInfo) -> str | None:
         return _METAVARS[name]
     if name in LISTS:
         return "NAME"
-    if get_origin(info.annotation) in (dict, tuple):
+    if {dict, tuple} & {get_origin(kind) for kind in (info.annotation, *get_args(info.annotation))}:
         return "JSON"
     kinds = {int: "N", float: "X", Path: "FILE"}
     return next(label for kind, label in kinds.items() if kind in (info.annotation, *get_args(info.annotation)))

@@ -15,12 +15,14 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested
 from rollserve_server.errors import within
+from rollserve_server.gateway.following import RecordStreams
 from rollserve_server.gateway.messages.agent_versions import (
     agent_versions_to_proto,
     parameter_messages,
     select_parameters,
 )
 from rollserve_server.gateway.messages.environments import env_updated_to_proto
+from rollserve_server.gateway.messages.episode_records import episode_records_to_proto
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
@@ -90,6 +92,7 @@ class SamplerService:
         self._private = private
         self._metrics = metrics
         self._allow_free_env = allow_free_env
+        self._record_streams = RecordStreams()
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
@@ -115,6 +118,8 @@ class SamplerService:
             "EvaluatePopulation": self.evaluate_population,
         }
         handlers = {name: unary_handler(self._rpcs, name, method) for name, method in unary.items()}
+        # A server that stops ends streams of records with their log.
+        handlers["GetMetrics"] = stream_handler(self._rpcs, "GetMetrics", self.get_metrics, is_awaited=False)
         handlers |= {name: stream_handler(self._rpcs, name, method) for name, method in streams.items()}
         return grpc.method_handlers_generic_handler(SAMPLER_SERVICE, handlers)
 
@@ -160,6 +165,15 @@ class SamplerService:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
             yield await asyncio.to_thread(self._serialized_status, name, pool.status(), rpc)
+
+    async def get_metrics(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `GetMetrics`."""
+        request = self._reader.records(await self._intake.small_request(rpc))
+        log, since = request.pool.episode_log, request.since
+        streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, peer=rpc.peer)
+        async with contextlib.aclosing(streams) as records:
+            async for some in records:
+                yield episode_records_to_proto(some).SerializeToString()
 
     async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgentParameters`."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from rollserve_server import __version__
+from rollserve_server.metrics.episodes import EpisodeCollector
 from rollserve_server.metrics.samplers import SamplerCollector
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(SamplerCollector(pools))
+        registry.register(EpisodeCollector(pools))
         info = Gauge("rollserve_server_info", "1, labelled with the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)
         self._names = {pool: name for name, pool in pools.items()}
@@ -67,8 +69,14 @@ class Metrics:
         )
         self._call_seconds = Counter(
             "rollserve_call_seconds",
-            "Time of successful calls: queued, waiting for workers, or sending to their clients.",
+            "Time of successful calls: queued, paused, waiting for workers, or sending to their clients.",
             ["sampler", "rpc", "phase"],
+            registry=registry,
+        )
+        self._call_pauses = Counter(
+            "rollserve_call_pauses",
+            "Pauses of successful calls while calls of other clients had their turns.",
+            ["sampler", "rpc"],
             registry=registry,
         )
         self._call_steps = Counter(
@@ -79,7 +87,7 @@ class Metrics:
         )
         self._worker_seconds = Counter(
             "rollserve_worker_seconds",
-            "Time of all workers in successful calls: sampling, encoding, or idle.",
+            "Time of all workers in successful calls: environment, policy, recording, encoding, or idle.",
             ["sampler", "rpc", "phase"],
             registry=registry,
         )
@@ -116,13 +124,32 @@ class Metrics:
             account: what became of all steps, and of the time.
         """
         labels = self._names[pool], rpc
-        for phase in ("queued", "waiting", "sending"):
-            self._call_seconds.labels(*labels, phase).inc(getattr(account, f"{phase}_seconds"))
+        seconds = {
+            "queued": account.queued_seconds,
+            "paused": account.paused_seconds,
+            "waiting": max(account.waiting_seconds - account.paused_seconds, 0.0),
+            "sending": account.sending_seconds,
+        }
+        for phase, value in seconds.items():
+            self._call_seconds.labels(*labels, phase).inc(value)
+        self._call_pauses.labels(*labels).inc(account.num_pauses)
         self._call_steps.labels(*labels, "delivered").inc(account.num_steps)
         for fate in _OTHER_FATES:
             self._call_steps.labels(*labels, fate).inc(getattr(account, f"num_{fate}_steps"))
-        sampling = sum(worker.sampling_seconds for worker in account.workers)
-        encoding = sum(worker.encoding_seconds for worker in account.workers)
-        idle = max(len(account.workers) * account.elapsed_seconds - sampling - encoding, 0.0)
-        for phase, seconds in (("sampling", sampling), ("encoding", encoding), ("idle", idle)):
-            self._worker_seconds.labels(*labels, phase).inc(seconds)
+        for phase, value in _worker_seconds(account).items():
+            self._worker_seconds.labels(*labels, phase).inc(value)
+
+
+def _worker_seconds(account: Account) -> dict[str, float]:
+    """Return the time of all workers in a call, by phase."""
+    sampling, environment, policy, encoding = (
+        sum(getattr(worker, f"{phase}_seconds") for worker in account.workers)
+        for phase in ("sampling", "environment", "policy", "encoding")
+    )
+    return {
+        "environment": environment,
+        "policy": policy,
+        "recording": max(sampling - environment - policy, 0.0),
+        "encoding": encoding,
+        "idle": max(len(account.workers) * account.elapsed_seconds - sampling - encoding, 0.0),
+    }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -39,7 +42,8 @@ _COUNTERS = (
     _Field("worker_restarts", "Attempts to replace a worker.", "num_worker_restarts"),
     _Field("delivered_steps", "Steps delivered.", "counters.num_steps"),
     _Field("delivered_episodes", "Episodes delivered; of fragments, the ended ones.", "counters.num_episodes"),
-    _Field("delivered_bytes", "Bytes of messages delivered.", "counters.message_bytes"),
+    _Field("delivered_bytes", "Bytes of messages delivered, as they are sent.", "counters.message_bytes"),
+    _Field("delivered_raw_bytes", "Bytes that they would have without compression.", "counters.raw_bytes"),
     _Field("environment_failures", "Errors that environments raised.", "counters.num_env_failures"),
     _Field("retried_episodes", "Episodes retried because something had failed.", "counters.num_retried_episodes"),
     _Field("failed_episodes", "Episodes skipped because they failed.", "counters.num_failed_episodes"),
@@ -87,14 +91,33 @@ def _workers(statuses: Mapping[str, PoolStatus]) -> Iterator[Metric]:
     steps = CounterMetricFamily(
         "rollserve_worker_steps", "Steps that each worker simulated.", labels=["sampler", "worker"]
     )
+    memory = GaugeMetricFamily(
+        "rollserve_worker_resident_memory_bytes",
+        "Memory of each worker's process, if it runs on the server's machine.",
+        labels=["sampler", "worker"],
+    )
     for name, status in statuses.items():
         numbers = Counter(map(_health, status.workers))
         for health in _HEALTHS:
             workers.add_metric([name, health], numbers[health])
         for worker in status.workers:
             steps.add_metric([name, str(worker.index)], worker.num_simulated_steps)
+            if (num_bytes := _resident_bytes(worker)) is not None:
+                memory.add_metric([name, str(worker.index)], num_bytes)
     yield workers
     yield steps
+    yield memory
+
+
+def _resident_bytes(worker: WorkerStatus) -> int | None:
+    """Return the memory of a worker's process; None if it is elsewhere, gone, or the server's own."""
+    process_id, host = worker.identity.process_id, worker.identity.host
+    if not worker.healthy or host != socket.gethostname() or process_id in (0, os.getpid()):
+        return None
+    try:
+        return int(psutil.Process(process_id).memory_info().rss)
+    except psutil.Error:
+        return None
 
 
 def _health(worker: WorkerStatus) -> str:

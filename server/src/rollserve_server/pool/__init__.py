@@ -3,6 +3,7 @@
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
+from rollserve_server.pool.accounts.episode_log import CallKind, EpisodeLog, EpisodeRecords, Histogram
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
@@ -30,16 +31,20 @@ __all__ = [
     "AtLeast",
     "Backend",
     "Beginning",
+    "CallKind",
     "Counters",
     "Delivery",
     "EnvUpdate",
     "EnvUpdated",
+    "EpisodeLog",
+    "EpisodeRecords",
     "Evaluation",
     "EvaluationRequest",
     "Exactly",
     "Expectation",
     "FailedEpisode",
     "Fragments",
+    "Histogram",
     "InAll",
     "InProcessBackend",
     "MessageFormat",

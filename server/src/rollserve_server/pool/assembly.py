@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.pool.accounts.episode_log import EpisodeLog
 from rollserve_server.pool.calls.pool_parts import PoolParts
 from rollserve_server.pool.sequences.row_sequences import RowSequences
 from rollserve_server.pool.sequences.sequences import Sequences
@@ -70,6 +71,7 @@ def make_parts(backend: Backend, settings: PoolSettings, journal: Journal, state
         sequences=Sequences(seed, max_kept, ids),
         row_sequences=RowSequences(seed, max_kept, ids),
         journal=journal,
+        episode_log=EpisodeLog(settings.metrics),
     )
 
 

@@ -29,6 +29,7 @@ from rollserve_server.sampling import SequenceSpec
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
+    from rollserve_server.pool.accounts.episode_log import EpisodeLog
     from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.expectation import Expectation
@@ -143,6 +144,7 @@ class Pool:
             self._use(parts)
             for calls in old_calls:
                 calls.admission.refuse(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
+            old.episode_log.end(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
             old_calls[0].prefetcher.end(drop=True)
             await old.workers.close()
         _log.info("sampler reset", extra={"run": parts.run})
@@ -156,6 +158,7 @@ class Pool:
         self._refusal = error
         self._samplings.admission.refuse(error)
         self._evaluations.admission.refuse(error)
+        self._parts.episode_log.end(error)
 
     def _check_open(self) -> None:
         if self._refusal is not None:
@@ -314,6 +317,11 @@ class Pool:
                 stepped one by one.
         """
         return self._evaluations.evaluate(request, receiver)
+
+    @property
+    def episode_log(self) -> EpisodeLog:
+        """The ended episodes of the sampler's present run."""
+        return self._parts.episode_log
 
     def status(self) -> PoolStatus:
         """Return the state of the pool now."""

@@ -22,12 +22,21 @@ from rollserve_server.sampling.protocol.fragments import (
     RowsProgress,
     RowState,
 )
-from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat, EpisodeFailure, Message, Outcome, WorkOrder
+from rollserve_server.sampling.protocol.orders import (
+    ENDING,
+    PLAIN,
+    ColumnFormat,
+    EpisodeFailure,
+    Message,
+    Outcome,
+    WorkOrder,
+)
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
 from rollserve_server.sampling.worker.worker import Worker
 
 __all__ = [
     "COMPRESSIONS",
+    "ENDING",
     "PLAIN",
     "Claim",
     "ColumnFormat",

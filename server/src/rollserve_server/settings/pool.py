@@ -8,6 +8,7 @@ from rollserve_server.settings.agents import AgentSettings, VersionSettings
 from rollserve_server.settings.calls import CallSettings
 from rollserve_server.settings.environment import AllowSettings
 from rollserve_server.settings.groups import Group
+from rollserve_server.settings.metrics import MetricsSettings
 from rollserve_server.settings.profiles import ProfileSettings
 from rollserve_server.settings.workers import HealthSettings, WorkerSettings
 
@@ -39,6 +40,7 @@ class PoolSettings(Group):
     versions: VersionSettings = VersionSettings()
     agents: AgentSettings = AgentSettings()
     allow: AllowSettings = AllowSettings()
+    metrics: MetricsSettings = MetricsSettings()
     profiles: ProfileSettings = ProfileSettings()
 
     @field_validator("max_workers")

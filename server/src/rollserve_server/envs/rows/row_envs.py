@@ -195,7 +195,7 @@ class RowEnvs:
             infos += self._step_batch(rows[start : start + max_rows], row_actions)
         if self.checks_observations:
             infos = self._without_unfit(rows, infos)
-        self._activity.phase = Phase.WORKING
+        self._activity.end()
         return infos
 
     def close(self) -> None:

@@ -195,7 +195,7 @@ class VectorEnvs:
             infos = plain_dict(infos)
         except BaseException as error:
             raise self._failure("step", error) from error
-        self._activity.phase = Phase.WORKING
+        self._activity.end()
         self._has_stepped = True
         if ended is None:
             self._final = infos.get("final_obs")

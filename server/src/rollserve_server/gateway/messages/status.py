@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import duration_to_proto, message_from_record
@@ -52,6 +53,7 @@ def status_to_proto(
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
         episodes_per_row=status.env.num_episodes_per_row or 0,
         min_healthy_worker_count=status.min_healthy_workers,
+        policy_age=duration_to_proto(_age(status.policy_updated_seconds)),
         profiles=(_profile_to_proto(profile) for profile in status.profiles),
     )
 
@@ -96,3 +98,8 @@ def _counters_to_proto(status: PoolStatus) -> pb.Counters:
         uptime=duration_to_proto(status.uptime_seconds),
         worker_restart_count=status.num_worker_restarts,
     )
+
+
+def _age(unix_seconds: float) -> float:
+    """Return the seconds since a time; 0 for none, and for a time to come, when the clock was set."""
+    return max(time.time() - unix_seconds, 0.0) if unix_seconds else 0.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rollserve import Reason
 from rollserve._codec.parameter_updates import read_parameters_update
-from rollserve.v1 import agent_versions_pb2
+from rollserve.v1 import agent_versions_pb2, episode_records_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto
@@ -37,6 +37,7 @@ __all__ = [
     "AgentUpdateRequest",
     "EnvUpdateRequest",
     "ParametersRequest",
+    "RecordsRequest",
     "RequestReader",
     "SamplingRequest",
     "read_aside",
@@ -89,6 +90,15 @@ class ParametersRequest(NamedTuple):
     max_message_bytes: int
 
 
+class RecordsRequest(NamedTuple):
+    """A request for records of ended episodes, with the fields of `GetMetricsRequest`."""
+
+    pool: Pool
+    since: int
+    log_id: str
+    follow: bool
+
+
 class RequestReader:
     """Reads requests: finds the pool that a request is for, and what the pool has to do.
 
@@ -127,6 +137,11 @@ class RequestReader:
         """Read the request of `GetSampler`: the sampler's name, and its pool."""
         request = parse(pb.GetSamplerRequest, data)
         return request.sampler or DEFAULT_SAMPLER, self._pool(request.sampler)
+
+    def records(self, data: bytes) -> RecordsRequest:
+        """Read the request of `GetMetrics`."""
+        request = parse(episode_records_pb2.GetMetricsRequest, data)
+        return RecordsRequest(self._pool(request.sampler), request.since, request.log_id, request.follow)
 
     def agent_versions(self, data: bytes) -> Pool:
         """Read the request of `ListAgentVersions`."""

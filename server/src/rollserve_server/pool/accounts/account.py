@@ -19,13 +19,18 @@ ENVIRONMENT_FAILED = "environment_failed"
 
 @dataclass
 class WorkerAccount:
-    """A worker's share of a call: its steps and episodes, and its time."""
+    """A worker's share of a call: its steps and episodes, and its time.
+
+    The seconds of sampling are spent on environments, on the policy, and on recording what both return.
+    """
 
     num_simulated_steps: int = 0
     num_steps: int = 0
     num_episodes: int = 0
     sampling_seconds: float = 0.0
     encoding_seconds: float = 0.0
+    environment_seconds: float = 0.0
+    policy_seconds: float = 0.0
     num_missing_steps: int = 0
 
 
@@ -59,10 +64,13 @@ class Account:
     num_reassigned_episodes: int = 0
     row_step_count: int = 0
     message_bytes: int = 0
+    raw_bytes: int = 0
     dropped_infos: Counter[str] = field(default_factory=Counter)
     queued_seconds: float = 0.0
     waiting_seconds: float = 0.0
     sending_seconds: float = 0.0
+    paused_seconds: float = 0.0
+    num_pauses: int = 0
     elapsed_seconds: float = 0.0
     retry_reasons: Counter[str] = field(default_factory=Counter)
     env_failures: EnvFailures = field(default_factory=EnvFailures)

@@ -41,6 +41,7 @@ class Counters:
     num_steps: int = 0
     num_episodes: int = 0
     message_bytes: int = 0
+    raw_bytes: int = 0
     num_env_failures: int = 0
     num_retried_episodes: int = 0
     num_failed_episodes: int = 0
@@ -51,6 +52,7 @@ class Counters:
         self.num_steps += account.num_steps
         self.num_episodes += account.num_episodes
         self.message_bytes += account.message_bytes
+        self.raw_bytes += account.raw_bytes
 
     def count_faults(self, account: Account) -> None:
         """Add what went wrong in an ended call, or took too long."""

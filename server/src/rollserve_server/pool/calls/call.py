@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from rollserve import Reason
 from rollserve_server.admission import Turn
 from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
+from rollserve_server.pool.accounts.episode_log import CallKind, Origin
 from rollserve_server.pool.interface.requests import SampleRequest
 from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
-from rollserve_server.pool.interface.targets import Exactly
+from rollserve_server.pool.interface.targets import Exactly, Fragments
 from rollserve_server.pool.plan.end_watch import EndWatch
 from rollserve_server.pool.sequences.in_flight import InFlight, submit
 
@@ -79,6 +80,7 @@ class Call(ABC, Generic[_O, _R]):
         self._asks_for_episodes = not isinstance(request, SampleRequest) or isinstance(request.target, Exactly)
         self._request = request
         self._workforce = workforce
+        self._kind = _kind_of(request)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._warning = ""  # for the client, with the next progress
@@ -110,6 +112,7 @@ class Call(ABC, Generic[_O, _R]):
             self._workforce.count_simulated(self.account)
             account = self.account
             account.elapsed_seconds = time.monotonic() - self._started
+            account.paused_seconds, account.num_pauses = self.turn.paused_seconds, self.turn.num_pauses
             account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
 
     def beginning(self) -> Beginning:
@@ -360,6 +363,7 @@ class Call(ABC, Generic[_O, _R]):
         account, share = self.account, self.account.workers[worker]
         num_steps = sum(message.num_steps for message in messages)
         num_episodes = sum(message.num_episodes for message in messages)
+        self._log_episodes(worker, messages)
         if self._request.messages.columns is None:
             account.num_discarded_steps += num_steps
             account.num_discarded_episodes += num_episodes
@@ -367,9 +371,18 @@ class Call(ABC, Generic[_O, _R]):
         share.num_steps += num_steps
         share.num_episodes += num_episodes
         account.message_bytes += sum(message.size for message in messages)
+        account.raw_bytes += sum(message.raw_size for message in messages)
         for message in messages:
             account.dropped_infos.update(message.dropped_infos)
         return Delivery(buffer, messages)
+
+    def _log_episodes(self, worker: int, messages: Sequence[Message]) -> None:
+        """Add the episodes that end in the messages to the sampler's log."""
+        endings = b"".join(message.endings for message in messages)
+        if endings:
+            account, is_delivered = self.account, self._request.messages.columns is not None
+            origin = Origin(self._kind, is_delivered, account.policy_version, account.env_version)
+            self._parts.episode_log.add(endings, self._workforce[worker].index, origin)
 
     def _slice_seconds(self, worker: int, *, may_be_last: bool = False) -> float:
         """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
@@ -385,6 +398,8 @@ class Call(ABC, Generic[_O, _R]):
         share = self.account.workers[worker]
         share.sampling_seconds += report.sampling_seconds
         share.encoding_seconds += report.encoding_seconds
+        share.environment_seconds += report.environment_seconds
+        share.policy_seconds += report.policy_seconds
         share.num_simulated_steps += report.num_simulated_steps
 
     async def _wait(self, seconds: float | None = None) -> None:
@@ -396,3 +411,10 @@ class Call(ABC, Generic[_O, _R]):
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _kind_of(request: SampleRequest | EvaluationRequest | PopulationRequest) -> CallKind:
+    if not isinstance(request, SampleRequest):
+        return CallKind.EVALUATION
+    kinds = {Exactly: CallKind.EXACT_EPISODES, Fragments: CallKind.FRAGMENTS}
+    return kinds.get(type(request.target), CallKind.SAMPLES)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.pool.accounts.counters import Counters
 
 if TYPE_CHECKING:
+    from rollserve_server.pool.accounts.episode_log import EpisodeLog
     from rollserve_server.pool.interface.requests import SamplingOptions
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.sequences.row_sequences import RowSequences
@@ -41,6 +42,7 @@ class PoolParts:
         sequences: sequences of whole episodes.
         row_sequences: sequences of rows, for fragments.
         journal: keeps what outlives the server.
+        episode_log: the ended episodes.
         counters: totals of calls.
         num_calls: number of calls that run now, evaluations included.
     """
@@ -57,6 +59,7 @@ class PoolParts:
     sequences: Sequences
     row_sequences: RowSequences
     journal: Journal
+    episode_log: EpisodeLog
     counters: Counters = field(default_factory=Counters)
     num_calls: int = 0
 

@@ -142,6 +142,8 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
     ) -> None:
         share, account = self.account.workers[worker], self.account
         share.sampling_seconds += report.sampling_seconds
+        share.environment_seconds += report.environment_seconds
+        share.policy_seconds += report.policy_seconds
         share.num_simulated_steps += report.num_simulated_steps
         account.num_lost_steps += report.num_lost_steps
         self._work.held_steps[worker] += report.num_simulated_steps - report.num_lost_steps

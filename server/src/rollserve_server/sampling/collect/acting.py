@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve_server.activity import Phase, current_activity
+from rollserve_server.activity import current_activity
 from rollserve_server.errors import AgentFailedError, EpisodeFailedError
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def act(
         AgentFailedError: the agent raised an error, or its output for a row in use is invalid. The error has the row.
     """
     activity = current_activity()
-    activity.begin(Phase.ACTION)
+    activity.begin_step()
     try:
         decision = agent.act(observations, noise, states)
     except AgentFailedError as error:
         raise located(AgentFailedError(error.text, next(iter(rows()), 0))) from error
-    activity.phase = Phase.WORKING
+    activity.end()
     failures = agent.failures()
     if failures:
         for row in rows():

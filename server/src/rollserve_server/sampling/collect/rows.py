@@ -101,7 +101,7 @@ class RowCollector(Collector):
         infos = envs.step(rows, actions)
         self.num_simulated_steps += len(rows) - len(envs.failures)
         recorder.write("actions", actions)
-        recorder.write("rewards", (envs.rewards,))
+        recorder.write_rewards(envs.rewards)
         recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)

@@ -98,7 +98,7 @@ class VectorCollector(Collector):
         except EnvFailedError as error:
             self._retry(error)
             return []
-        recorder.write("rewards", (envs.rewards,))
+        recorder.write_rewards(envs.rewards)
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
         num_steps = int(np.count_nonzero(envs.stepped))

@@ -90,6 +90,7 @@ class Encoder:
             num_steps=int(headers.lengths.sum()),
             num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
             dropped_infos=content.dropped_infos(),
+            endings=content.endings(),
         )
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:

@@ -30,6 +30,7 @@ class EncodedMessage:
         num_steps: number of steps in it.
         num_episodes: number of episodes that end in it.
         dropped_infos: number of values of infos, by name, that the episodes or fragments which end in it lack.
+        endings: ends of the episodes that end in it; see `Message`.
     """
 
     parts: Sequence[Part]
@@ -38,10 +39,19 @@ class EncodedMessage:
     num_steps: int
     num_episodes: int
     dropped_infos: Mapping[str, int]
+    endings: bytes
 
     def place(self, offset: int) -> Message:
         """Return the message's position in a buffer, and its content."""
-        return Message(offset, self.num_bytes, self.num_steps, self.num_episodes, self.dropped_infos)
+        return Message(
+            offset,
+            self.num_bytes,
+            self.num_steps,
+            self.num_episodes,
+            self.dropped_infos,
+            self.num_raw_bytes,
+            self.endings,
+        )
 
     def write(self, buffer: NDArray[np.uint8]) -> None:
         """Write the message into a buffer of its size."""

@@ -20,6 +20,7 @@ from rollserve_server.sampling.encode.columns import (
     keys_by_name,
     step_column_name,
 )
+from rollserve_server.sampling.encode.endings import endings_of
 from rollserve_server.sampling.encode.fields import Gathered, Rows
 from rollserve_server.sampling.encode.frame_stacks import frames_once
 from rollserve_server.sampling.encode.segments import info_keys
@@ -97,6 +98,10 @@ class SegmentContent:
             if segment.ends and segment.episode.dropped_infos:
                 dropped.update(segment.episode.dropped_infos)
         return dropped
+
+    def endings(self) -> bytes:
+        """Return the ends of the episodes that end with a segment; see `endings_of`."""
+        return endings_of(segment.episode for segment in self._segments if segment.ends)
 
     def observations(self) -> Iterator[Observations]:
         """Yield the observations of each leaf of the observation space."""

@@ -17,6 +17,7 @@ from rollserve_server.sampling.encode.columns import (
     info_columns,
     step_column_name,
 )
+from rollserve_server.sampling.encode.endings import endings_of_table
 from rollserve_server.sampling.encode.fields import Gathered, Rows
 from rollserve_server.sampling.encode.frame_stacks import frames_once
 
@@ -58,6 +59,10 @@ class TableContent:
         for dropped_infos in filter(None, self._fragments.dropped_infos[: self._num_ending]):
             dropped.update(dropped_infos)
         return dropped
+
+    def endings(self) -> bytes:
+        """Return the ends of the episodes that end with a segment; see `endings_of`."""
+        return endings_of_table(self._segments)
 
     def observations(self) -> Iterator[Observations]:
         """Yield the observations of each leaf of the observation space."""

@@ -27,7 +27,16 @@ __all__ = ["EndingFragments", "FragmentTable"]
 _FRAGMENT_BYTES = 128
 """Approximate memory of a fragment without its steps, infos and last observation."""
 
-_COLUMNS = ("rows", "starts", "episode_indices", "first_steps", "terminated", "truncated")
+_COLUMNS = (
+    "rows",
+    "starts",
+    "episode_indices",
+    "first_steps",
+    "terminated",
+    "truncated",
+    "total_rewards",
+    "seconds",
+)
 """Arrays with an element for each fragment, which both classes have."""
 
 
@@ -36,8 +45,8 @@ class EndingFragments(NamedTuple):
 
     Attributes:
         stop: number of that step in the columns, plus 1.
-        columns, env_seed, rows, starts, episode_indices, first_steps, terminated, truncated, last_observations,
-            dropped_infos, reset_infos: as in `FragmentTable`.
+        columns, env_seed, rows, starts, episode_indices, first_steps, terminated, truncated, total_rewards, seconds,
+            last_observations, dropped_infos, reset_infos: as in `FragmentTable`.
     """
 
     stop: int
@@ -49,6 +58,8 @@ class EndingFragments(NamedTuple):
     first_steps: NDArray[np.int64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    total_rewards: NDArray[np.float64]
+    seconds: NDArray[np.float64]
     last_observations: Sequence[np.ndarray]
     dropped_infos: Sequence[Mapping[str, int]]
     reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
@@ -78,6 +89,8 @@ class FragmentTable:
         first_steps: (N,), the number of steps that its episode has before it.
         terminated: (N,), bool, whether the environment terminated its episode with its last step.
         truncated: (N,), bool, whether its episode was truncated with its last step.
+        total_rewards: (N,), the sum of its episode's rewards up to its last step, in this and in earlier calls.
+        seconds: (N,), the time from the start of its episode to its last step.
         last_observations: for each leaf of the observation space (N, *O), the observation after its last step.
         dropped_infos: for each fragment, the number of values of infos that have no place in a column, by name.
         reset_infos: for each fragment, the environment's infos at the episode's start; empty if no fragment has any.
@@ -92,6 +105,8 @@ class FragmentTable:
     first_steps: NDArray[np.int64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    total_rewards: NDArray[np.float64]
+    seconds: NDArray[np.float64]
     last_observations: Sequence[np.ndarray]
     dropped_infos: Sequence[Mapping[str, int]]
     reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
@@ -185,6 +200,9 @@ class FragmentTable:
                 bool(self.terminated[number]),
                 bool(self.truncated[number]),
                 [column[number] for column in self.last_observations],
+                row=int(self.rows[number]),
+                total_reward=float(self.total_rewards[number]),
+                seconds=float(self.seconds[number]),
             )
             episodes.append(episode)
         return episodes

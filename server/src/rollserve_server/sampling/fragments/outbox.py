@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.endings import endings_of, endings_of_table
 from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.segments import cut_into_messages
 from rollserve_server.sampling.encode.table_content import TableContent
@@ -68,11 +69,12 @@ class Outbox(ABC):
             message = next(self._messages, None)
         return message
 
-    def discard(self) -> tuple[int, int]:
+    def discard(self) -> tuple[int, bytes]:
         """Throw away all waiting fragments.
 
         Returns:
-            The number of their steps, without skipped ones, and the number of episodes that end with them.
+            The number of their steps, without skipped ones, and the ends of the episodes that end with them; see
+            `Message`.
         """
         self._waiting_bytes = 0
         return self._discard_waiting()
@@ -86,7 +88,7 @@ class Outbox(ABC):
         """Return the messages of all waiting fragments, which wait no longer."""
 
     @abstractmethod
-    def _discard_waiting(self) -> tuple[int, int]:
+    def _discard_waiting(self) -> tuple[int, bytes]:
         """Throw away all waiting fragments; see `discard`."""
 
     def _hold(self, num_bytes: int, column_bytes: int) -> None:
@@ -125,15 +127,14 @@ class EpisodeOutbox(Outbox):
         first_step, self._num_steps_to_skip = self._num_steps_to_skip, 0
         return self._encode(fragments, encoding, max_message_bytes, first_step)
 
-    def _discard_waiting(self) -> tuple[int, int]:
+    def _discard_waiting(self) -> tuple[int, bytes]:
         fragments, self._waiting = self._waiting, []
         if not fragments:
-            return 0, 0
+            return 0, b""
         num_skipped, self._num_steps_to_skip = self._num_steps_to_skip, 0
         self._written += fragments
         self.forget_written()
-        num_ended = sum(fragment.ended for fragment in fragments)
-        return sum(fragment.length for fragment in fragments) - num_skipped, num_ended
+        return sum(fragment.length for fragment in fragments) - num_skipped, endings_of(fragments)
 
     def _encode(
         self, fragments: Sequence[Episode], encoding: Encoding, max_message_bytes: int, first_step: int
@@ -166,14 +167,14 @@ class TableOutbox(Outbox):
         self._waiting = []
         return self._encode(self._without_skipped(table), encoding, max_message_bytes)
 
-    def _discard_waiting(self) -> tuple[int, int]:
+    def _discard_waiting(self) -> tuple[int, bytes]:
         steps, self._waiting = self._waiting, []
         table = self._without_skipped(FragmentTable.of(steps)) if steps else None
         if table is None or not len(table):
-            return 0, 0
+            return 0, b""
         num_skipped, self._num_steps_to_skip = self._num_steps_to_skip, 0
         self.num_bytes -= table.num_bytes
-        return int(table.lengths.sum()) - num_skipped, int((table.terminated | table.truncated).sum())
+        return int(table.lengths.sum()) - num_skipped, endings_of_table(table)
 
     def _without_skipped(self, table: FragmentTable) -> FragmentTable:
         """Return the fragments whose steps are not all skipped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -96,7 +97,7 @@ class RowFragmentCollector(FragmentCollector):
         if envs.failures:
             infos += self._step_again(envs.failures, actions)
         recorder.write("actions", actions)
-        recorder.write("rewards", (envs.rewards,))
+        recorder.write_rewards(envs.rewards)
         recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
@@ -142,7 +143,8 @@ class RowFragmentCollector(FragmentCollector):
             self._history.reset(row, self._step)
         if not first_step:
             self._recurrent_states.begin(row)
-        fragment = Episode.begin(position.episode_index, position.env_seed, position.reset_infos, first_step)
+        so_far = (first_step, position.total_reward, position.began) if first_step else ()
+        fragment = Episode.begin(position.episode_index, position.env_seed, position.reset_infos, *so_far)
         self._recorder.begin(row, fragment)
         position.is_open = True
 
@@ -213,14 +215,16 @@ class RowFragmentCollector(FragmentCollector):
                 position.reset_infos = NO_RESET_INFOS
 
     def _finish(self, row: int, *, terminated: bool, truncated: bool) -> None:
-        self._positions[row].is_open = False
-        self.outbox.add(self._recorder.finish(row, terminated, truncated, self._last_observations(row)))
+        fragment = self._recorder.finish(row, terminated, truncated, self._last_observations(row))
+        self._positions[row].close(fragment)
+        self.outbox.add(fragment)
 
     def _cut(self) -> None:
         for row, position in enumerate(self._positions):
             if position.is_open:
-                position.is_open = False
-                self.outbox.add(self._recorder.cut(row, self._last_observations(row)))
+                fragment = self._recorder.cut(row, self._last_observations(row))
+                position.close(fragment)
+                self.outbox.add(fragment)
 
     def _last_observations(self, row: int) -> Sequence[np.ndarray]:
         return tuple(column[row].copy() for column in self._envs.observations)
@@ -247,7 +251,11 @@ class RowFragmentCollector(FragmentCollector):
         position.env_seed = self._seeds.env_seed(self._sequence.root_seed, state.reset_index)
         info = self._envs.reset(row, position.env_seed)
         position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
-        yield from replay_row(self._envs, row, state.actions, state.num_steps)
+        position.total_reward, position.began = 0.0, time.perf_counter()
+        for step, num_steps in enumerate(replay_row(self._envs, row, state.actions, state.num_steps)):
+            if step >= state.first_step:
+                position.total_reward += float(self._envs.rewards[row])
+            yield num_steps
 
     def _with_episode(self, error: _Failed) -> _Failed:
         position = self._positions[error.row]
@@ -265,6 +273,8 @@ class _Position:
         reset_infos: the environment's infos of the reset that began the episode.
         is_open: whether a fragment of it is being recorded.
         has_noise: whether the noise is at the episode's current step.
+        total_reward: sum of the episode's rewards up to its last fragment.
+        began: when the episode began, or began to be restored (`time.perf_counter`).
     """
 
     reset_index: int
@@ -273,3 +283,10 @@ class _Position:
     reset_infos: ResetInfos = NO_RESET_INFOS
     is_open: bool = False
     has_noise: bool = False
+    total_reward: float = 0.0
+    began: float = 0.0
+
+    def close(self, fragment: Episode) -> None:
+        """Record that the fragment is complete."""
+        self.is_open = False
+        self.total_reward, self.began = fragment.total_reward, fragment.began

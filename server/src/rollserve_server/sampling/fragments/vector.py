@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -64,6 +65,9 @@ class VectorFragmentCollector(FragmentCollector):
         # For each row: the step of the call at which its fragment began, and the steps of its episode before that.
         self._starts = np.zeros(len(states), np.int64)
         self._first_steps = np.zeros(len(states), np.int64)
+        # For each row: the sum of its episode's rewards so far, and when the episode began (`time.perf_counter`).
+        self._total_rewards = np.zeros(len(states))
+        self._began = np.zeros(len(states))
         # Of the block: its first episode, the seed of its reset, the steps since then, and the step of the call at
         # which it began.
         self._block_start = states[0].reset_index
@@ -118,6 +122,7 @@ class VectorFragmentCollector(FragmentCollector):
         columns.write("agent_infos", agent_infos.values())
         infos = self._step_envs(actions)
         columns.write("rewards", (envs.rewards,))
+        self._total_rewards += envs.rewards
         for part, rows in envs.info_parts(infos):
             for key, values, present in self.infos.read_columns(part, rows, self._dropped_infos):
                 columns.write_info(key, values, present)
@@ -154,6 +159,7 @@ class VectorFragmentCollector(FragmentCollector):
         self._block_start = int(self._indices[0])
         self._begin_step = self._step
         self._has_noise = False
+        self._total_rewards[:], self._began[:] = 0.0, time.perf_counter()
         self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         infos = self._begun(lambda: self._envs.begin(self._env_seed), self._block_start)
         self._take_reset_infos(infos, np.arange(self.num_rows))
@@ -216,6 +222,7 @@ class VectorFragmentCollector(FragmentCollector):
         self._columns.begin(rows)
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
+        self._total_rewards[rows], self._began[rows] = 0.0, time.perf_counter()
         self._indices[rows] += self._sequence.stride
         self._recurrent_states.begin(rows)
         if self._has_reset_infos:
@@ -240,6 +247,8 @@ class VectorFragmentCollector(FragmentCollector):
             self._first_steps[rows],
             terminated,
             truncated,
+            self._total_rewards[rows],
+            time.perf_counter() - self._began[rows],
             self._envs.last_observations(rows),
             [self._take_dropped_infos(row) for row in rows.tolist()],
             [self._reset_infos[row].values for row in rows.tolist()] if self._has_reset_infos else (),
@@ -277,9 +286,12 @@ class VectorFragmentCollector(FragmentCollector):
         self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         self._first_steps[:] = 0
         self._block_steps = 0
+        self._total_rewards[:], self._began[:] = 0.0, time.perf_counter()
+        first_steps = np.array([state.first_step for state in states])
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
         for actions in joint_actions(envs, [state.actions for state in states], states[0].num_steps):
             infos = envs.step(actions)
+            self._total_rewards += np.where(self._block_steps >= first_steps, envs.rewards, 0.0)
             self._first_steps += 1
             over = np.flatnonzero(envs.fresh)
             self._first_steps[over] = 0

@@ -156,6 +156,8 @@ class Report:
         num_idle_steps: number of those steps that rows made only because they are stepped together with others.
         sampling_seconds: time spent on steps.
         encoding_seconds: time spent on writing messages.
+        environment_seconds, policy_seconds: share of `sampling_seconds` spent in environments and in the agent, as
+            measured in some of the steps.
         failure: error after which the pool has to close the work; None if there was none.
         outcomes: outcomes of the episodes that ended, if the order asks for them.
         env_failures: errors of environments, which affect no other episodes than those they name.
@@ -175,3 +177,5 @@ class Report:
     env_failures: tuple[EpisodeFailure, ...] = ()
     num_lost_steps: int = 0
     early: Parcel | None = None
+    environment_seconds: float = 0.0
+    policy_seconds: float = 0.0

@@ -188,6 +188,8 @@ class FragmentReport:
         num_broken_off: number of rows that could not be restored and have begun their next episodes.
         sampling_seconds: time spent on steps.
         encoding_seconds: time spent on writing messages.
+        environment_seconds, policy_seconds: share of `sampling_seconds` spent in environments and in the agent, as
+            measured in some of the steps.
         failure: error after which the pool has to close the work; None if there was none.
         env_failures: errors of environments, each reported once.
         is_stranded: whether the order failed because a row could not be restored after its environment failed in the
@@ -207,3 +209,5 @@ class FragmentReport:
     env_failures: tuple[EpisodeFailure, ...] = ()
     is_stranded: bool = False
     num_row_steps: int = 0
+    environment_seconds: float = 0.0
+    policy_seconds: float = 0.0

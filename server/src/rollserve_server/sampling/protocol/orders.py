@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from rollserve.v1.tensor_pb2 import Compression
 
-__all__ = ["PLAIN", "ColumnFormat", "EpisodeFailure", "Message", "Outcome", "WorkOrder"]
+__all__ = ["ENDING", "PLAIN", "ColumnFormat", "EpisodeFailure", "Message", "Outcome", "WorkOrder"]
 
 R = TypeVar("R")
 
@@ -36,6 +38,21 @@ class ColumnFormat:
 PLAIN = ColumnFormat()
 """Format that every client can read."""
 
+ENDING = np.dtype(
+    [
+        ("episode_index", "<u8"),
+        ("total_reward", "<f8"),
+        ("length", "<u4"),
+        ("row", "<u4"),
+        ("seconds", "<f4"),
+        ("terminated", "?"),
+        ("truncated", "?"),
+    ]
+)
+"""The end of an episode: its return and length, with the steps of earlier calls; the row within its worker; the seconds
+from its start to its end; and how it ended.
+"""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -47,6 +64,9 @@ class Message:
         num_steps: number of steps in it.
         num_episodes: number of episodes that end in it.
         dropped_infos: number of values of infos, by name, that the episodes or fragments which end in it lack.
+        raw_size: number of bytes that it would have with all columns plain.
+        endings: ends of the episodes that end in it, as the bytes of an array of `ENDING`: an array of its own would
+            take five times as long to send.
     """
 
     offset: int
@@ -54,6 +74,8 @@ class Message:
     num_steps: int
     num_episodes: int
     dropped_infos: Mapping[str, int] = field(default_factory=dict)
+    raw_size: int = 0
+    endings: bytes = b""
 
 
 class Outcome(NamedTuple):

@@ -81,6 +81,7 @@ class PopulationReport:
         outcomes: outcomes of the units that ended; each `episode_index` is a unit.
         num_simulated_steps: number of steps that rows made.
         sampling_seconds: time spent on the order.
+        environment_seconds, policy_seconds: as in `Report`.
         failure: error after which the pool has to close the work; None if there was none.
         env_failures: errors of environments; their `indices` are units.
         num_lost_steps: number of steps that were thrown away because environments failed.
@@ -92,3 +93,5 @@ class PopulationReport:
     failure: DomainError | None = None
     env_failures: tuple[EpisodeFailure, ...] = ()
     num_lost_steps: int = 0
+    environment_seconds: float = 0.0
+    policy_seconds: float = 0.0

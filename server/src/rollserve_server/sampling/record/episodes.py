@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rollserve_server.sampling.record.infos import NO_INFOS, InfoKey
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rollserve_server.sampling.record.columns import Piece
     from rollserve_server.sampling.record.info_columns import InfoColumn
     from rollserve_server.sampling.record.infos import ResetInfos
@@ -36,6 +36,10 @@ class Episode:
         terminated: whether the environment terminated the episode.
         truncated: whether the episode was truncated. Fragments whose episodes go on are neither.
         last_observations: for each leaf of the observation space, the observation after the last step.
+        row: row that ran it, within its worker.
+        total_reward: sum of the rewards of its episode so far, added up step by step, in this and in earlier calls.
+        began: when its episode began (`time.perf_counter`); 0 before its steps are recorded.
+        seconds: time from there to its last step.
         column_bytes: bytes of its steps in column buffers; 0 until it is finished.
         num_bytes: approximate memory of the episode; 0 until it is finished.
     """
@@ -51,23 +55,36 @@ class Episode:
     terminated: bool = False
     truncated: bool = False
     last_observations: Sequence[np.ndarray] = ()
+    row: int = 0
+    total_reward: float = 0.0
+    began: float = 0.0
+    seconds: float = 0.0
     column_bytes: int = 0
     num_bytes: int = 0
 
     @classmethod
-    def begin(cls, index: int, env_seed: int, reset: ResetInfos, first_step: int = 0) -> Episode:
-        """Return an episode, or a fragment, without steps."""
+    def begin(
+        cls,
+        index: int,
+        env_seed: int,
+        reset: ResetInfos,
+        first_step: int = 0,
+        total_reward: float = 0.0,
+        began: float = 0.0,
+    ) -> Episode:
+        """Return an episode or a fragment without steps. A fragment has the sum and time of the one before it."""
         dropped = Counter(reset.dropped) if reset.dropped else Counter()  # many times as fast as from an empty mapping
-        return cls(index, env_seed, reset.values, dropped_infos=dropped, first_step=first_step)
+        return cls(
+            index,
+            env_seed,
+            reset.values,
+            dropped_infos=dropped,
+            first_step=first_step,
+            total_reward=total_reward,
+            began=began,
+        )
 
     @property
     def ended(self) -> bool:
         """Whether the episode has ended, with the last of these steps."""
         return self.terminated or self.truncated
-
-    @property
-    def total_reward(self) -> float:
-        """Sum of the rewards, added up from 0 step by step."""
-        (key,) = (key for key in self.pieces[0].buffer.columns if key[0] == "rewards")
-        rewards = [array for piece in self.pieces for array in piece.arrays(key)]
-        return float(np.add.accumulate(np.concatenate([np.zeros(1), *rewards]))[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from rollserve_server.sampling.record.stacks import StackColumn
 from rollserve_server.sampling.record.writer import BufferWriter
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.sampling.record.columns import Column, ColumnKey
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.infos import InfoReader
@@ -85,6 +88,8 @@ class Recorder:
         self._buffer_bytes = buffer_bytes
         self._set_stack_keys(stack_keys(self.keys))
         self._begins, self._in_use = np.zeros((2, num_rows), np.bool_)
+        # For each row, the sum of its episode's rewards so far.
+        self._total_rewards = np.zeros(num_rows)
         self._writer = self._new_writer()
         self._open: dict[int, _OpenEpisode] = {}
         # Finished episodes whose last piece is in the buffer.
@@ -92,12 +97,20 @@ class Recorder:
 
     def begin(self, row: int, episode: Episode) -> None:
         """Record the row's next steps as steps of the episode."""
+        episode.row = row
+        episode.began = episode.began or time.perf_counter()
+        self._total_rewards[row] = episode.total_reward
         self._open[row] = _OpenEpisode(episode, self._writer.step)
         self._in_use[row] = self._begins[row] = True
 
     def write(self, group: str, values: Iterable[np.ndarray]) -> None:
         """Write the current step of every row, (M, *shape) for each column of the group."""
         self._writer.write(group, values)
+
+    def write_rewards(self, rewards: NDArray[np.float64]) -> None:
+        """Write the rewards (M,) of the current step, and add them to the sums of the rows' episodes."""
+        self._writer.write("rewards", (rewards,))
+        self._total_rewards += rewards
 
     def last_written(self, group: str) -> list[np.ndarray]:
         """Return what was written as the current step of every row, (M, *shape) for each column of the group."""
@@ -147,6 +160,8 @@ class Recorder:
         episode = running.episode
         episode.length = running.num_moved + stop - running.start
         episode.terminated, episode.truncated = terminated, truncated
+        episode.total_reward = float(self._total_rewards[row])
+        episode.seconds = time.perf_counter() - episode.began
         episode.last_observations = last_observations
         if running.infos is not None:
             episode.env_infos = running.infos.finish(episode.length)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.activity import current_activity
 from rollserve_server.envs import VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
+from rollserve_server.sampling.encode.endings import endings_of
 from rollserve_server.sampling.protocol.episodes import Claim, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import Message, Outcome
 from rollserve_server.sampling.work.claims import ClaimWriter
@@ -116,6 +118,7 @@ class EpisodeWork:
         except DomainError as error:
             failure = error
         env_failures, num_lost_steps = collector.attempts.take()
+        environment_seconds, policy_seconds = current_activity().split(sampled - began)
         report = Report(
             finished=tuple(finished),
             parcels=tuple(parcels),
@@ -128,6 +131,8 @@ class EpisodeWork:
             env_failures=env_failures,
             num_lost_steps=num_lost_steps + self._num_cancelled_steps,
             early=early_parcel,
+            environment_seconds=environment_seconds,
+            policy_seconds=policy_seconds,
         )
         return report, buffer
 
@@ -188,8 +193,9 @@ class EpisodeWork:
 
     def _discard(self, claim: Claim) -> Parcel:
         """Return a parcel without bytes for a claim whose episodes are not written."""
-        num_steps = sum(self._finished[index].length for index in range(claim.start, claim.stop))
-        message = Message(0, 0, num_steps - claim.first_step, claim.stop - claim.start)
+        episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
+        num_steps = sum(episode.length for episode in episodes) - claim.first_step
+        message = Message(0, 0, num_steps, len(episodes), endings=endings_of(episodes))
         start, stop = (claim.start, claim.first_step), (claim.stop, 0)
         return Parcel(claim.claim_id, (message,), start, stop, complete=True)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve import Reason
+from rollserve_server.activity import current_activity
 from rollserve_server.envs import VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.sampling.encode.encoder import Encoding
@@ -17,7 +18,7 @@ from rollserve_server.sampling.encode.messages import EncodedMessage, write_mess
 from rollserve_server.sampling.fragments.rows import RowFragmentCollector
 from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
 from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder, FragmentReport
-from rollserve_server.sampling.protocol.orders import Message
+from rollserve_server.sampling.protocol.orders import ENDING, Message
 from rollserve_server.sampling.record.spilling import SpillError
 from rollserve_server.sampling.work.room import buffer_bytes, spill_bytes
 
@@ -115,6 +116,7 @@ class FragmentWork:
         except SpillError as error:
             failure = self._not_spilled(assignment, error)
         env_failures, _ = rows.attempts.take()
+        environment_seconds, policy_seconds = current_activity().split(sampled - began)
         report = FragmentReport(
             messages=messages,
             rows=self._take_progress() if failure is None else None,
@@ -127,6 +129,8 @@ class FragmentWork:
             failure=failure,
             env_failures=env_failures,
             is_stranded=rows.is_stranded,
+            environment_seconds=environment_seconds,
+            policy_seconds=policy_seconds,
         )
         return report, buffer
 
@@ -208,9 +212,10 @@ class FragmentWork:
 
     def _discard(self) -> tuple[Message, ...]:
         """Throw away the waiting fragments; return a message without bytes that counts them, if there are any."""
-        num_steps, num_episodes = self.collector.outbox.discard()
+        num_steps, endings = self.collector.outbox.discard()
         self._num_steps_to_write -= num_steps
-        return (Message(0, 0, num_steps, num_episodes),) if num_steps else ()
+        num_episodes = len(endings) // ENDING.itemsize
+        return (Message(0, 0, num_steps, num_episodes, endings=endings),) if num_steps else ()
 
     def _take_progress(self) -> Collection[RowProgress] | None:
         """Return where the rows stand once all steps of the call are made and written, and None in later calls.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rollserve_server.activity import current_activity
 from rollserve_server.errors import DomainError
 from rollserve_server.sampling.collect.populations import PopulationCollector
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
@@ -47,4 +48,15 @@ class PopulationWork:
         except DomainError as error:
             failure = error
         num_steps, seconds = collector.num_simulated_steps - steps_before, time.perf_counter() - began
-        return PopulationReport(tuple(outcomes), num_steps, seconds, failure, *collector.attempts.take())
+        environment_seconds, policy_seconds = current_activity().split(seconds)
+        env_failures, num_lost_steps = collector.attempts.take()
+        return PopulationReport(
+            tuple(outcomes),
+            num_steps,
+            seconds,
+            failure,
+            env_failures,
+            num_lost_steps,
+            environment_seconds,
+            policy_seconds,
+        )

@@ -1,0 +1,77 @@
+"""Streams of records of ended episodes, the present and the next ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING
+
+from rollserve import Reason
+from rollserve_server.errors import OverLimitError
+
+if TYPE_CHECKING:
+    from rollserve_server.pool import EpisodeLog, EpisodeRecords
+
+__all__ = ["RecordStreams"]
+
+_MAX_STREAMS, _MAX_CONNECTION_STREAMS = 64, 16
+_MAX_RECORDS = 1000
+"""Records in a response: about 60 kB, and 1 ms of the event loop."""
+_PAUSE_SECONDS = 0.1
+"""Least time between two responses to come, so that many short episodes share one."""
+
+
+class RecordStreams:
+    """A bounded number of streams of records. None keeps more records than one response has."""
+
+    def __init__(self) -> None:
+        self._num_streams: Counter[str] = Counter()
+
+    async def records(
+        self, log: EpisodeLog, since: int, log_id: str, *, follow: bool, peer: str
+    ) -> AsyncGenerator[EpisodeRecords, None]:
+        """Yield the records of a log, some at a time.
+
+        Args:
+            log: the log.
+            since: position of the first record.
+            log_id: name of the log that the position is of; empty for any.
+            follow: whether to go on with records to come.
+            peer: connection of the client.
+
+        Raises:
+            OverLimitError: too many streams, of the same connection or in all.
+            NotReadyError: the position is of another log.
+            InvalidValueError: the position is beyond the next record.
+            DomainError: the log has ended.
+        """
+        with self._counting(peer):
+            records = log.since(since, log_id, _MAX_RECORDS)
+            yield records
+            until = log.num_added
+            while follow or records.stop < until:
+                if records.stop == log.num_added:
+                    await log.wait_beyond(records.stop)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                records = log.since(records.stop, log.log_id, _MAX_RECORDS)
+                yield records
+
+    @contextlib.contextmanager
+    def _counting(self, peer: str) -> Iterator[None]:
+        num_of_peer, num_in_all = self._num_streams[peer], self._num_streams.total()
+        if num_of_peer >= _MAX_CONNECTION_STREAMS or num_in_all >= _MAX_STREAMS:
+            raise OverLimitError.of(
+                "",
+                expected=f"at most {_MAX_CONNECTION_STREAMS} streams by connection and {_MAX_STREAMS} in all",
+                got=f"{num_of_peer} and {num_in_all} beside this one",
+                reason=Reason.TOO_MANY_CALLS,
+            )
+        self._num_streams[peer] += 1
+        try:
+            yield
+        finally:
+            self._num_streams[peer] -= 1
+            if not self._num_streams[peer]:
+                del self._num_streams[peer]
