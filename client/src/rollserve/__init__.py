@@ -18,6 +18,7 @@ from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, Task, Vectoriz
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.errors import (
+    AccessError,
     CancelledError,
     DeadlineError,
     InvalidArgumentError,
@@ -40,6 +41,7 @@ from rollserve.status import Counters, SamplerStatus, WorkerStatus
 __version__ = importlib.metadata.version("rollserve")
 
 __all__ = [
+    "AccessError",
     "Account",
     "Agent",
     "AgentVersion",

@@ -56,6 +56,8 @@ def aconnect(
     ca: str | os.PathLike[str] | None = None,
     cert: str | os.PathLike[str] | None = None,
     key: str | os.PathLike[str] | None = None,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> AsyncSampler:
     """Return a sampler for asyncio on the server at `target`.
 
@@ -78,6 +80,8 @@ def aconnect(
         ca,
         cert,
         key,
+        token,
+        token_file,
     )
     return AsyncSampler(connection)
 

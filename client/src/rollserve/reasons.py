@@ -60,6 +60,10 @@ class Reason(enum.StrEnum):
     PICKLE_NOT_ALLOWED = "PICKLE_NOT_ALLOWED"
     """PERMISSION_DENIED: The operator does not allow pickled agents (`--allow-pickle`)."""
 
+    SCOPE_MISSING = "SCOPE_MISSING"
+    """PERMISSION_DENIED: The client may not do that with that sampler: its token or certificate lacks the scope that
+    the message names."""
+
     NO_AGENT = "NO_AGENT"
     """FAILED_PRECONDITION: The sampler has no agent yet: send a whole one with UpdateAgent."""
 
@@ -171,6 +175,17 @@ class Reason(enum.StrEnum):
     CALL_TOO_LONG = "CALL_TOO_LONG"
     """UNAVAILABLE: The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its
     place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again."""
+
+    TOKEN_MISSING = "TOKEN_MISSING"
+    """UNAUTHENTICATED: The server asks who the client is, and the request has no token in its metadata (`authorization:
+    Bearer …`), or the connection no certificate that the server knows."""
+
+    TOKEN_INVALID = "TOKEN_INVALID"
+    """UNAUTHENTICATED: The server does not accept the token in the request's metadata, or the metadata has another
+    scheme than `Bearer`."""
+
+    TOKEN_EXPIRED = "TOKEN_EXPIRED"
+    """UNAUTHENTICATED: The token was valid once, and has expired: get another one."""
 
     ENV_FAILED = "ENV_FAILED"
     """INTERNAL: An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes

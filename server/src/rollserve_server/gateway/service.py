@@ -13,6 +13,7 @@ import grpc
 
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
+from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.messages.agent_versions import (
     agent_versions_to_proto,
     parameter_messages,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import PoolStatus
+    from rollserve_server.pool import AgentUpdated, EnvUpdated, PoolStatus
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
 
@@ -67,6 +68,8 @@ class SamplerService:
         rings: Rings,
         private: PrivateArguments,
         metrics: Metrics,
+        *,
+        audits: bool = False,
     ) -> None:
         """Prepare to answer RPCs.
 
@@ -77,7 +80,9 @@ class SamplerService:
             rings: memory for clients that read results from there.
             private: arguments of environments that clients do not get to see.
             metrics: counts the calls.
+            audits: whether digests of what updates change are needed.
         """
+        self._audits = audits
         self._rpcs = rpcs
         self._intake = intake
         self._reader = reader
@@ -115,7 +120,9 @@ class SamplerService:
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker, skip_if_identical = await read_aside(self._reader.agent_update, data)
+            pool, updates, expected, per_worker, skip_if_identical = await read_aside(
+                self._reader.agent_update, rpc, data
+            )
             if skip_if_identical:
                 same = await pool.current_if_same(updates, expected, per_worker=per_worker)
                 if same is not None:
@@ -123,32 +130,37 @@ class SamplerService:
                         policy_version=same.version, environment_version=same.env_version, unchanged=True
                     )
             updated = await pool.update_agent(updates, expected, per_worker=per_worker)
+            if self._audits:
+                rpc.changes["agent"] = await asyncio.to_thread(_agent_change, updated)
         _log.debug("agent updated", extra={"policy_version": updated.version})
         return pb.UpdateAgentResponse(policy_version=updated.version, environment_version=updated.env_version)
 
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker = await read_aside(self._reader.env_update, data)
+            pool, updates, expected, per_worker = await read_aside(self._reader.env_update, rpc, data)
             updated = await pool.update_env(updates, expected, per_worker=per_worker)
+            if self._audits:
+                rpc.changes["environment"] = await asyncio.to_thread(_env_change, updated)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""
-        pool, num_workers = self._reader.resize(await self._intake.small_request(rpc))
+        pool, num_workers = self._reader.resize(rpc, await self._intake.small_request(rpc))
         previous = await pool.resize(num_workers)
+        rpc.changes["workers"] = _change(previous, num_workers)
         return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
 
     async def list_agent_versions(self, rpc: OpenRpc) -> agent_versions_pb2.ListAgentVersionsResponse:
         """Answer `ListAgentVersions`."""
-        pool = self._reader.agent_versions(await self._intake.small_request(rpc))
+        pool = self._reader.agent_versions(rpc, await self._intake.small_request(rpc))
         return agent_versions_to_proto(await pool.agents.listed())
 
     async def get_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetSampler`, as a stream of one message: only of streams gRPC says when the client has read it."""
-        name, pool = self._reader.sampler(await self._intake.small_request(rpc))
+        name, pool = self._reader.sampler(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
@@ -156,7 +168,7 @@ class SamplerService:
 
     async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgentParameters`."""
-        request = self._reader.agent_parameters(await self._intake.small_request(rpc))
+        request = self._reader.agent_parameters(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
             version, parameters = request.pool.agents.parameters(request.policy_version, request.worker_index)
@@ -167,7 +179,7 @@ class SamplerService:
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.evaluation, data)
+            pool, request = await read_aside(self._reader.evaluation, rpc, data)
             async with contextlib.aclosing(pool.evaluate(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
@@ -181,7 +193,7 @@ class SamplerService:
     async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `EvaluatePopulation`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.population_evaluation, data)
+            pool, request = await read_aside(self._reader.population_evaluation, rpc, data)
             async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Evaluation):
@@ -194,7 +206,7 @@ class SamplerService:
     ) -> AsyncGenerator[bytes, None]:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         data = await self._intake.small_request(rpc)
-        pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(kind, data)
+        pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(rpc, kind, data)
         with self._rings.lend(requested=accepts_shared_memory) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:
                 async for item in items:
@@ -208,9 +220,30 @@ class SamplerService:
                         yield sample_response(item, ring)
 
     def _serialized_status(self, sampler: str, status: PoolStatus, rpc: OpenRpc) -> bytes:
-        # Other machines have no use for them.
-        message = status_to_proto(sampler, status, self._private, with_processes=rpc.is_on_this_machine)
+        shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
+        message = status_to_proto(sampler, status, self._private, **shown)
         return message.SerializeToString()
+
+
+def _agent_change(updated: AgentUpdated) -> dict[str, object]:
+    """Return what an update of the agent changed, for the audit log."""
+    before, after = updated.replaced, updated.agents
+    return _change(
+        None if before is None else {"version": updated.version - 1, "digest": digest_of(before)},
+        {"version": updated.version, "digest": digest_of(after)},
+    )
+
+
+def _env_change(updated: EnvUpdated) -> dict[str, object]:
+    """Return what an update of the environment changed, for the audit log."""
+    return _change(
+        {"version": updated.version - 1, "digest": digest_of(updated.replaced_specs)},
+        {"version": updated.version, "digest": digest_of(updated.specs)},
+    )
+
+
+def _change(before: object, after: object) -> dict[str, object]:
+    return {"before": before, "after": after}
 
 
 def _log_sampled(account: Account) -> None:

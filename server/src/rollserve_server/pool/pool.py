@@ -233,12 +233,12 @@ class Pool:
             parts.sequences.drop_kept()
             parts.row_sequences.free_rows()
         try:
-            version, env = await parts.env_updates.update(updates, expected, per_worker=per_worker)
-            parts.row_sequences.end_own(version)
+            updated = await parts.env_updates.update(updates, expected, per_worker=per_worker)
+            parts.row_sequences.end_own(updated.version)
             prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
             parts.eviction.run()
-        return EnvUpdated(version, parts.versions.env_specs(env), env.description)
+        return updated
 
     async def resize(self, num_workers: int) -> int:
         """Change the number of workers: add some behind the last one, or remove the workers with the highest indices.

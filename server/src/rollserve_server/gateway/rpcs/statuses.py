@@ -27,6 +27,7 @@ from rollserve_server.errors import (
     SamplerLostError,
     StoppingError,
     TooFewWorkersError,
+    UnauthenticatedError,
     WorkerLostError,
     shorten,
     without_folders,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from rollserve_server.gateway.rpcs.open_rpc import Context
+    from rollserve_server.identity import Principal
 
 __all__ = ["FailedRpc", "abort", "code_of", "reason_of"]
 
@@ -45,6 +47,7 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     InvalidValueError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
     OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     WorkerLostError: grpc.StatusCode.UNAVAILABLE,
@@ -67,7 +70,13 @@ class FailedRpc(Protocol):
 
     name: str
     request_id: str
-    peer: str
+    connection: str
+    principal: Principal | None
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the client may learn folders of the server."""
+        ...
 
 
 def code_of(error: Exception) -> grpc.StatusCode:
@@ -86,10 +95,12 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc) -> NoReturn:
 
     An error that is no `DomainError` is a fault of the server: the log has the details, the client gets none of them.
     """
-    request = {"rpc": rpc.name, "peer": rpc.peer, "request_id": rpc.request_id}
+    request = {"rpc": rpc.name, "peer": rpc.connection, "request_id": rpc.request_id}
+    if rpc.principal is not None and rpc.principal.is_known:
+        request["principal"] = rpc.principal.name
     details: list[Message] = [error_details_pb2.RequestInfo(request_id=rpc.request_id)]
     if isinstance(error, DomainError):
-        field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(_public_text(error), _MAX_TEXT_BYTES)
+        field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(_text_for(rpc, error), _MAX_TEXT_BYTES)
         if field:
             violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
             details.append(error_details_pb2.BadRequest(field_violations=[violation]))
@@ -103,10 +114,13 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc) -> NoReturn:
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 
 
-def _public_text(error: DomainError) -> str:
-    """Return the text for the client, without folders of the server. A path that is not allowed is the client's own."""
+def _text_for(rpc: FailedRpc, error: DomainError) -> str:
+    """Return the text for a client, for most without folders of the server.
+
+    A path that is not allowed is the client's own.
+    """
     text = shorten(error.text)
-    return text if error.reason == Reason.PATH_NOT_ALLOWED else without_folders(text)
+    return text if error.reason == Reason.PATH_NOT_ALLOWED or rpc.sees_all else without_folders(text)
 
 
 async def _end(

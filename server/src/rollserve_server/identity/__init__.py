@@ -1,0 +1,8 @@
+"""Who a client is, and what it may do: principals, their grants, and the files and keys that tell them."""
+
+from rollserve_server.identity.authentication import Authentication
+from rollserve_server.identity.principal import ANONYMOUS, Principal
+from rollserve_server.identity.scopes import Grant, Scope
+from rollserve_server.identity.token_file import Token, TokenFile
+
+__all__ = ["ANONYMOUS", "Authentication", "Grant", "Principal", "Scope", "Token", "TokenFile"]
