@@ -39,9 +39,9 @@ def test_each_rpc_has_a_line_at_its_end(tmp_path: Path) -> None:
             next(stream)
             stream.close()
             assert soon(lambda: lines(path)[-1]["status"] == "CANCELLED")
-        with rollserve.connect(server.address, token=bob) as sampler:
-            with raises(rollserve.AccessError, reason=Reason.SCOPE_MISSING) as caught:
-                sampler.resize(1)
+        expected = raises(rollserve.AccessError, reason=Reason.SCOPE_MISSING)
+        with rollserve.connect(server.address, token=bob) as sampler, expected as caught:
+            sampler.resize(1)
         with grpc.insecure_channel(server.address) as channel:
             health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
         found = lines(path)

@@ -63,18 +63,22 @@ def test_name_in_the_certificate_is_the_principal(mutual: LocalServer, certifica
 
 
 def test_unknown_certificate_needs_a_token(mutual: LocalServer, certificates: Certificates, tokens: Tokens) -> None:
-    with rollserve.connect(mutual.address, **files(certificates, "stranger")) as sampler:
-        with raises(rollserve.AccessError, reason=Reason.TOKEN_MISSING, quotes="certificate"):
-            sampler.status()
+    with (
+        rollserve.connect(mutual.address, **files(certificates, "stranger")) as sampler,
+        raises(rollserve.AccessError, reason=Reason.TOKEN_MISSING, quotes="certificate"),
+    ):
+        sampler.status()
     text = tokens.create("guest", "status")
     with rollserve.connect(mutual.address, token=text, **files(certificates, "stranger")) as sampler:
         sampler.status()
 
 
 def test_invalid_token_is_refused_beside_a_certificate(mutual: LocalServer, certificates: Certificates) -> None:
-    with rollserve.connect(mutual.address, token="rst_x", **files(certificates, "client")) as sampler:
-        with raises(rollserve.AccessError, reason=Reason.TOKEN_INVALID):
-            sampler.status()
+    with (
+        rollserve.connect(mutual.address, token="rst_x", **files(certificates, "client")) as sampler,
+        raises(rollserve.AccessError, reason=Reason.TOKEN_INVALID),
+    ):
+        sampler.status()
 
 
 def test_changed_names_count_at_once(mutual: LocalServer, certificates: Certificates, folder: Path) -> None:
@@ -93,7 +97,7 @@ def test_changed_names_count_at_once(mutual: LocalServer, certificates: Certific
 
 
 def test_administrator_sees_what_is_hidden_from_others(mutual: LocalServer, certificates: Certificates) -> None:
-    """Also from those on this machine."""
+    """A loopback address shows nothing more on a server with principals."""
     with rollserve.connect(mutual.address, **files(certificates, "client")) as sampler:
         status = sampler.status()
         assert status.hidden_arguments == ("kwargs.max_episode_steps",)
@@ -111,9 +115,8 @@ def test_administrator_sees_what_is_hidden_from_others(mutual: LocalServer, cert
 def test_audit_log_names_principals(mutual: LocalServer, certificates: Certificates, folder: Path) -> None:
     with rollserve.connect(mutual.address, **files(certificates, "operator.lab")) as sampler:
         sampler.resize(1)
-    with rollserve.connect(mutual.address, **files(certificates, "stranger")) as sampler:
-        with raises(rollserve.AccessError):
-            sampler.status()
+    with rollserve.connect(mutual.address, **files(certificates, "stranger")) as sampler, raises(rollserve.AccessError):
+        sampler.status()
     *_, allowed, refused = map(json.loads, (folder / "audit").read_text().splitlines())
     assert (allowed["principal"], allowed["rpc"], allowed["decision"]) == ("operator.lab", "ResizePool", "allowed")
     assert (refused["principal"], refused["decision"], refused["reason"]) == (None, "refused", "TOKEN_MISSING")

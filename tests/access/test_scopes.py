@@ -1,4 +1,4 @@
-"""What each scope permits: the table of docs/access.md, RPC by RPC and scope by scope."""
+"""Scopes: the table of docs/access.md, RPC by RPC and scope by scope."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_server_refuses_settings_that_cannot_work(tokens: Tokens, tmp_path: Path
 
 
 def test_principal_takes_turns_whatever_its_connections(tokens: Tokens, tmp_path: Path) -> None:
-    """By connection, nobody would have less than another until a turn is over, which is never."""
+    """Turns never end here, so that taking them by connection would leave the second client waiting."""
     greedy, other = tokens.create("greedy", "*"), tokens.create("other", "*")
     request = pb.ObtainSamplesRequest(step_count=2**40, options=pb.SamplingOptions(blackhole=True))
     metadata = [("authorization", f"Bearer {greedy}")]

@@ -34,7 +34,8 @@ def find_server(target: str) -> Server:
     """Return the server at an address, or of a context.
 
     A target with a colon is an address, whose files environment variables name: ROLLSERVE_CA, ROLLSERVE_CERT,
-    ROLLSERVE_KEY and ROLLSERVE_TOKEN_FILE; ROLLSERVE_TOKEN is a token. Any other target is the name of a context, whose files its table names; variables do not count there.
+    ROLLSERVE_KEY and ROLLSERVE_TOKEN_FILE; ROLLSERVE_TOKEN is a token. Any other target is the name of a context, whose
+    files its table names; variables do not count there.
 
     Raises:
         TypeError: a target that is not a text.

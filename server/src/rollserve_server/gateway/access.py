@@ -38,7 +38,7 @@ SCOPES: Mapping[str, Scope] = {
 
 
 class Client(Protocol):
-    """What gRPC knows of the client of an RPC before its request; `grpc.aio.ServicerContext` has it."""
+    """The client of an RPC before its request, as `grpc.aio.ServicerContext` has it."""
 
     def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]] | None:
         """Return the metadata of the request."""

@@ -1,4 +1,4 @@
-"""Who a client is, and what it may do: principals, their grants, and the files and keys that tell them."""
+"""Principals and their grants: clients prove who they are by tokens or certificates."""
 
 from rollserve_server.identity.authentication import Authentication
 from rollserve_server.identity.principal import ANONYMOUS, Principal

@@ -1,4 +1,4 @@
-"""Principals: whom the server takes a client for."""
+"""Principals: persons, teams or programs that clients act for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[!-~]{1,128}")
 
 @dataclass(frozen=True)
 class Principal:
-    """Whom the server takes a client for.
+    """A person, team or program that a client acts for.
 
     Attributes:
         name: the same for all clients of one person, team or program.

@@ -17,12 +17,12 @@ _ALL = "*"
 
 
 class Scope(enum.StrEnum):
-    """What a client may do with a sampler."""
+    """A right of clients on a sampler."""
 
     STATUS = "status"
     """Read the state of the sampler, and describe the service."""
     SAMPLE = "sample"
-    """Sample and evaluate with what is there."""
+    """Sample and evaluate with the present agent and environment."""
     AGENT_READ = "agent:read"
     """Read the parameters of agents."""
     AGENT_WRITE = "agent:write"

@@ -94,7 +94,7 @@ class Token(BaseModel):
 
     @property
     def principal(self) -> Principal:
-        """Whom it proves."""
+        """The principal that it proves."""
         return Principal(self.name, parse_grants(self.scopes))
 
 

@@ -18,7 +18,6 @@ from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
-from rollserve_server.pool.interface.updates import AgentUpdated, EnvUpdated
 from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.resizing import resize
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
-    from rollserve_server.pool.interface.updates import AgentUpdate, EnvUpdate
+    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["Pool"]

@@ -42,7 +42,7 @@ class OpenRpc:
         charged_to: whom the RPC is charged to; clients may share them: an address, and a principal if it is known.
         principal: who the client is; None before that is known.
         sampler: name of the sampler that it concerns.
-        changes: what the audit log tells of its effects.
+        changes: its effects, for the audit log.
         unsent_since: since when a request is due that has not arrived (`time.monotonic`), or None.
         stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
         num_unread_bytes: size of the message that the client has not read yet.
@@ -79,7 +79,7 @@ class OpenRpc:
 
     @property
     def peer(self) -> str:
-        """Whose calls take turns with the calls of others: the client's principal, or its connection."""
+        """The client, for turns and shares: its principal, or its connection if that is not known."""
         return self.charged_to[-1] if self._is_known else self.connection
 
     @property
