@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from faults.chaos.service import python_path
-from faults.fuzzing.campaign import SERVER_OPTIONS, answer, fuzz
+from faults.fuzzing.campaign import SERVER_OPTIONS, Guard, answer, fuzz
 from faults.fuzzing.inputs import METHODS, Input, input_of
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -22,13 +22,16 @@ _NUM_INPUTS = 500
 
 def test_fuzzed_requests_get_answers_of_the_contract(tmp_path: Path) -> None:
     """`make fuzz` sends a hundred thousand."""
-    log = tmp_path / "log"
-    with local_server(*SERVER_OPTIONS, "--backend", "in-process", log=log, environment=python_path()) as server:
-        verdict = fuzz(server.address, server.process.pid, range(_NUM_INPUTS), seed=0)
+    log, guard = tmp_path / "log", Guard(tmp_path)
+    options = (*SERVER_OPTIONS, *guard.options, "--backend", "in-process")
+    with local_server(*options, log=log, environment=python_path()) as server:
+        verdict = fuzz(server.address, server.process.pid, range(_NUM_INPUTS), seed=0, guard=guard)
         assert server.process.poll() is None
     assert not verdict.problems
     assert not verdict.wrong
     assert "Traceback" not in log.read_text()
+    assert guard.credentials.valid not in log.read_text()
+    assert {"UNAUTHENTICATED TOKEN_INVALID", "PERMISSION_DENIED SCOPE_MISSING"} <= verdict.outcomes.keys()
     assert verdict.num_inputs == _NUM_INPUTS
     assert len(verdict.outcomes) > 10  # requests get beyond the first check
 
@@ -54,6 +57,20 @@ def test_fuzzing_finds_answers_outside_the_contract(fault: Callable[[grpc.Servic
         _, is_wrong = answer(channel, Input(method, b""))
     server.stop(None).wait()
     assert is_wrong
+
+
+def test_fuzzing_finds_requests_that_are_let_in(tmp_path: Path) -> None:
+    """The server asks for no tokens."""
+    guard, method = Guard(tmp_path), next(method for method in METHODS if method.name == "GetSampler")
+    options = (*SERVER_OPTIONS, "--backend", "in-process")
+    with (
+        local_server(*options, log=tmp_path / "log", environment=python_path()) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        for number in range(40):
+            credential = guard.credentials.of(0, number)
+            _, is_wrong = answer(channel, Input(method, b""), credential)
+            assert is_wrong == bool(credential.refusal)
 
 
 def test_fuzzing_inputs_cover_all_methods_and_are_reproducible() -> None:

@@ -10,9 +10,11 @@ from support import raises
 
 from rollserve import Reason
 from rollserve_server.errors import ClientStalledError, OverLimitError
+from rollserve_server.gateway.access import Access
 from rollserve_server.gateway.peers import charged_host, charged_peer
 from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 from rollserve_server.gateway.rpcs.places import Places
+from rollserve_server.identity import Authentication, Grant, Principal, Scope
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,27 @@ class _Context:
     def peer(self) -> str:
         return f"ipv4:{self._connection}"
 
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+
+class _Knowing(Authentication):
+    """Authentication that takes every client for one principal."""
+
+    def __init__(self, name: str) -> None:
+        self.is_required = True
+        self._principal = Principal(name, frozenset(map(Grant, Scope)))
+
+    def principal_of(self, *_: object) -> Principal:
+        return self._principal
+
+
+def _access(name: str) -> Access:
+    return Access(_Knowing(name))
+
 
 class Rpcs:
     """RPCs that hold places until they are ended."""
@@ -56,9 +79,11 @@ class Rpcs:
         self._places = Places(max_rpcs, max_peer_rpcs, patience_seconds)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self, connection: str, name: str, *, has_request: bool = False) -> None:
+    async def open(self, connection: str, name: str, *, has_request: bool = False, principal: str = "") -> None:
         """Open an RPC; when it ends, `ends` has its name and the reason."""
         rpc = OpenRpc("UpdateAgent", _Context(connection), 60)
+        if principal:
+            rpc.admit(_access(principal))
         if has_request:
             rpc.unsent_since = None
 
@@ -113,6 +138,16 @@ async def test_peer_takes_no_places_over_its_limit() -> None:
         for number in range(3):
             await rpcs.open(f"10.0.0.1:{number}", f"{number}", has_request=True)
         await rpcs.open("10.0.0.2:1", "stranger", has_request=True)
+        assert rpcs.ends == [("2", Reason.TOO_MANY_CALLS)]
+
+
+async def test_principal_takes_no_places_over_the_limit_of_a_peer() -> None:
+    rpcs = Rpcs(max_rpcs=4, max_peer_rpcs=2)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(rpcs.close)
+        for number in range(3):
+            await rpcs.open(f"10.0.0.{number}:1", f"{number}", has_request=True, principal="alice")
+        await rpcs.open("10.0.0.1:1", "stranger", has_request=True, principal="bob")
         assert rpcs.ends == [("2", Reason.TOO_MANY_CALLS)]
 
 

@@ -72,6 +72,7 @@ def imports_within(package: str) -> Iterator[tuple[str, str, str]]:
 
 def test_client_has_the_public_names() -> None:
     assert sorted(rollserve.__all__) == [
+        "AccessError",
         "Account",
         "Agent",
         "AgentVersion",

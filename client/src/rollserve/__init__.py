@@ -19,6 +19,7 @@ from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
 from rollserve.errors import (
+    AccessError,
     CancelledError,
     DeadlineError,
     InvalidArgumentError,
@@ -42,6 +43,7 @@ from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
 __version__ = importlib.metadata.version("rollserve")
 
 __all__ = [
+    "AccessError",
     "Account",
     "Agent",
     "AgentVersion",

@@ -59,6 +59,8 @@ def aconnect(
     ca: str | os.PathLike[str] | None = None,
     cert: str | os.PathLike[str] | None = None,
     key: str | os.PathLike[str] | None = None,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> AsyncSampler:
     """Return a sampler for asyncio on the server at `target`.
 
@@ -81,6 +83,8 @@ def aconnect(
         ca,
         cert,
         key,
+        token,
+        token_file,
     )
     return AsyncSampler(connection)
 

@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ca=options.ca,
             cert=options.cert,
             key=options.key,
+            token_file=options.token_file,
         )
     except InvalidArgumentError as error:
         print(f"rollserve: {error.message}", file=sys.stderr)
@@ -118,6 +119,12 @@ def _parser() -> argparse.ArgumentParser:
     for name, contents in _TLS_FILES.items():
         help_text = f"PEM file with {contents} (default: ROLLSERVE_{name.upper()})"
         common.add_argument(f"--{name}", type=Path, metavar="FILE", help=help_text)
+    common.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with a token, for servers that ask for one (default: ROLLSERVE_TOKEN_FILE, or ROLLSERVE_TOKEN)",
+    )
     for add in (_add_status, _add_top, _add_sample, _add_evaluate, _add_resize):
         add(commands, common)
     return parser

@@ -2,6 +2,7 @@
 
 RollserveError
 ├── InvalidArgumentError   change the request: a field, a name or a permission is wrong
+│   └── AccessError        get a token, or have its scopes extended: the server does not let this client do that
 ├── PreconditionError      bring the sampler into the right state, then call again
 ├── LimitError             ask for less, or have a limit raised
 ├── UnavailableError       call again later: the server is out of reach, starting or stopping
@@ -18,6 +19,7 @@ import grpc
 from rollserve.reasons import Reason
 
 __all__ = [
+    "AccessError",
     "CancelledError",
     "DeadlineError",
     "InvalidArgumentError",
@@ -77,6 +79,10 @@ class InvalidArgumentError(RollserveError):
         """Return the error for an argument; its message is the field followed by `mismatch(expected, got, hint)`."""
         message = f"{field}: {mismatch(expected, got, hint)}"
         return cls(message, code=grpc.StatusCode.INVALID_ARGUMENT, reason=Reason.INVALID_VALUE, field=field)
+
+
+class AccessError(InvalidArgumentError):
+    """Error of a client that does not prove who it is, or lacks the scope that the message names."""
 
 
 class PreconditionError(RollserveError):

@@ -67,6 +67,10 @@ class Reason(enum.StrEnum):
     """PERMISSION_DENIED: The operator allows environments of profiles only (`--no-allow-free-env`); GetSampler has the
     profiles."""
 
+    SCOPE_MISSING = "SCOPE_MISSING"
+    """PERMISSION_DENIED: The client may not do that with that sampler: its token or certificate lacks the scope that
+    the message names."""
+
     NO_AGENT = "NO_AGENT"
     """FAILED_PRECONDITION: The sampler has no agent yet: send a whole one with UpdateAgent."""
 
@@ -178,6 +182,17 @@ class Reason(enum.StrEnum):
     CALL_TOO_LONG = "CALL_TOO_LONG"
     """UNAVAILABLE: The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its
     place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again."""
+
+    TOKEN_MISSING = "TOKEN_MISSING"
+    """UNAUTHENTICATED: The server asks who the client is, and the request has no token in its metadata (`authorization:
+    Bearer …`), or the connection no certificate that the server knows."""
+
+    TOKEN_INVALID = "TOKEN_INVALID"
+    """UNAUTHENTICATED: The server does not accept the token in the request's metadata, or the metadata has another
+    scheme than `Bearer`."""
+
+    TOKEN_EXPIRED = "TOKEN_EXPIRED"
+    """UNAUTHENTICATED: The token was valid once, and has expired: get another one."""
 
     ENV_FAILED = "ENV_FAILED"
     """INTERNAL: An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes

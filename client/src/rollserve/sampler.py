@@ -55,6 +55,8 @@ def connect(
     ca: str | os.PathLike[str] | None = None,
     cert: str | os.PathLike[str] | None = None,
     key: str | os.PathLike[str] | None = None,
+    token: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> Sampler:
     """Return a sampler on the server at `target`. The first call opens the connection.
 
@@ -65,7 +67,7 @@ def connect(
     Args:
         target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path"; or the
             name of a context, a table of the file `~/.config/rollserve/contexts.toml` with the keys `address`, `ca`,
-            `cert` and `key`.
+            `cert`, `key` and `token_file`.
         sampler: name of the sampler; empty for the default one.
         timeout: seconds that an update may take, and that a sampling call may go without any progress. A long call does
             not reach the timeout as long as it makes steps. A call that begins while the server is away waits for it as
@@ -87,6 +89,9 @@ def connect(
             connection is not encrypted.
         cert: PEM file with a certificate of the client, for servers that ask for one; by default ROLLSERVE_CERT.
         key: PEM file with its private key; by default ROLLSERVE_KEY.
+        token: bearer token, for servers that ask who their clients are; by default ROLLSERVE_TOKEN. Connections that
+            leave this machine have to be encrypted.
+        token_file: file with the token instead, which is read for each call; by default ROLLSERVE_TOKEN_FILE.
 
     Raises:
         TypeError: an argument of the wrong type.
@@ -105,6 +110,8 @@ def connect(
         ca,
         cert,
         key,
+        token,
+        token_file,
     )
     return Sampler(connection)
 

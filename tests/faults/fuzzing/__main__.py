@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from faults.chaos.service import python_path
-from faults.fuzzing.campaign import SERVER_OPTIONS, fuzz, save
+from faults.fuzzing.campaign import SERVER_OPTIONS, Guard, fuzz, save
 from rich.console import Console
 from rich.table import Table
 
@@ -27,15 +27,17 @@ def main() -> int:
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollserve-fuzz-") as folder:
-        log = Path(folder, "log")
-        options = (*SERVER_OPTIONS, "--backend", given.backend)
+        log, guard = Path(folder, "log"), Guard(Path(folder))
+        options = (*SERVER_OPTIONS, *guard.options, "--backend", given.backend)
         began = time.monotonic()
         with local_server(*options, log=log, environment=python_path()) as server:
             numbers = range(given.first, given.first + given.count)
-            verdict = fuzz(server.address, server.process.pid, numbers, given.seed)
+            verdict = fuzz(server.address, server.process.pid, numbers, given.seed, guard)
             if server.process.poll() is not None:
                 verdict.problems.append(f"the server ended with status {server.process.returncode}")
         text = log.read_text(errors="replace")
+        if guard.credentials.valid in text:
+            verdict.problems.append("the log of the server has a token")
     checks = len(verdict.growth_bytes)
     quarters = sorted({max(checks * part // 4 - 1, 0) for part in range(1, 5)} if checks else ())
     console = Console()

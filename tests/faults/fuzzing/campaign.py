@@ -12,14 +12,18 @@ from pathlib import Path
 
 import grpc
 import psutil
+from certificates import Certificates
 from faults.chaos.catalogue import ENVS, agent
 from faults.chaos.digests import segments_of
+from faults.fuzzing.credentials import Credential, Credentials
 from faults.fuzzing.inputs import Input, input_of
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2
+from principals import Tokens
 
 import rollserve
 
-__all__ = ["MAX_GROWTH_BYTES", "SERVER_OPTIONS", "Verdict", "answer", "fuzz", "save"]
+__all__ = ["MAX_GROWTH_BYTES", "SERVER_OPTIONS", "Guard", "Verdict", "answer", "fuzz", "save"]
 
 SERVER_OPTIONS = (
     *("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2", "--seed", "1"),
@@ -34,8 +38,25 @@ _NUM_BETWEEN_CHECKS = 200
 _DEADLINE_SECONDS = 0.4  # of each input: one that is valid by chance may request any number of steps
 _MAX_MESSAGES = 20
 _VALID_SECONDS = 60.0  # timeout of valid calls
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _OWN_STATUSES = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 """Statuses that the fuzzing client causes itself."""
+
+
+class Guard:
+    """A server's certificates and tokens.
+
+    Attributes:
+        options: options of the server.
+        credentials: metadata of requests.
+        ca: file with the authority.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        certificates, tokens = Certificates(folder / "certificates"), Tokens(folder / "tokens.json")
+        self.options = (*certificates.server, *tokens.options)
+        self.credentials = Credentials(tokens)
+        self.ca = certificates.path("ca")
 
 
 @dataclass
@@ -59,7 +80,7 @@ class Verdict:
     growth_bytes: list[int] = field(default_factory=list)
 
 
-def fuzz(address: str, pid: int, numbers: Iterable[int], seed: int) -> Verdict:
+def fuzz(address: str, pid: int, numbers: Iterable[int], seed: int, guard: Guard) -> Verdict:
     """Send inputs, and make a valid call after each 200 of them.
 
     Args:
@@ -67,18 +88,19 @@ def fuzz(address: str, pid: int, numbers: Iterable[int], seed: int) -> Verdict:
         pid: process id of the server.
         numbers: numbers of the inputs.
         seed: seed of the inputs.
+        guard: certificates and tokens of the server.
     """
-    verdict = Verdict()
+    verdict, credentials = Verdict(), guard.credentials
     with (
-        rollserve.connect(address, timeout=_VALID_SECONDS) as sampler,
+        rollserve.connect(address, timeout=_VALID_SECONDS, ca=guard.ca, token=credentials.valid) as sampler,
         concurrent.futures.ThreadPoolExecutor(_NUM_AT_ONCE) as executor,
-        grpc.insecure_channel(address) as channel,
+        grpc.secure_channel(address, grpc.ssl_channel_credentials(guard.ca.read_bytes())) as channel,
     ):
         expected = _valid_call(sampler)
         before = psutil.Process(pid).memory_info().rss
         for some in _in_parts(numbers, _NUM_BETWEEN_CHECKS):
             inputs = {number: input_of(seed, number) for number in some}
-            answers = executor.map(lambda each: answer(channel, each), inputs.values())
+            answers = executor.map(lambda item: answer(channel, item[1], credentials.of(seed, item[0])), inputs.items())
             for number, (outcome, is_wrong) in zip(inputs, answers, strict=True):
                 verdict.outcomes[outcome] += 1
                 if is_wrong:
@@ -117,20 +139,26 @@ def _valid_call(sampler: rollserve.Sampler) -> list[str]:
     return [segment.digest for segment in segments_of(sampler.obtain_samples(100, seed=1))]
 
 
-def answer(channel: grpc.Channel, chosen: Input) -> tuple[str, bool]:
+def answer(
+    channel: grpc.Channel,
+    chosen: Input,
+    credential: Credential = Credential((), ""),  # noqa: B008  # frozen
+) -> tuple[str, bool]:
     """Send an input; returns the answer, and whether it breaks the contract."""
+    refusal = "" if chosen.method.containing_service.full_name == _HEALTH.full_name else credential.refusal
     method = channel.unary_stream if chosen.method.server_streaming else channel.unary_unary
     call = method(chosen.path)  # no serializer: the input is bytes
     try:
-        response = call(chosen.data, timeout=_DEADLINE_SECONDS)
+        response = call(chosen.data, timeout=_DEADLINE_SECONDS, metadata=credential.metadata)
         if chosen.method.server_streaming:
             for _ in itertools.islice(response, _MAX_MESSAGES):
                 pass
             response.cancel()
     except grpc.RpcError as error:
         reason = dict(error.trailing_metadata() or ()).get("rollserve-reason", "")
-        return f"{error.code().name} {reason}".rstrip(), bool(_complaint(error, reason))
-    return "ok", False
+        is_let_in = error.code().name != refusal and error.code() not in _OWN_STATUSES and bool(refusal)
+        return f"{error.code().name} {reason}".rstrip(), is_let_in or bool(_complaint(error, reason))
+    return f"ok{' without a right to it' if refusal else ''}", bool(refusal)
 
 
 def _complaint(error: grpc.RpcError, reason: str) -> str:

@@ -13,6 +13,7 @@ from rollserve._calls.channel import channel_options
 from rollserve._calls.contexts import find_server
 from rollserve._calls.requests import Reception
 from rollserve._calls.tls import TlsFiles, tls_of
+from rollserve._calls.token import TokenSource, check_encrypted
 from rollserve._checks import check_connection, check_flag
 from rollserve.memory import reuse_message_memory
 
@@ -35,6 +36,7 @@ class Connection:
         reception: forms in which results are received.
         shared: whether calls sample with whatever other clients have set.
         tls: what the connection is encrypted with; None for no encryption.
+        token: what the client proves with who it is; None for nothing.
     """
 
     target: str
@@ -43,6 +45,7 @@ class Connection:
     reception: Reception
     shared: bool
     tls: TlsFiles | grpc.ChannelCredentials | None
+    token: TokenSource | None = None
 
     @classmethod
     def of(
@@ -58,6 +61,8 @@ class Connection:
         ca: str | os.PathLike[str] | None,
         cert: str | os.PathLike[str] | None,
         key: str | os.PathLike[str] | None,
+        token: str | None,
+        token_file: str | os.PathLike[str] | None,
     ) -> Self:
         """Check the arguments of `rollserve.connect`, and return the connection; raises as `connect`."""
         server = find_server(target)
@@ -65,7 +70,10 @@ class Connection:
         check_flag("shared", shared)
         reception = Reception.of(max_message_bytes, compression, shared_memory)
         tls = tls_of(credentials, {"ca": ca, "cert": cert, "key": key}, server.files)
-        return cls(server.address, sampler, timeout, reception, shared, tls)
+        source = TokenSource.of(token, token_file, server.token)
+        if source is not None and tls is None:
+            check_encrypted(server.address)
+        return cls(server.address, sampler, timeout, reception, shared, tls, source)
 
     def __getstate__(self) -> dict[str, object]:
         if isinstance(self.tls, grpc.ChannelCredentials):
@@ -75,10 +83,15 @@ class Connection:
     def __str__(self) -> str:
         return f"{self.target!r}, sampler {self.sampler!r}" if self.sampler else repr(self.target)
 
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of a call; raise InvalidArgumentError if the token cannot be read."""
+        token = () if self.token is None else (("authorization", f"Bearer {self.token.read()}"),)
+        return (*token, ("rollserve-sampler", self.sampler)) if self.sampler else token
+
     def channel(self) -> grpc.Channel:
         """Return a new channel. It connects with its first call."""
         reuse_message_memory()
-        options, credentials = channel_options(self.reception.max_message_bytes), self._credentials()
+        options, credentials = self._options(), self._credentials()
         if credentials is None:
             return grpc.insecure_channel(self.target, options=options)
         return grpc.secure_channel(self.target, credentials, options=options)
@@ -86,10 +99,16 @@ class Connection:
     def async_channel(self) -> grpc.aio.Channel:
         """Return a new channel for the running event loop. It connects with its first call."""
         reuse_message_memory()
-        options, credentials = channel_options(self.reception.max_message_bytes), self._credentials()
+        options, credentials = self._options(), self._credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(self.target, options=options)
         return grpc.aio.secure_channel(self.target, credentials, options=options)
+
+    def _options(self) -> list[tuple[str, int]]:
+        options = channel_options(self.reception.max_message_bytes)
+        if self.token is not None and self.tls is None:
+            options.append(("grpc.enable_http_proxy", 0))  # which would read the token, also for a loopback address
+        return options
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         return self.tls.credentials() if isinstance(self.tls, TlsFiles) else self.tls

@@ -1,4 +1,4 @@
-"""Contexts: named servers in the user's file `contexts.toml`, with their addresses and files for TLS."""
+"""Contexts: named servers in the user's file `contexts.toml`, with their addresses, files for TLS, and tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rollserve.errors import InvalidArgumentError
 
 __all__ = ["Server", "find_server"]
 
-_FILES = ("ca", "cert", "key")
+_FILES = ("ca", "cert", "key", "token_file")
+_VARIABLES = (*_FILES, "token")
 
 
 class Server(NamedTuple):
@@ -21,17 +22,20 @@ class Server(NamedTuple):
     Attributes:
         address: `host:port`, or a name with one of gRPC's schemes.
         files: paths of the files for TLS, by the arguments of `connect` that they are the defaults of.
+        token: the same for `token` and `token_file`.
     """
 
     address: str
     files: dict[str, Path]
+    token: dict[str, str | Path]
 
 
 def find_server(target: str) -> Server:
     """Return the server at an address, or of a context.
 
-    A target with a colon is an address, whose files environment variables name: ROLLSERVE_CA, ROLLSERVE_CERT and
-    ROLLSERVE_KEY. Any other target is the name of a context, whose files its table names; variables do not count there.
+    A target with a colon is an address, whose files environment variables name: ROLLSERVE_CA, ROLLSERVE_CERT,
+    ROLLSERVE_KEY and ROLLSERVE_TOKEN_FILE; ROLLSERVE_TOKEN is a token. Any other target is the name of a context, whose
+    files its table names; variables do not count there.
 
     Raises:
         TypeError: a target that is not a text.
@@ -39,8 +43,9 @@ def find_server(target: str) -> Server:
     """
     check_text("target", target)
     if ":" in target:
-        named = {name: os.environ.get(f"ROLLSERVE_{name.upper()}", "") for name in _FILES}
-        return Server(target, {name: Path(path) for name, path in named.items() if path})
+        named = {name: os.environ.get(f"ROLLSERVE_{name.upper()}", "") for name in _VARIABLES}
+        files = {name: Path(path) for name, path in named.items() if path and name in _FILES}
+        return _server_of(target, files, named["token"])
     path = _contexts_path()
     table = _read(path, target).get(target)
     if table is None:
@@ -72,14 +77,22 @@ def _server(path: Path, name: str, table: Any) -> Server:
         raise _malformed(path, name, "a table", repr(table))
     for key, value in table.items():
         if key not in ("address", *_FILES):
-            raise _malformed(path, name, "the keys address, ca, cert and key", repr(key))
+            raise _malformed(path, name, "the keys address, ca, cert, key and token_file", repr(key))
         if not (isinstance(value, str) and value):
             raise _malformed(path, name, f"a text as {key}", repr(value))
     if ":" not in table.get("address", ""):
         raise _malformed(path, name, "HOST:PORT as address", repr(table.get("address")))
     # A file may be named relative to the folder of `contexts.toml`.
     files = {key: path.parent / os.path.expanduser(table[key]) for key in _FILES if key in table}
-    return Server(table["address"], files)
+    return _server_of(table["address"], files)
+
+
+def _server_of(address: str, files: dict[str, Path], token: str = "") -> Server:
+    """Return a server by its address, all of its files, and its token, if it has one."""
+    tokens: dict[str, str | Path] = {"token": token} if token else {}
+    if "token_file" in files:
+        tokens["token_file"] = files.pop("token_file")
+    return Server(address, files, tokens)
 
 
 def _malformed(path: Path, name: str, expected: str, got: str, hint: str = "") -> InvalidArgumentError:

@@ -9,6 +9,7 @@ import grpc
 from rollserve._calls.tls_errors import hint_about_tls, tls_failure_of
 from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
 from rollserve.errors import (
+    AccessError,
     CancelledError,
     DeadlineError,
     InvalidArgumentError,
@@ -38,6 +39,8 @@ _CLASSES: dict[grpc.StatusCode, type[RollserveError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
 }
 
+_ACCESS_REASONS = (Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_EXPIRED, Reason.SCOPE_MISSING)
+
 # Methods of `Sampler`, for the RPCs that messages of the server name. (`Evaluate` is also a usual word.)
 _METHODS = {
     "UpdateAgent": "update_agent",
@@ -65,13 +68,13 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
     """
     if failure := tls_failure_of(error):
         text = f"{failure.field}: {failure.text}"
-        code, reason = grpc.StatusCode.UNAUTHENTICATED, Reason.TLS_FAILED
-        return InvalidArgumentError(text, code=code, reason=reason, field=failure.field)
-    code = error.code()
+        code = grpc.StatusCode.UNAUTHENTICATED
+        return InvalidArgumentError(text, code=code, reason=Reason.TLS_FAILED, field=failure.field)
+    code, reason = error.code(), reason_of(error)
     details = _RPC_NAME.sub(lambda match: _METHODS[match[0]], error.details() or code.name) + hint_about_tls(error)
-    kind = _CLASSES.get(code, ServerError)
+    kind = AccessError if reason in _ACCESS_REASONS else _CLASSES.get(code, ServerError)
     request_id = str(_trailing_metadata(error).get("rollserve-request-id", ""))
-    return kind(details, code=code, reason=reason_of(error), field=_field_of(error), request_id=request_id)
+    return kind(details, code=code, reason=reason, field=_field_of(error), request_id=request_id)
 
 
 def reason_of(error: grpc.RpcError) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -16,19 +18,36 @@ class RawStreamsStub(SamplerServiceStub):
     The request of UpdateAgent may be serialized, too.
     """
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, metadata: Callable[[], Sequence[tuple[str, str]]] | None = None) -> None:
+        """Take the methods of a channel.
+
+        Args:
+            channel: the channel.
+            metadata: returns the metadata of each call; None for no metadata.
+        """
         super().__init__(channel)
-        service = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
+        service, *_ = pb.DESCRIPTOR.services_by_name.values()
         for name, request in (
             ("ObtainSamples", pb.ObtainSamplesRequest),
             ("ObtainExactEpisodes", pb.ObtainExactEpisodesRequest),
             ("Evaluate", pb.EvaluateRequest),
             ("EvaluatePopulation", pb.EvaluatePopulationRequest),
         ):
-            method = channel.unary_stream(f"/{service}/{name}", request.SerializeToString, None)
+            method = channel.unary_stream(f"/{service.full_name}/{name}", request.SerializeToString, None)
             setattr(self, name, method)
         response = pb.UpdateAgentResponse.FromString
-        self.UpdateAgent = channel.unary_unary(f"/{service}/UpdateAgent", _serialize, response)
+        self.UpdateAgent = channel.unary_unary(f"/{service.full_name}/UpdateAgent", _serialize, response)
+        if metadata is not None:
+            for each in service.methods:
+                setattr(self, each.name, _with_metadata(getattr(self, each.name), metadata))
+
+
+def _with_metadata(method: Callable[..., Any], metadata: Callable[[], Sequence[tuple[str, str]]]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(request: object, **options: Any) -> Any:
+        return method(request, metadata=metadata(), **options)
+
+    return call
 
 
 def _serialize(request: bytes | pb.UpdateAgentRequest) -> bytes:

@@ -96,6 +96,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The operator allows environments of profiles only (`--no-allow-free-env`); GetSampler has the profiles.
     Status: PERMISSION_DENIED.
     """
+    ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 26
+    """The client may not do that with that sampler: its token or certificate lacks the scope that the message names.
+    Status: PERMISSION_DENIED.
+    """
     ERROR_REASON_NO_AGENT: _ErrorReason.ValueType  # 30
     """The sampler has no agent yet: send a whole one with UpdateAgent.
     Status: FAILED_PRECONDITION.
@@ -232,6 +236,19 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     by a client with fewer calls. The rest can be asked for, in a call that queues again.
     Status: UNAVAILABLE.
     """
+    ERROR_REASON_TOKEN_MISSING: _ErrorReason.ValueType  # 70
+    """The server asks who the client is, and the request has no token in its metadata (`authorization: Bearer …`), or the
+    connection no certificate that the server knows.
+    Status: UNAUTHENTICATED.
+    """
+    ERROR_REASON_TOKEN_INVALID: _ErrorReason.ValueType  # 71
+    """The server does not accept the token in the request's metadata, or the metadata has another scheme than `Bearer`.
+    Status: UNAUTHENTICATED.
+    """
+    ERROR_REASON_TOKEN_EXPIRED: _ErrorReason.ValueType  # 72
+    """The token was valid once, and has expired: get another one.
+    Status: UNAUTHENTICATED.
+    """
     ERROR_REASON_ENV_FAILED: _ErrorReason.ValueType  # 80
     """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.
     Status: INTERNAL.
@@ -329,6 +346,10 @@ Status: PERMISSION_DENIED.
 """
 ERROR_REASON_PROFILE_REQUIRED: ErrorReason.ValueType  # 29
 """The operator allows environments of profiles only (`--no-allow-free-env`); GetSampler has the profiles.
+Status: PERMISSION_DENIED.
+"""
+ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 26
+"""The client may not do that with that sampler: its token or certificate lacks the scope that the message names.
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_NO_AGENT: ErrorReason.ValueType  # 30
@@ -466,6 +487,19 @@ ERROR_REASON_CALL_TOO_LONG: ErrorReason.ValueType  # 68
 """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
 by a client with fewer calls. The rest can be asked for, in a call that queues again.
 Status: UNAVAILABLE.
+"""
+ERROR_REASON_TOKEN_MISSING: ErrorReason.ValueType  # 70
+"""The server asks who the client is, and the request has no token in its metadata (`authorization: Bearer …`), or the
+connection no certificate that the server knows.
+Status: UNAUTHENTICATED.
+"""
+ERROR_REASON_TOKEN_INVALID: ErrorReason.ValueType  # 71
+"""The server does not accept the token in the request's metadata, or the metadata has another scheme than `Bearer`.
+Status: UNAUTHENTICATED.
+"""
+ERROR_REASON_TOKEN_EXPIRED: ErrorReason.ValueType  # 72
+"""The token was valid once, and has expired: get another one.
+Status: UNAUTHENTICATED.
 """
 ERROR_REASON_ENV_FAILED: ErrorReason.ValueType  # 80
 """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.

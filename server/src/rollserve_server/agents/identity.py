@@ -33,9 +33,12 @@ def is_same(spec: AgentSpec, source: AgentSource) -> bool:
     return _are_same(spec, source)
 
 
-def content_hash(spec: AgentSpec) -> str:
-    """Return the SHA-256 digest of an agent's content, in hex. Takes seconds per gigabyte."""
-    return _digest(spec).hex()
+def content_hash(value: object) -> str:
+    """Return the SHA-256 digest of the content of an agent, or of another plain value, in hex.
+
+    Takes seconds per gigabyte.
+    """
+    return _digest(value).hex()
 
 
 def model_digest(model: OnnxModel) -> bytes:

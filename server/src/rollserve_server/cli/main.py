@@ -16,6 +16,7 @@ from rollserve_server.cli.explanations import explain
 from rollserve_server.cli.options import PREFIX, option
 from rollserve_server.init_tls import init_tls_command
 from rollserve_server.settings import Settings
+from rollserve_server.tokens import token_command
 
 __all__ = ["main"]
 
@@ -27,6 +28,7 @@ _HELP = f"""Sample episodes of a policy acting in environments, for trainers in 
     rollserve-server --config rollserve.yaml
     rollserve-server check-env CartPole-v1
     rollserve-server init-tls certificates --name server.lab
+    rollserve-server token create --file tokens.json --name alice --scope sample --scope agent:write
 
 Each option can also be set by an environment variable, named like it with {PREFIX} in front ({PREFIX}ENV_KWARGS), or
 by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
@@ -60,9 +62,9 @@ _CONFIG = click.Option(
 
 main = click.Group(
     "rollserve-server",
-    commands=[check_env_command, init_tls_command],
+    commands=[check_env_command, init_tls_command, token_command],
     invoke_without_command=True,
-    subcommand_metavar="[check-env … | init-tls …]",
+    subcommand_metavar="[check-env … | init-tls … | token …]",
     callback=click.pass_context(_run),
     params=[
         *(option(field) for field in Settings.flat_fields() if field.info.description is not None),

@@ -22,6 +22,9 @@ LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers")
 _METAVARS = {
     "env": "ID",
     "health_listen": "HOST:PORT",
+    "jwt_audience": "TEXT",
+    "jwt_issuer": "TEXT",
+    "jwt_scope_claim": "NAME",
     "listen": "HOST:PORT",
     "metrics_listen": "HOST:PORT",
     "ray_address": "ADDRESS",

@@ -27,6 +27,7 @@ __all__ = [
     "SamplerLostError",
     "StoppingError",
     "TooFewWorkersError",
+    "UnauthenticatedError",
     "WorkerLostError",
     "at_row",
     "joined",
@@ -111,6 +112,10 @@ class NotFoundError(DomainError):
 
 class NotAllowedError(DomainError):
     """The request names something that the operator does not allow."""
+
+
+class UnauthenticatedError(DomainError):
+    """The client does not prove who it is."""
 
 
 class NotReadyError(DomainError):

@@ -12,6 +12,8 @@ import grpc
 import grpc.aio
 
 from rollserve_server.errors import StoppingError
+from rollserve_server.gateway.access import Access
+from rollserve_server.gateway.audit import AuditLog
 from rollserve_server.gateway.certificates import CertificateFiles
 from rollserve_server.gateway.channel import channel_options
 from rollserve_server.gateway.connections import ConnectionLimit
@@ -26,6 +28,7 @@ from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
 from rollserve_server.gateway.shared_memory import Rings
+from rollserve_server.identity import Authentication
 from rollserve_server.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -75,8 +78,9 @@ class Gateway:
             allow_free_env: whether requests may name environments of no profile.
 
         Raises:
-            InvalidValueError: the files with the certificate cannot be used.
-            OSError: the settings ask for shared memory, which this system does not have.
+            InvalidValueError: the files with the certificate, tokens, keys or principals cannot be used.
+            OSError: the settings ask for shared memory, which this system does not have; or the audit log cannot be
+                opened.
         """
         self._settings = settings
         self._certificates = None if settings.tls.tls_cert is None else CertificateFiles(settings.tls)
@@ -85,13 +89,20 @@ class Gateway:
         self._server = grpc.aio.server(options=channel_options(limits, settings.max_request_bytes))
         self.metrics = Metrics(pools)
         places = Places(limits.max_rpcs, limits.max_peer_rpcs, _REQUEST_PATIENCE_SECONDS)
-        self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics)
+        access, self._audit_log = Access(Authentication(settings.identity)), AuditLog(settings.audit_log)
+        self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
         rings = Rings(settings.shared_memory_bytes)
         reader = RequestReader(pools, allowed_paths)
-        private = PrivateArguments(env)
         service = SamplerService(
-            self._rpcs, intake, reader, rings, private, self.metrics, allow_free_env=allow_free_env
+            self._rpcs,
+            intake,
+            reader,
+            rings,
+            PrivateArguments(env),
+            self.metrics,
+            allow_free_env=allow_free_env,
+            audits=self._audit_log.is_on,
         )
         self._health = Health(_SERVICES, limits.client_stall_seconds, intake, self.metrics)
         self._health_listener = None
@@ -150,6 +161,7 @@ class Gateway:
                 self._limiting.cancel()
             if self._health_listener is not None:
                 await self._health_listener.stop()
+            self._audit_log.close()
 
     async def _wait_for_calls(self, seconds: float) -> None:
         """Wait until no call runs, the time is over, or `hurry` is called."""

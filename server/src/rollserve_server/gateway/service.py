@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import grpc
 
+from rollserve import Reason
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested
-from rollserve_server.errors import within
+from rollserve_server.errors import NotAllowedError, within
+from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.following import RecordStreams
 from rollserve_server.gateway.messages.agent_versions import (
     agent_versions_to_proto,
@@ -33,6 +35,7 @@ from rollserve_server.gateway.responses import (
     shared_or_sent,
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
+from rollserve_server.identity import Scope
 from rollserve_server.pool import Account, Delivery, Evaluation
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import EvaluationRequest, PoolStatus, PopulationRequest
+    from rollserve_server.pool import AgentUpdated, EnvUpdated, EvaluationRequest, PoolStatus, PopulationRequest
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
 
@@ -73,6 +76,7 @@ class SamplerService:
         metrics: Metrics,
         *,
         allow_free_env: bool = True,
+        audits: bool = False,
     ) -> None:
         """Prepare to answer RPCs.
 
@@ -84,7 +88,9 @@ class SamplerService:
             private: arguments of environments that clients do not get to see.
             metrics: counts the calls.
             allow_free_env: whether requests may name environments of no profile.
+            audits: whether digests of what updates change are needed.
         """
+        self._audits = audits
         self._rpcs = rpcs
         self._intake = intake
         self._reader = reader
@@ -126,7 +132,9 @@ class SamplerService:
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker, skip_if_identical = await read_aside(self._reader.agent_update, data)
+            pool, updates, expected, per_worker, skip_if_identical = await read_aside(
+                self._reader.agent_update, rpc, data
+            )
             if skip_if_identical:
                 same = await pool.current_if_same(updates, expected, per_worker=per_worker)
                 if same is not None:
@@ -134,33 +142,39 @@ class SamplerService:
                         policy_version=same.version, environment_version=same.env_version, unchanged=True
                     )
             updated = await pool.update_agent(updates, expected, per_worker=per_worker)
+            if self._audits:
+                rpc.changes["agent"] = await asyncio.to_thread(_agent_change, updated)
         _log.debug("agent updated", extra={"policy_version": updated.version})
         return pb.UpdateAgentResponse(policy_version=updated.version, environment_version=updated.env_version)
 
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker = await read_aside(self._reader.env_update, data)
+            pool, updates, expected, per_worker = await read_aside(self._reader.env_update, rpc, data)
             may_be_free = self._may_be_free(rpc)
-            updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
+            with self._naming_scope(rpc):
+                updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
+            if self._audits:
+                rpc.changes["environment"] = await asyncio.to_thread(_env_change, updated)
         env = ",".join(dict.fromkeys(requested(spec).id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""
-        pool, num_workers = self._reader.resize(await self._intake.small_request(rpc))
+        pool, num_workers = self._reader.resize(rpc, await self._intake.small_request(rpc))
         previous = await pool.resize(num_workers)
+        rpc.changes["workers"] = _change(previous, num_workers)
         return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
 
     async def list_agent_versions(self, rpc: OpenRpc) -> agent_versions_pb2.ListAgentVersionsResponse:
         """Answer `ListAgentVersions`."""
-        pool = self._reader.agent_versions(await self._intake.small_request(rpc))
+        pool = self._reader.agent_versions(rpc, await self._intake.small_request(rpc))
         return agent_versions_to_proto(await pool.agents.listed())
 
     async def get_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetSampler`, as a stream of one message: only of streams gRPC says when the client has read it."""
-        name, pool = self._reader.sampler(await self._intake.small_request(rpc))
+        name, pool = self._reader.sampler(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
@@ -168,7 +182,7 @@ class SamplerService:
 
     async def get_metrics(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetMetrics`."""
-        request = self._reader.records(await self._intake.small_request(rpc))
+        request = self._reader.records(rpc, await self._intake.small_request(rpc))
         log, since = request.pool.episode_log, request.since
         streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, peer=rpc.peer)
         async with contextlib.aclosing(streams) as records:
@@ -177,7 +191,7 @@ class SamplerService:
 
     async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgentParameters`."""
-        request = self._reader.agent_parameters(await self._intake.small_request(rpc))
+        request = self._reader.agent_parameters(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
             version, parameters = request.pool.agents.parameters(request.policy_version, request.worker_index)
@@ -188,7 +202,7 @@ class SamplerService:
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.evaluation, data)
+            pool, request = await read_aside(self._reader.evaluation, rpc, data)
             self._check_env(request, rpc)
             async with contextlib.aclosing(pool.evaluate(request, rpc)) as items:
                 async for item in items:
@@ -203,7 +217,7 @@ class SamplerService:
     async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `EvaluatePopulation`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.population_evaluation, data)
+            pool, request = await read_aside(self._reader.population_evaluation, rpc, data)
             self._check_env(request, rpc)
             async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
                 async for item in items:
@@ -217,9 +231,9 @@ class SamplerService:
     ) -> AsyncGenerator[bytes, None]:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         data = await self._intake.small_request(rpc)
-        pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(kind, data)
+        pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(rpc, kind, data)
         # A later connection may have the same name; the client's id tells it apart.
-        reader = (rpc.peer, request.options.expected.client_id) if accepts_shared_memory else None
+        reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
         with self._rings.lend(reader) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:
                 async for item in items:
@@ -234,18 +248,49 @@ class SamplerService:
 
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""
-        return self._allow_free_env
+        return self._allow_free_env and rpc.has(Scope.ENV_FREE)
+
+    @contextlib.contextmanager
+    def _naming_scope(self, rpc: OpenRpc) -> Iterator[None]:
+        """Have an error that asks for a profile name the scope instead, where others may do without one."""
+        try:
+            yield
+        except NotAllowedError as error:
+            if error.reason is Reason.PROFILE_REQUIRED and self._allow_free_env:
+                rpc.require(Scope.ENV_FREE, "an environment of no profile")
+            raise
 
     def _check_env(self, request: EvaluationRequest | PopulationRequest, rpc: OpenRpc) -> None:
         """Raise NotAllowedError if an evaluation names an environment that has to be of a profile and is of none."""
         if request.env is not None and not self._may_be_free(rpc):
-            with within("options.environment"):
+            with self._naming_scope(rpc), within("options.environment"):
                 check_not_free(request.env)
 
     def _serialized_status(self, sampler: str, status: PoolStatus, rpc: OpenRpc) -> bytes:
-        # Other machines have no use for them.
-        message = status_to_proto(sampler, status, self._private, with_processes=rpc.is_on_this_machine)
+        shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
+        message = status_to_proto(sampler, status, self._private, **shown)
         return message.SerializeToString()
+
+
+def _agent_change(updated: AgentUpdated) -> dict[str, object]:
+    """Return what an update of the agent changed, for the audit log."""
+    before, after = updated.replaced, updated.agents
+    return _change(
+        None if before is None else {"version": updated.version - 1, "digest": digest_of(before)},
+        {"version": updated.version, "digest": digest_of(after)},
+    )
+
+
+def _env_change(updated: EnvUpdated) -> dict[str, object]:
+    """Return what an update of the environment changed, for the audit log."""
+    return _change(
+        {"version": updated.version - 1, "digest": digest_of(updated.replaced_specs)},
+        {"version": updated.version, "digest": digest_of(updated.specs)},
+    )
+
+
+def _change(before: object, after: object) -> dict[str, object]:
+    return {"before": before, "after": after}
 
 
 def _log_sampled(account: Account) -> None:

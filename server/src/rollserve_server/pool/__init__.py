@@ -18,7 +18,7 @@ from rollserve_server.pool.interface.requests import (
 from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
 from rollserve_server.pool.interface.targets import AtLeast, Exactly, Fragments, InAll, Target
-from rollserve_server.pool.interface.updates import AgentUpdate, EnvUpdate, EnvUpdated, RowUpdates
+from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, RowUpdates
 from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
 
@@ -27,6 +27,7 @@ __all__ = [
     "DISCARD",
     "Account",
     "AgentUpdate",
+    "AgentUpdated",
     "AgentVersionStatus",
     "AtLeast",
     "Backend",

@@ -18,7 +18,6 @@ from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
-from rollserve_server.pool.interface.updates import AgentUpdated, EnvUpdated
 from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.resizing import resize
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
-    from rollserve_server.pool.interface.updates import AgentUpdate, EnvUpdate
+    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["Pool"]
@@ -242,14 +241,12 @@ class Pool:
             parts.sequences.drop_kept()
             parts.row_sequences.free_rows()
         try:
-            version, env = await parts.env_updates.update(
-                updates, expected, per_worker=per_worker, may_be_free=may_be_free
-            )
-            parts.row_sequences.end_own(version)
+            updated = await parts.env_updates.update(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
+            parts.row_sequences.end_own(updated.version)
             prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
             parts.eviction.run()
-        return EnvUpdated(version, parts.versions.env_specs(env), env.description)
+        return updated
 
     async def resize(self, num_workers: int) -> int:
         """Change the number of workers: add some behind the last one, or remove the workers with the highest indices.

@@ -103,10 +103,11 @@ def warn_of_settings(settings: Settings) -> None:
     for path in allow.allow_path:
         if not path.exists():
             _log.warning("path not found", extra={"allow_path": path})
-    if settings.pool.agents.allow_pickle:
+    if settings.pool.agents.allow_pickle and not gateway.identity.is_required:
         _log.warning("pickled agents are allowed: clients can run code here", extra={"listen": gateway.listen})
     if gateway.insecure and gateway.tls.tls_cert is None:
-        _log.warning("connections are not encrypted", extra={"listen": gateway.listen})
+        event = "connections are not encrypted, nor are tokens" if gateway.identity.is_required else ""
+        _log.warning(event or "connections are not encrypted", extra={"listen": gateway.listen})
 
 
 def env_spec(settings: Settings) -> EnvSpec:

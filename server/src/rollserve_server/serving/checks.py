@@ -11,7 +11,8 @@ from rollserve.errors import mismatch
 from rollserve_server.agents import check_providers
 from rollserve_server.envs import Profiles, check_allowed, check_wrapper, find_env, module_of, run_probe, with_envpool
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.gateway import check_certificates
+from rollserve_server.gateway import check_audit_log, check_certificates
+from rollserve_server.identity import Authentication
 from rollserve_server.serving.build import env_spec, naming_settings, pool_settings
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ _UNKNOWN_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
 def check_settings(settings: Settings) -> None:
-    """Check what takes no time: addresses, certificates, numbers of workers, and the names of providers and wrappers.
+    """Check what takes no time: addresses, certificates, tokens, numbers of workers, names of providers and wrappers.
 
     Raises:
-        OSError: the server cannot listen at an address.
+        OSError: the server cannot listen at an address, or not write the audit log.
         DomainError: another setting is invalid.
     """
     _check_address("listen", settings.gateway.listen)
@@ -37,6 +38,8 @@ def check_settings(settings: Settings) -> None:
     if settings.process.metrics_listen is not None:
         _check_address("metrics_listen", settings.process.metrics_listen)
     check_certificates(settings.gateway.tls)
+    Authentication(settings.gateway.identity)  # raises if a file cannot be used
+    check_audit_log(settings.gateway.audit_log)
     if settings.ray.ray_address is None:  # else workers may have others
         check_providers(settings.pool.agents.onnx_providers)
     num_workers, min_healthy = settings.pool.workers, settings.pool.health.min_healthy_workers

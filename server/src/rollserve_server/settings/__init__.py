@@ -9,6 +9,7 @@ from rollserve_server.settings.calls import MAX_EVALUATIONS, CallSettings
 from rollserve_server.settings.environment import AllowSettings, EnvironmentSettings, WrapperSetting
 from rollserve_server.settings.gateway import ClientLimits, GatewaySettings
 from rollserve_server.settings.groups import FlatField, Group
+from rollserve_server.settings.identity import IdentitySettings
 from rollserve_server.settings.metrics import MetricsSettings
 from rollserve_server.settings.pool import PoolSettings
 from rollserve_server.settings.process import ProcessSettings
@@ -29,6 +30,7 @@ __all__ = [
     "GatewaySettings",
     "Group",
     "HealthSettings",
+    "IdentitySettings",
     "MetricsSettings",
     "PoolSettings",
     "ProcessSettings",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from rollserve_server.settings.groups import Address, Group
+from rollserve_server.settings.identity import IdentitySettings
 from rollserve_server.settings.tls import TlsSettings
 
 __all__ = ["ClientLimits", "GatewaySettings"]
@@ -26,8 +28,8 @@ class ClientLimits(Group):
         default=500,
         ge=1,
         le=100_000,
-        description="Number of them that may come from one address, or one /64 network of IPv6; clients behind a proxy "
-        "have its address.",
+        description="Number of them that may come from one address, or one /64 network of IPv6, or from one principal; "
+        "clients behind a proxy have its address.",
     )
     max_connections: int = Field(
         default=1000,
@@ -105,6 +107,12 @@ class GatewaySettings(Group):
     """Settings of the gateway: its addresses, and the largest requests."""
 
     tls: TlsSettings = TlsSettings()
+    identity: IdentitySettings = IdentitySettings()
+    audit_log: Path | None = Field(
+        default=None,
+        description="A file to which a line of JSON is added for each RPC but health checks: who asked for what, and "
+        "what became of it; - for standard error. It can be renamed while the server runs.",
+    )
     insecure: bool = Field(
         default=False,
         description="Listen beyond this machine without TLS: everybody in the network can read connections, change "
@@ -133,6 +141,14 @@ class GatewaySettings(Group):
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
     )
     clients: ClientLimits = ClientLimits()
+
+    @field_validator("identity")
+    @classmethod
+    def _check_certificates(cls, value: IdentitySettings, info: ValidationInfo) -> IdentitySettings:
+        tls = info.data.get("tls")
+        if value.tls_principals is not None and tls is not None and tls.tls_client_ca is None:
+            raise ValueError("expected authorities of clients' certificates, too (--tls-client-ca)")
+        return value
 
     @field_validator("listen")
     @classmethod

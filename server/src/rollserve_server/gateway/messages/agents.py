@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Activation, HeadKind, Value
     from rollserve_server.pool import AgentUpdate
 
-__all__ = ["agent_updates_from_proto", "mlp_from_proto"]
+__all__ = ["agent_updates_from_proto", "has_pickle", "mlp_from_proto"]
 
 _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -56,6 +56,11 @@ def agent_updates_from_proto(
         NotAllowedError: an argument is a path that is not allowed; see `check_arguments`.
     """
     return updates_from_proto(request, lambda update: _agent_update_from_proto(update, allowed_paths))
+
+
+def has_pickle(request: pb.UpdateAgentRequest) -> bool:
+    """Whether any agent of a request is a pickle."""
+    return any(update.agent.HasField("pickled") for update in (request.all_workers, *request.per_worker.updates))
 
 
 def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]) -> MlpSpec:

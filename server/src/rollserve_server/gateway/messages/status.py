@@ -28,7 +28,7 @@ _MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
 
 
 def status_to_proto(
-    sampler: str, status: PoolStatus, private: PrivateArguments, *, with_processes: bool
+    sampler: str, status: PoolStatus, private: PrivateArguments, *, with_processes: bool, with_all: bool = False
 ) -> pb.GetSamplerResponse:
     """Return the state of a sampler.
 
@@ -37,18 +37,20 @@ def status_to_proto(
         status: the state of its pool.
         private: arguments of environments that are left out.
         with_processes: whether the client gets to know the workers' machines and processes.
+        with_all: whether it gets to know private arguments, and folders in texts of errors.
     """
+    specs = status.env_specs if with_all else map(private.without, status.env_specs)
     return message_from_record(
         pb.GetSamplerResponse,
         status,
         sampler=sampler,
         server_version=__version__,
-        environments=map(env_spec_to_proto, map(private.without, status.env_specs)),
-        hidden_arguments=private.hidden(status.env_specs),
+        environments=map(env_spec_to_proto, specs),
+        hidden_arguments=() if with_all else private.hidden(status.env_specs),
         observation_space=space_to_proto(describe_space(status.env.observation_space)),
         action_space=space_to_proto(describe_space(status.env.action_space)),
         next_episode_index=status.next_index,
-        workers=_workers_to_proto(status.workers, with_processes=with_processes),
+        workers=_workers_to_proto(status.workers, with_processes=with_processes, with_folders=with_all),
         counters=_counters_to_proto(status),
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
         episodes_per_row=status.env.num_episodes_per_row or 0,
@@ -64,13 +66,17 @@ def _profile_to_proto(profile: ProfileDescription) -> pb.EnvironmentProfile:
     )
 
 
-def _workers_to_proto(workers: Sequence[WorkerStatus], *, with_processes: bool) -> list[pb.Worker]:
+def _workers_to_proto(workers: Sequence[WorkerStatus], *, with_processes: bool, with_folders: bool) -> list[pb.Worker]:
     num_failures = sum(bool(worker.last_failure) for worker in workers)
     max_characters = min(_MAX_FAILURE, _MAX_FAILURES // max(num_failures, 1))
-    return [_worker_to_proto(worker, max_characters, with_processes=with_processes) for worker in workers]
+    shown = {"with_processes": with_processes, "with_folders": with_folders}
+    return [_worker_to_proto(worker, max_characters, **shown) for worker in workers]
 
 
-def _worker_to_proto(worker: WorkerStatus, max_characters: int, *, with_processes: bool) -> pb.Worker:
+def _worker_to_proto(
+    worker: WorkerStatus, max_characters: int, *, with_processes: bool, with_folders: bool
+) -> pb.Worker:
+    last_failure = shorten(worker.last_failure, max_characters)
     return message_from_record(
         pb.Worker,
         worker,
@@ -78,7 +84,7 @@ def _worker_to_proto(worker: WorkerStatus, max_characters: int, *, with_processe
         health=_health_to_proto(worker),
         process_id=worker.identity.process_id if with_processes else 0,
         host=worker.identity.host if with_processes else "",
-        last_failure=without_folders(shorten(worker.last_failure, max_characters)),
+        last_failure=last_failure if with_folders else without_folders(last_failure),
     )
 
 

@@ -12,7 +12,7 @@ from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2, episode_records_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import NotFoundError
-from rollserve_server.gateway.messages.agents import agent_updates_from_proto
+from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle
 from rollserve_server.gateway.messages.environments import env_updates_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
 from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range
@@ -20,8 +20,10 @@ from rollserve_server.gateway.messages.formats import message_limit_from_proto
 from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
+from rollserve_server.identity import Scope
 
 if TYPE_CHECKING:
+    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import (
         AgentUpdate,
         EnvUpdate,
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DEFAULT_SAMPLER",
     "AgentUpdateRequest",
     "EnvUpdateRequest",
     "ParametersRequest",
@@ -42,9 +43,6 @@ __all__ = [
     "SamplingRequest",
     "read_aside",
 ]
-
-DEFAULT_SAMPLER = "default"
-"""Name of the sampler that requests without a name are for."""
 
 _MAX_INLINE_BYTES = 1 << 16
 """Largest size of a request that is read in the event loop: that takes a fifth of a second at most."""
@@ -104,7 +102,8 @@ class RequestReader:
 
     Updates and evaluations, which may be large, are read with `read_aside`. Every method raises NotFoundError for an
     unknown sampler, InvalidValueError for a missing, malformed or invalid field, and OverLimitError for too many fields
-    or too long a text. Requests with environments or Python agents can also raise NotAllowedError.
+    or too long a text. NotAllowedError: the RPC's client has not the scope that the request needs; requests with
+    environments or Python agents can raise it for other reasons, too.
     """
 
     def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path]) -> None:
@@ -118,87 +117,99 @@ class RequestReader:
         self._allowed_paths = allowed_paths
 
     def samples(
-        self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], data: bytes
+        self, rpc: OpenRpc, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], data: bytes
     ) -> SamplingRequest:
         """Read the request of `ObtainSamples` or `ObtainExactEpisodes`, which the class tells apart."""
         request = parse(kind, data)
-        pool = self._pool(request.sampler)
+        pool = self._pool(rpc, request.sampler)
         options, sample_request = request.options, sample_request_from_proto(request)
         max_joined_bytes = sample_request.messages.max_message_bytes if options.accept_joined else 0
         return SamplingRequest(pool, sample_request, options.accept_shared_memory, max_joined_bytes)
 
-    def resize(self, data: bytes) -> tuple[Pool, int]:
+    def resize(self, rpc: OpenRpc, data: bytes) -> tuple[Pool, int]:
         """Read the request of `ResizePool`: the pool, and its new number of workers."""
         request = parse(pb.ResizePoolRequest, data)
-        pool = self._pool(request.sampler)
+        pool = self._pool(rpc, request.sampler)
         return pool, in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
 
-    def sampler(self, data: bytes) -> tuple[str, Pool]:
+    def sampler(self, rpc: OpenRpc, data: bytes) -> tuple[str, Pool]:
         """Read the request of `GetSampler`: the sampler's name, and its pool."""
         request = parse(pb.GetSamplerRequest, data)
-        return request.sampler or DEFAULT_SAMPLER, self._pool(request.sampler)
+        pool = self._pool(rpc, request.sampler)
+        return rpc.sampler, pool
 
-    def records(self, data: bytes) -> RecordsRequest:
+    def records(self, rpc: OpenRpc, data: bytes) -> RecordsRequest:
         """Read the request of `GetMetrics`."""
         request = parse(episode_records_pb2.GetMetricsRequest, data)
-        return RecordsRequest(self._pool(request.sampler), request.since, request.log_id, request.follow)
+        return RecordsRequest(self._pool(rpc, request.sampler), request.since, request.log_id, request.follow)
 
-    def agent_versions(self, data: bytes) -> Pool:
+    def agent_versions(self, rpc: OpenRpc, data: bytes) -> Pool:
         """Read the request of `ListAgentVersions`."""
-        return self._pool(parse(agent_versions_pb2.ListAgentVersionsRequest, data).sampler)
+        return self._pool(rpc, parse(agent_versions_pb2.ListAgentVersionsRequest, data).sampler)
 
-    def agent_parameters(self, data: bytes) -> ParametersRequest:
+    def agent_parameters(self, rpc: OpenRpc, data: bytes) -> ParametersRequest:
         """Read the request of `GetAgentParameters`."""
         request = parse(agent_versions_pb2.GetAgentParametersRequest, data)
         return ParametersRequest(
-            self._pool(request.sampler),
+            self._pool(rpc, request.sampler),
             request.policy_version or None,
             request.worker_index,
             request.names,
             message_limit_from_proto(request),
         )
 
-    def agent_update(self, data: bytes) -> AgentUpdateRequest:
+    def agent_update(self, rpc: OpenRpc, data: bytes) -> AgentUpdateRequest:
         """Read the request of `UpdateAgent`."""
         check_fields(pb.UpdateAgentRequest, data)
         parameters_update = read_parameters_update(data)
         if parameters_update is not None:
             request = parameters_update.request
             updates: Sequence[AgentUpdate] = [parameters_update.parameters]
-            pool, per_worker = self._pool(request.sampler), False
+            pool, per_worker = self._pool(rpc, request.sampler), False
         else:
             request = parse_unchecked(pb.UpdateAgentRequest, data)
-            pool = self._pool(request.sampler)
+            pool = self._pool(rpc, request.sampler)
+            if has_pickle(request):
+                rpc.require(Scope.PICKLE, "a pickled agent")
             updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
         return AgentUpdateRequest(pool, updates, expectation_from_proto(request), per_worker, request.skip_if_identical)
 
-    def env_update(self, data: bytes) -> EnvUpdateRequest:
+    def env_update(self, rpc: OpenRpc, data: bytes) -> EnvUpdateRequest:
         """Read the request of `UpdateEnv`."""
         request = parse(pb.UpdateEnvRequest, data)
-        pool = self._pool(request.sampler)
+        pool = self._pool(rpc, request.sampler)
         updates, per_worker = env_updates_from_proto(request, self._allowed_paths)
         return EnvUpdateRequest(pool, updates, expectation_from_proto(request), per_worker)
 
-    def evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
+    def evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Pool, EvaluationRequest]:
         """Read the request of `Evaluate`."""
         request = parse(pb.EvaluateRequest, data)
-        pool = self._pool(request.sampler)
+        pool = self._pool(rpc, request.sampler)
+        _check_environment(rpc, request.options)
         return pool, evaluation_request_from_proto(request, self._allowed_paths)
 
-    def population_evaluation(self, data: bytes) -> tuple[Pool, PopulationRequest]:
+    def population_evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Pool, PopulationRequest]:
         """Read the request of `EvaluatePopulation`."""
         request = parse(pb.EvaluatePopulationRequest, data)
-        pool = self._pool(request.sampler)
+        pool = self._pool(rpc, request.sampler)
+        _check_environment(rpc, request.options)
         return pool, population_request_from_proto(request, self._allowed_paths)
 
-    def _pool(self, sampler: str) -> Pool:
-        pool = self._pools.get(sampler or DEFAULT_SAMPLER)
+    def _pool(self, rpc: OpenRpc, name: str) -> Pool:
+        sampler = rpc.use_sampler(name)
+        pool = self._pools.get(sampler)
         if pool is None:
             expected = f"one of {', '.join(map(repr, self._pools))}"
             raise NotFoundError.of("sampler", expected=expected, got=repr(sampler), reason=Reason.SAMPLER_NOT_FOUND)
         return pool
 
 
-async def read_aside(read: Callable[[bytes], _T], data: bytes) -> _T:
+async def read_aside(read: Callable[[OpenRpc, bytes], _T], rpc: OpenRpc, data: bytes) -> _T:
     """Return what a method of the reader returns; a large request is read in a thread, so that others are answered."""
-    return read(data) if len(data) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read, data)
+    return read(rpc, data) if len(data) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read, rpc, data)
+
+
+def _check_environment(rpc: OpenRpc, options: pb.EvaluationOptions) -> None:
+    """Raise NotAllowedError if an evaluation needs environments of its own, and the client may not choose any."""
+    if options.HasField("environment"):
+        rpc.require(Scope.ENV_WRITE, "an evaluation in another environment")

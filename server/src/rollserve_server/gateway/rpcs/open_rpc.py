@@ -7,13 +7,19 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from rollserve_server.errors import ClientStalledError, DomainError
+from rollserve_server.errors import ClientStalledError, DomainError, InvalidValueError
 from rollserve_server.futures import ignore_result
+from rollserve_server.gateway.access import DEFAULT_SAMPLER, check_scope
 from rollserve_server.gateway.peers import charged_peer
+from rollserve_server.identity import ANONYMOUS, Scope
+
+if TYPE_CHECKING:
+    from rollserve_server.gateway.access import Access
+    from rollserve_server.identity import Principal
 
 __all__ = ["Context", "OpenRpc"]
 
@@ -31,8 +37,12 @@ class OpenRpc:
     Attributes:
         name: the RPC's name, without its service.
         request_id: random name of this request, which the log and the client's error have in common.
-        peer: the client's connection, as gRPC names it.
-        charged_to: whom the RPC is charged to; clients may share it.
+        began: when it was opened (`time.monotonic`).
+        connection: the client's connection, as gRPC names it.
+        charged_to: whom the RPC is charged to; clients may share them: an address, and a principal if it is known.
+        principal: who the client is; None before that is known.
+        sampler: name of the sampler that it concerns.
+        changes: its effects, for the audit log.
         unsent_since: since when a request is due that has not arrived (`time.monotonic`), or None.
         stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
         num_unread_bytes: size of the message that the client has not read yet.
@@ -49,8 +59,12 @@ class OpenRpc:
         """
         self.name = name
         self.request_id = secrets.token_hex(8)
-        self.peer: str = context.peer()
-        self.charged_to = charged_peer(self.peer)
+        self.began = time.monotonic()
+        self.connection: str = context.peer()
+        self.charged_to: tuple[str, ...] = (charged_peer(self.connection),)
+        self.principal: Principal | None = None
+        self.sampler = DEFAULT_SAMPLER
+        self.changes: dict[str, object] = {}
         self.unsent_since: float | None = time.monotonic()
         self.stalled_since: float | None = None
         self.num_unread_bytes = self.max_joined_bytes = 0
@@ -60,11 +74,68 @@ class OpenRpc:
         self._is_open = False
         self._initial_metadata: asyncio.Future[None] | None = None
         self._error: DomainError | None = None
+        self._access: Access | None = None
+        self._named_sampler = ""
 
     @property
-    def is_on_this_machine(self) -> bool:
-        """Whether the client is connected by a loopback address or a Unix socket."""
-        return self.peer.startswith(_LOCAL_PEERS)
+    def peer(self) -> str:
+        """The client, for turns and shares: its principal, or its connection if that is not known."""
+        return self.charged_to[-1] if self._is_known else self.connection
+
+    @property
+    def sees_processes(self) -> bool:
+        """Whether the client may learn machines and process ids, which others have no use for."""
+        return self.sees_all or (not self._is_known and self.connection.startswith(_LOCAL_PEERS))
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the client may learn what is hidden from others."""
+        return self._is_known and self.has(Scope.SAMPLER_ADMIN)
+
+    def admit(self, access: Access) -> None:
+        """Find out who the client is, and whether it may call this RPC, without its request.
+
+        Raises:
+            UnauthenticatedError: the client does not prove who it is.
+            NotAllowedError: it has not the scope.
+            InvalidValueError: the metadata is malformed.
+        """
+        self._named_sampler = access.named_sampler(self._context)
+        self.sampler = self._named_sampler or DEFAULT_SAMPLER
+        principal = access.principal_of(self._context)
+        self.principal = principal
+        if principal.is_known:
+            self.charged_to += (f"principal {principal.name}",)
+        access.check(principal, self.name, self.sampler)
+        self._access = access
+
+    def use_sampler(self, name: str) -> str:
+        """Return the sampler that the request is for, by the name in it, which may be empty.
+
+        Raises:
+            NotAllowedError: the client has not the scope there.
+            InvalidValueError: the metadata names another one.
+        """
+        if name and self._named_sampler and name != self._named_sampler:
+            expected = f"{self._named_sampler!r}, as in the metadata, or nothing"
+            raise InvalidValueError.of("sampler", expected=expected, got=repr(name))
+        if name and name != self.sampler:
+            if self._access is not None and self.principal is not None:
+                self._access.check(self.principal, self.name, name)
+            self.sampler = name
+        return self.sampler
+
+    def require(self, scope: Scope, what: str) -> None:
+        """Raise NotAllowedError unless the client has a further scope on the sampler, which its request needs."""
+        check_scope(self.principal or ANONYMOUS, scope, what, self.sampler)
+
+    @property
+    def _is_known(self) -> bool:
+        return self.principal is not None and self.principal.is_known
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the client has a scope on the sampler."""
+        return (self.principal or ANONYMOUS).has(scope, self.sampler)
 
     @contextlib.asynccontextmanager
     async def endable(self) -> AsyncGenerator[None, None]:

@@ -16,8 +16,10 @@ from rollserve_server.gateway.rpcs.refusal_log import RefusalLog
 from rollserve_server.gateway.rpcs.statuses import abort, code_of, reason_of
 
 if TYPE_CHECKING:
+    from rollserve_server.gateway.access import Access
+    from rollserve_server.gateway.audit import AuditLog
     from rollserve_server.gateway.rpcs.places import Places
-    from rollserve_server.metrics import Metrics
+    from rollserve_server.metrics import Metrics, RpcEnd
 
 __all__ = ["OpenRpcs"]
 
@@ -29,15 +31,26 @@ only with the connection."""
 class OpenRpcs:
     """Registry of the RPCs that are being answered."""
 
-    def __init__(self, stall_seconds: float, places: Places, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        stall_seconds: float,
+        places: Places,
+        metrics: Metrics,
+        access: Access | None = None,
+        audit_log: AuditLog | None = None,
+    ) -> None:
         """Start without RPCs.
 
         Args:
             stall_seconds: how long an RPC may wait for its client at a time.
             places: bounds the number of open RPCs.
             metrics: counts the RPCs.
+            access: decides which RPCs are answered; None for all.
+            audit_log: has a line for each RPC; None for no lines.
         """
         self._stall_seconds = stall_seconds
+        self._access = access
+        self._audit_log = audit_log
         self._places = places
         self._metrics = metrics
         self._refusals = RefusalLog()
@@ -57,9 +70,11 @@ class OpenRpcs:
         rpc = OpenRpc(name, context, self._stall_seconds)
         if is_awaited:
             self._awaited.add(rpc)
-        with self._metrics.counting(name) as end:
+        with self._recorded(rpc) as end:
             try:
                 async with rpc.endable():
+                    if self._access is not None:
+                        rpc.admit(self._access)
                     with self._places.held_by(rpc):
                         yield rpc
             except Exception as error:  # nothing unforeseen may reach the client
@@ -94,6 +109,17 @@ class OpenRpcs:
             got = f"{self._num_unread_bytes} bytes"
             hint = "read each stream to its end, or close the connection"
             raise OverLimitError.of("", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_STALLED_CALLS)
+
+    @contextlib.contextmanager
+    def _recorded(self, rpc: OpenRpc) -> Generator[RpcEnd, None, None]:
+        """Count the RPC of the block, and write its line of the audit log. The block says how the RPC ended."""
+        end = None
+        try:
+            with self._metrics.counting(rpc.name) as end:
+                yield end
+        finally:
+            if end is not None and self._audit_log is not None:
+                self._audit_log.write(rpc, end.status, end.reason)
 
     @contextlib.contextmanager
     def _counting_unread(self, rpc: OpenRpc) -> Generator[None, None, None]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rollserve_server.errors import DomainError, shorten
+
+if TYPE_CHECKING:
+    from rollserve_server.identity import Principal
 
 __all__ = ["FailedRpc", "RefusalLog"]
 
@@ -18,16 +21,22 @@ _BURST = 10
 """Lines at once, so that the log has the requests of a client that only now and then makes a mistake."""
 _MAX_SOURCES = 1000
 """Pairs of peer and reason that are counted for themselves; all further ones are one peer together."""
-_OTHERS = "others"
+_OTHERS = ("others",)
 
 
 class FailedRpc(Protocol):
-    """An RPC that ends with an error, as the log names it; see `OpenRpc`."""
+    """An RPC that ends with an error, as the log and the client name it; see `OpenRpc`."""
 
     name: str
     request_id: str
-    peer: str
-    charged_to: str
+    connection: str
+    charged_to: tuple[str, ...]
+    principal: Principal | None
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the client may learn folders of the server."""
+        ...
 
 
 class _Line(NamedTuple):
@@ -62,11 +71,13 @@ class RefusalLog:
 
     def __init__(self) -> None:
         """Start with an empty log; the event loop runs by the first line."""
-        self._sources: dict[tuple[str, str], _Source] = {}
+        self._sources: dict[tuple[tuple[str, ...], str], _Source] = {}
 
     def add(self, rpc: FailedRpc, error: Exception, code: str, reason: str) -> None:
         """Log that an RPC ends with an error, now or together with others of its peer and reason."""
-        fields: dict[str, Any] = {"rpc": rpc.name, "peer": rpc.peer, "request_id": rpc.request_id}
+        fields: dict[str, Any] = {"rpc": rpc.name, "peer": rpc.connection, "request_id": rpc.request_id}
+        if rpc.principal is not None and rpc.principal.is_known:
+            fields["principal"] = rpc.principal.name
         if isinstance(error, DomainError):
             fields |= {"code": code, "reason": reason, "error": shorten(error.message)}
             line = _Line(logging.INFO, "call refused", fields)
@@ -86,7 +97,7 @@ class RefusalLog:
             source.num_suppressed += 1
             source.last = line
 
-    def _tick(self, key: tuple[str, str]) -> None:
+    def _tick(self, key: tuple[tuple[str, ...], str]) -> None:
         """Give a source the line of a second: for what it lacks, or for later. Forget it once it has all lines."""
         source = self._sources[key]
         if source.last is not None:
@@ -99,7 +110,7 @@ class RefusalLog:
         else:
             del self._sources[key]
 
-    def _tick_later(self, key: tuple[str, str]) -> None:
+    def _tick_later(self, key: tuple[tuple[str, ...], str]) -> None:
         asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick, key)
 
 

@@ -26,6 +26,7 @@ from rollserve_server.errors import (
     SamplerLostError,
     StoppingError,
     TooFewWorkersError,
+    UnauthenticatedError,
     WorkerLostError,
     shorten,
     without_folders,
@@ -43,6 +44,7 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     InvalidValueError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
     OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     WorkerLostError: grpc.StatusCode.UNAVAILABLE,
@@ -79,7 +81,7 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
     refusals.add(rpc, error, code_of(error).name, reason_of(error))
     details: list[Message] = [error_details_pb2.RequestInfo(request_id=rpc.request_id)]
     if isinstance(error, DomainError):
-        field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(_public_text(error), _MAX_TEXT_BYTES)
+        field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(_text_for(rpc, error), _MAX_TEXT_BYTES)
         if field:
             violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
             details.append(error_details_pb2.BadRequest(field_violations=[violation]))
@@ -90,10 +92,13 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 
 
-def _public_text(error: DomainError) -> str:
-    """Return the text for the client, without folders of the server. A path that is not allowed is the client's own."""
+def _text_for(rpc: FailedRpc, error: DomainError) -> str:
+    """Return the text for a client, for most without folders of the server.
+
+    A path that is not allowed is the client's own.
+    """
     text = shorten(error.text)
-    return text if error.reason == Reason.PATH_NOT_ALLOWED else without_folders(text)
+    return text if error.reason == Reason.PATH_NOT_ALLOWED or rpc.sees_all else without_folders(text)
 
 
 async def _end(

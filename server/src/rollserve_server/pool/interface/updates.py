@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve import EnvChange, EnvSpec
-from rollserve_server.agents import AgentSource
+from rollserve_server.agents import AgentSource, AgentSpec
 
 if TYPE_CHECKING:
     from rollserve_server.sampling import EnvDescription
@@ -42,10 +42,14 @@ class AgentUpdated:
     Attributes:
         version: their version.
         env_version: version of the environments that they were checked against.
+        agents: one for all, or one for each worker.
+        replaced: the agents of the version before; None if there was none.
     """
 
     version: int
     env_version: int
+    agents: Sequence[AgentSpec] = ()
+    replaced: Sequence[AgentSpec] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,10 @@ class EnvUpdated:
         version: their version.
         specs: one for all, one for each worker, or one for each row of each worker.
         description: their spaces, and how rows are stepped.
+        replaced_specs: the environments of the version before, in the same form.
     """
 
     version: int
     specs: Sequence[EnvSpec]
     description: EnvDescription
+    replaced_specs: Sequence[EnvSpec] = ()

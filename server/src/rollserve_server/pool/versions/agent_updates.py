@@ -71,9 +71,10 @@ class AgentUpdates:
                 version = AgentVersion(agents, expected.client_id)
                 versions.accept("agent", number, version)
                 await self._journal.write(agents=(number, version))
+                replaced = versions.agents.current
                 versions.agents.add(version)
             self._selection.remember_fit(number, versions.envs.number)
-            return AgentUpdated(number, versions.envs.number)
+            return AgentUpdated(number, versions.envs.number, version, replaced)
 
     async def current_if_same(
         self, updates: Sequence[AgentUpdate], expected: Expectation, *, per_worker: bool

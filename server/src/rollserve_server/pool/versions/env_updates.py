@@ -11,6 +11,7 @@ from rollserve import EnvChange, EnvSpec
 from rollserve_server.envs import Profiles, WorkerSpecs, check_allowed, check_not_free, specs_of_rows
 from rollserve_server.errors import at_row, within
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
+from rollserve_server.pool.interface.updates import EnvUpdated
 from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.env_probes import EnvProbes
 from rollserve_server.pool.versions.env_specs import EnvBudget, updated_specs
@@ -52,8 +53,8 @@ class EnvUpdates:
         *,
         per_worker: bool,
         may_be_free: bool = True,
-    ) -> tuple[int, EnvVersion]:
-        """Make a new version of the environments, as `Pool.update_env` does; return its number and content."""
+    ) -> EnvUpdated:
+        """Make a new version of the environments, as `Pool.update_env` does."""
         versions = self._versions
         async with versions.updating:
             check_expected_env(versions, expected)
@@ -76,8 +77,10 @@ class EnvUpdates:
                 env = EnvVersion(list(specs), common_description(descriptions), expected.client_id)
                 versions.accept("env", number, env)
                 await self._journal.write(env=(number, env))
+                replaced = versions.envs.current
                 versions.envs.add(env)
-        return number, env
+            replaced_specs = () if replaced is None else versions.env_specs(replaced)
+            return EnvUpdated(number, versions.env_specs(env), env.description, replaced_specs)
 
     def find_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int | None:
         """Return the number, below 0, of environments for evaluations with these specs, if there are any."""

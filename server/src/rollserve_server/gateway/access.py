@@ -1,0 +1,88 @@
+"""Access: which scope each RPC needs, and whether the client of an RPC has it. Decided before the request is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from rollserve import Reason
+from rollserve_server.errors import InvalidValueError, NotAllowedError
+from rollserve_server.identity import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollserve_server.identity import Authentication, Principal
+
+__all__ = ["DEFAULT_SAMPLER", "SAMPLER_KEY", "SCOPES", "Access", "Client", "check_scope"]
+
+DEFAULT_SAMPLER = "default"
+"""Name of the sampler that requests without a name are for."""
+SAMPLER_KEY = "rollserve-sampler"
+"""Key of the metadata that names the sampler, so that nobody has to read the request to know it."""
+
+SCOPES: Mapping[str, Scope] = {
+    "GetSampler": Scope.STATUS,
+    "GetMetrics": Scope.STATUS,
+    "ListAgentVersions": Scope.STATUS,
+    "ServerReflectionInfo": Scope.STATUS,
+    "ObtainSamples": Scope.SAMPLE,
+    "ObtainExactEpisodes": Scope.SAMPLE,
+    "Evaluate": Scope.SAMPLE,
+    "EvaluatePopulation": Scope.SAMPLE,
+    "GetAgentParameters": Scope.AGENT_READ,
+    "UpdateAgent": Scope.AGENT_WRITE,
+    "UpdateEnv": Scope.ENV_WRITE,
+    "ResizePool": Scope.POOL_RESIZE,
+}
+"""Scope that each RPC needs on its sampler. An RPC without a line here is refused, whoever asks."""
+
+
+class Client(Protocol):
+    """The client of an RPC before its request, as `grpc.aio.ServicerContext` has it."""
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]] | None:
+        """Return the metadata of the request."""
+        ...
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Return the properties of the connection."""
+        ...
+
+
+class Access:
+    """Decides which RPCs of a client are answered."""
+
+    def __init__(self, authentication: Authentication) -> None:
+        """Decide by the principals that this finds."""
+        self._authentication = authentication
+
+    def principal_of(self, client: Client) -> Principal:
+        """Return who the client is; raise UnauthenticatedError if it does not prove that."""
+        if not self._authentication.is_required:
+            return self._authentication.principal_of((), {})
+        return self._authentication.principal_of(_values(client, "authorization"), client.auth_context())
+
+    def named_sampler(self, client: Client) -> str:
+        """Return the sampler in the metadata, or an empty text; raise InvalidValueError if there are several."""
+        values = _values(client, SAMPLER_KEY)
+        if len(values) > 1:
+            raise InvalidValueError.of(SAMPLER_KEY, expected="one value", got=len(values))
+        return str(values[0]) if values else ""
+
+    def check(self, principal: Principal, rpc: str, sampler: str) -> None:
+        """Raise NotAllowedError unless a principal may call an RPC of a sampler."""
+        check_scope(principal, SCOPES.get(rpc), rpc, sampler)
+
+
+def check_scope(principal: Principal, scope: Scope | None, what: str, sampler: str) -> None:
+    """Raise NotAllowedError unless a principal has a scope on a sampler; nobody has None."""
+    if scope is None:
+        raise NotAllowedError.of("", expected="an RPC that has a scope", got=what, reason=Reason.SCOPE_MISSING)
+    if not principal.has(scope, sampler):
+        text = f"expected the scope {scope} on the sampler {sampler!r} for {what}, which {principal.name} does not have"
+        raise NotAllowedError(text, reason=Reason.SCOPE_MISSING)
+
+
+def _values(client: Client, key: str) -> list[str | bytes]:
+    return [value for name, value in client.invocation_metadata() or () if name == key]

@@ -1,0 +1,143 @@
+"""The audit log: a line of JSON for each RPC at its end."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import logging
+import logging.handlers
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from rollserve_server.agents import content_hash
+from rollserve_server.errors import shorten
+
+if TYPE_CHECKING:
+    from rollserve_server.identity import Principal
+
+__all__ = ["AuditLog", "AuditedRpc", "check_audit_log", "digest_of"]
+
+_log = logging.getLogger(__name__)
+
+_STDERR = Path("-")
+_MODE = 0o600
+_REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+"""Statuses of RPCs that the client may not call, or not with this request."""
+_MAX_NAME = 200
+"""Characters of a name that the client chooses."""
+_COMPLAINT_SECONDS = 60.0
+
+
+class AuditedRpc(Protocol):
+    """An RPC as the audit log shows it; see `OpenRpc`."""
+
+    name: str
+    request_id: str
+    connection: str
+    principal: Principal | None
+    sampler: str
+    began: float
+    changes: dict[str, object]
+
+
+class AuditLog:
+    """Adds lines to the file, or to standard error. Without a file, does nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open the file.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self._handler: logging.Handler | None = None
+        if path == _STDERR:
+            self._handler = _Stderr(sys.stderr)
+        elif path is not None:
+            self._handler = _File(path)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is written."""
+        return self._handler is not None
+
+    def write(self, rpc: AuditedRpc, status: str, reason: str) -> None:
+        """Write the line of an RPC that ends.
+
+        Args:
+            rpc: the RPC.
+            status: name of its status.
+            reason: reason of its error, or an empty text.
+        """
+        if self._handler is None:
+            return
+        record = {
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            "request_id": rpc.request_id,
+            "principal": rpc.principal.name if rpc.principal is not None else None,
+            "peer": rpc.connection,
+            "rpc": rpc.name,
+            "sampler": shorten(rpc.sampler, _MAX_NAME),
+            "decision": "refused" if status in _REFUSED else "allowed",
+            "status": status,
+            "reason": reason,
+            "seconds": round(time.monotonic() - rpc.began, 6),
+            **rpc.changes,
+        }
+        self._handler.handle(logging.makeLogRecord({"msg": json.dumps(record)}))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handler is not None:
+            self._handler.close()
+
+
+def check_audit_log(path: Path | None) -> None:
+    """Raise OSError if lines cannot be added to a file."""
+    if path is not None and path != _STDERR:
+        _open(path).close()
+
+
+def digest_of(values: Iterable[object]) -> str:
+    """Return a SHA-256 digest, in hex, of agents or environments: of one alone, or of one for each worker or row.
+
+    The digest of a single agent is the content hash that `ListAgentVersions` tells.
+    """
+    digests = [content_hash(value) for value in values]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+class _Complaining(logging.Handler):
+    """A handler that reports lines that cannot be written in the server's log, once a minute."""
+
+    _complained = -_COMPLAINT_SECONDS
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        now = time.monotonic()
+        if now - self._complained >= _COMPLAINT_SECONDS:
+            self._complained = now
+            _log.error("audit log not written", extra={"error": str(sys.exc_info()[1])})
+
+
+class _Stderr(_Complaining, logging.StreamHandler[Any]):
+    """Lines on standard error."""
+
+
+class _File(_Complaining, logging.handlers.WatchedFileHandler):
+    """A file that only the server's user reads. If it is renamed, as `logrotate` does, another one is begun."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8")
+
+    def _open(self) -> IO[str]:  # type: ignore[override]
+        return _open(Path(self.baseFilename))
+
+
+def _open(path: Path) -> IO[str]:
+    return open(  # closed by its owner
+        path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, _MODE)
+    )

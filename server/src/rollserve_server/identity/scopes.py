@@ -1,0 +1,76 @@
+"""Scopes, and grants of them: what a principal may do, on which samplers."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from rollserve_server.errors import InvalidValueError
+
+__all__ = ["Grant", "Scope", "parse_grants"]
+
+_ALL = "*"
+"""Any text in a sampler's name; and, as a scope, all scopes but `pickle`."""
+
+
+class Scope(enum.StrEnum):
+    """A right of clients on a sampler."""
+
+    STATUS = "status"
+    """Read the state of the sampler, and describe the service."""
+    SAMPLE = "sample"
+    """Sample and evaluate with the present agent and environment."""
+    AGENT_READ = "agent:read"
+    """Read the parameters of agents."""
+    AGENT_WRITE = "agent:write"
+    """Update the agent."""
+    ENV_WRITE = "env:write"
+    """Update the environment, and evaluate in another one."""
+    ENV_FREE = "env:free"
+    """Use environments beside the profiles of the operator."""
+    POOL_RESIZE = "pool:resize"
+    """Change the number of workers."""
+    SAMPLER_ADMIN = "sampler:admin"
+    """Create and delete samplers, and see what is hidden from others."""
+    PICKLE = "pickle"
+    """Send agents as pickles, which run any code."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A scope on samplers.
+
+    Attributes:
+        scope: what may be done.
+        sampler: name of the sampler, in which `*` stands for any text.
+    """
+
+    scope: Scope
+    sampler: str = _ALL
+
+    @classmethod
+    def parse(cls, text: str) -> Collection[Self]:
+        """Return the grants of a text such as `sample`, `sample@team-*` or `*@team-a`.
+
+        Raises:
+            InvalidValueError: no scope of that name, or an empty name of a sampler.
+        """
+        name, at, sampler = text.partition("@")
+        scopes = [each for each in Scope if each == name or (name == _ALL and each is not Scope.PICKLE)]
+        if not scopes or (at and not sampler):
+            expected = f"SCOPE or SCOPE@SAMPLER, with one of the scopes {', '.join(Scope)}, or {_ALL}"
+            raise InvalidValueError.of("scope", expected=expected, got=repr(text))
+        return [cls(scope, sampler or _ALL) for scope in scopes]
+
+    def covers(self, scope: Scope, sampler: str) -> bool:
+        """Whether the grant has a scope on a sampler."""
+        pattern = ".*".join(map(re.escape, self.sampler.split(_ALL)))
+        return scope is self.scope and re.fullmatch(pattern, sampler, re.DOTALL) is not None
+
+
+def parse_grants(texts: Iterable[str]) -> frozenset[Grant]:
+    """Return the grants of texts; raises as `Grant.parse`."""
+    return frozenset(grant for text in texts for grant in Grant.parse(text))

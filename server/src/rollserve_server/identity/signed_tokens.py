@@ -1,0 +1,99 @@
+"""Signed tokens (JWT): verified by the keys in a JWKS file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jwt
+
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.identity.principal import Principal, check_name
+from rollserve_server.identity.rejections import expired, invalid
+from rollserve_server.identity.scopes import Grant
+from rollserve_server.identity.watched_file import WatchedFile
+
+if TYPE_CHECKING:
+    from rollserve_server.settings import IdentitySettings
+
+__all__ = ["SignedTokens"]
+
+_ALGORITHMS = frozenset(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)) | {"EdDSA"}
+"""Algorithms by public keys. A secret that server and issuer share would let whoever reads it here make tokens."""
+_KINDS = {"RSA": ("RS", "PS"), "EC": ("ES",), "OKP": ("EdDSA",)}
+"""Beginnings of the algorithms of each kind of key, for keys that name no algorithm of their own."""
+
+
+class SignedTokens:
+    """Tokens that an issuer has signed. PyJWT verifies them."""
+
+    def __init__(self, settings: IdentitySettings) -> None:
+        """Read the keys; raises InvalidValueError if they cannot be used."""
+        assert settings.jwt_jwks is not None  # noqa: S101
+        self._settings = settings
+        self._keys = WatchedFile("jwt_jwks", settings.jwt_jwks, _parse_keys)
+
+    def principal_of(self, text: str) -> Principal:
+        """Return whom a token proves; raise UnauthenticatedError for one that is not valid."""
+        settings = self._settings
+        try:
+            key, algorithm = self._key_of(jwt.get_unverified_header(text))
+            claims: Mapping[str, Any] = jwt.decode(
+                text,
+                key.key,
+                algorithms=[algorithm],
+                audience=settings.jwt_audience,
+                issuer=settings.jwt_issuer,
+                leeway=settings.jwt_leeway_seconds,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+            grants = _grants(claims.get(settings.jwt_scope_claim))
+            return Principal(check_name(claims["sub"]), grants)
+        except jwt.ExpiredSignatureError:  # the signature is valid: PyJWT looks at it first
+            raise expired() from None
+        # Not only PyJWT's own errors: the token decides what its parts are, down to the types of claims.
+        except Exception:
+            raise invalid() from None
+
+    def _key_of(self, header: Mapping[str, Any]) -> tuple[jwt.PyJWK, str]:
+        """Return the key that a token names, and its algorithm; without a name, the only key."""
+        keys, algorithm, name = self._keys.current(), header.get("alg"), header.get("kid")
+        chosen = [key for key in keys if name is None or key.key_id == name]
+        if len(chosen) != 1 or not isinstance(algorithm, str) or algorithm not in _algorithms(chosen[0]):
+            raise invalid()
+        return chosen[0], algorithm
+
+
+def _algorithms(key: jwt.PyJWK) -> Collection[str]:
+    """Return the algorithms that a key may be used with."""
+    data = key._jwk_data
+    named = data.get("alg")
+    if named is not None:
+        return {named} & _ALGORITHMS
+    return {each for each in _ALGORITHMS if each.startswith(_KINDS[data["kty"]])}
+
+
+def _grants(claim: object) -> frozenset[Grant]:
+    """Return the grants in a claim; scopes of other services are none of ours."""
+    texts = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    grants: set[Grant] = set()
+    for text in texts:
+        with contextlib.suppress(InvalidValueError):
+            grants.update(Grant.parse(text) if isinstance(text, str) else ())
+    return frozenset(grants)
+
+
+def _parse_keys(text: str) -> list[jwt.PyJWK]:
+    """Return the keys for signatures; raise InvalidValueError if there are none."""
+    try:
+        found = json.loads(text)["keys"]
+        candidates = [data for data in found if data.get("use", "sig") == "sig" and data.get("kty") in _KINDS]
+        keys = [jwt.PyJWK(data) for data in candidates if "d" not in data]
+    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
+        raise InvalidValueError.of("jwt_jwks", expected="a JSON Web Key Set", got=type(error).__name__) from None
+    if not keys:
+        expected = "a public key of RSA, EC or OKP for signatures"
+        raise InvalidValueError.of("jwt_jwks", expected=expected, got="none")
+    return keys
