@@ -35,6 +35,7 @@ from rollserve.reasons import Reason
 from rollserve.reproducibility import Reproducibility
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
+from rollserve.samplers import Quota, SamplerSummary
 from rollserve.status import Counters, SamplerStatus, WorkerStatus
 
 __version__ = importlib.metadata.version("rollserve")
@@ -66,6 +67,7 @@ __all__ = [
     "PopulationEvaluation",
     "PreconditionError",
     "PythonAgent",
+    "Quota",
     "RandomAgent",
     "Reason",
     "Reproducibility",
@@ -73,6 +75,7 @@ __all__ = [
     "SampleStream",
     "Sampler",
     "SamplerStatus",
+    "SamplerSummary",
     "SamplingOptions",
     "ServerError",
     "StepType",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
 from rollserve.environments import EnvSpec, env_spec_from_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
+from rollserve.samplers import Quota, quota_from_proto, seconds_of
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -110,6 +111,9 @@ class SamplerStatus:
         counters: counters since the sampler's start.
         min_healthy_workers: number of workers that have to be healthy for a call or an update to begin.
         hidden_arguments: names of the arguments that are left out of `envs`, such as `kwargs.level`.
+        owner: principal that created the sampler; empty for the default one.
+        lease_seconds: time without a call after which the sampler is deleted; None for never.
+        quota: limits of the sampler.
     """
 
     sampler: str
@@ -128,6 +132,9 @@ class SamplerStatus:
     counters: Counters
     min_healthy_workers: int = 0
     hidden_arguments: Sequence[str] = ()
+    owner: str = ""
+    lease_seconds: float | None = None
+    quota: Quota = field(default_factory=Quota)
 
     @property
     def num_workers(self) -> int:
@@ -164,4 +171,7 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         counters=record_from_message(Counters, message.counters),
         min_healthy_workers=message.min_healthy_worker_count,
         hidden_arguments=tuple(message.hidden_arguments),
+        owner=message.owner,
+        lease_seconds=seconds_of(message, "lease"),
+        quota=quota_from_proto(message.quota),
     )

@@ -47,6 +47,9 @@ _METHODS = {
     "ObtainExactEpisodes": "obtain_exact_episodes",
     "EvaluatePopulation": "evaluate_population",
     "GetSampler": "status",
+    "CreateSampler": "create_sampler",
+    "DeleteSampler": "delete_sampler",
+    "ListSamplers": "list_samplers",
     "ListAgentVersions": "agent_versions",
     "GetAgentParameters": "agent_parameters",
 }

@@ -64,6 +64,14 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The health service does not know that service.
     Status: NOT_FOUND.
     """
+    ERROR_REASON_LEASE_EXPIRED: _ErrorReason.ValueType  # 18
+    """The sampler was deleted because no call had named it for as long as its lease says.
+    Status: NOT_FOUND.
+    """
+    ERROR_REASON_SAMPLER_DELETED: _ErrorReason.ValueType  # 19
+    """The sampler was deleted by a client.
+    Status: NOT_FOUND.
+    """
     ERROR_REASON_MODULE_NOT_ALLOWED: _ErrorReason.ValueType  # 20
     """The operator does not allow environments of that module (`--allow-module`).
     Status: PERMISSION_DENIED.
@@ -185,6 +193,15 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     it asks for.
     Status: RESOURCE_EXHAUSTED.
     """
+    ERROR_REASON_TOO_MANY_SAMPLERS: _ErrorReason.ValueType  # 55
+    """The server has as many samplers as the operator allows (`--max-samplers`).
+    Status: RESOURCE_EXHAUSTED.
+    """
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 56
+    """The sampler's quota, or what the operator allows for any sampler, does not permit that many workers or rows, or a
+    quota or lease as large; the message says how many it permits.
+    Status: RESOURCE_EXHAUSTED.
+    """
     ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 60
     """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
     again.
@@ -223,6 +240,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
     by a client with fewer calls. The rest can be asked for, in a call that queues again.
     Status: UNAVAILABLE.
+    """
+    ERROR_REASON_SAMPLER_EXISTS: _ErrorReason.ValueType  # 75
+    """There is a sampler of that name, which another principal or a different request has created.
+    Status: ALREADY_EXISTS.
     """
     ERROR_REASON_ENV_FAILED: _ErrorReason.ValueType  # 80
     """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.
@@ -289,6 +310,14 @@ Status: NOT_FOUND.
 """
 ERROR_REASON_SERVICE_NOT_FOUND: ErrorReason.ValueType  # 16
 """The health service does not know that service.
+Status: NOT_FOUND.
+"""
+ERROR_REASON_LEASE_EXPIRED: ErrorReason.ValueType  # 18
+"""The sampler was deleted because no call had named it for as long as its lease says.
+Status: NOT_FOUND.
+"""
+ERROR_REASON_SAMPLER_DELETED: ErrorReason.ValueType  # 19
+"""The sampler was deleted by a client.
 Status: NOT_FOUND.
 """
 ERROR_REASON_MODULE_NOT_ALLOWED: ErrorReason.ValueType  # 20
@@ -412,6 +441,15 @@ ERROR_REASON_CALL_TOO_LARGE: ErrorReason.ValueType  # 51
 it asks for.
 Status: RESOURCE_EXHAUSTED.
 """
+ERROR_REASON_TOO_MANY_SAMPLERS: ErrorReason.ValueType  # 55
+"""The server has as many samplers as the operator allows (`--max-samplers`).
+Status: RESOURCE_EXHAUSTED.
+"""
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 56
+"""The sampler's quota, or what the operator allows for any sampler, does not permit that many workers or rows, or a
+quota or lease as large; the message says how many it permits.
+Status: RESOURCE_EXHAUSTED.
+"""
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 60
 """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
 again.
@@ -450,6 +488,10 @@ ERROR_REASON_CALL_TOO_LONG: ErrorReason.ValueType  # 68
 """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
 by a client with fewer calls. The rest can be asked for, in a call that queues again.
 Status: UNAVAILABLE.
+"""
+ERROR_REASON_SAMPLER_EXISTS: ErrorReason.ValueType  # 75
+"""There is a sampler of that name, which another principal or a different request has created.
+Status: ALREADY_EXISTS.
 """
 ERROR_REASON_ENV_FAILED: ErrorReason.ValueType  # 80
 """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.

@@ -14,6 +14,7 @@ import rollserve.v1.agent_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
 import rollserve.v1.evaluation_pb2
+import rollserve.v1.samplers_pb2
 import rollserve.v1.space_pb2
 import rollserve.v1.tensor_pb2
 import sys
@@ -913,6 +914,9 @@ class GetSamplerResponse(google.protobuf.message.Message):
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     MIN_HEALTHY_WORKER_COUNT_FIELD_NUMBER: builtins.int
     HIDDEN_ARGUMENTS_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    LEASE_FIELD_NUMBER: builtins.int
+    QUOTA_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -937,6 +941,8 @@ class GetSamplerResponse(google.protobuf.message.Message):
     """The number of healthy workers that a call or an update needs to start: with fewer, it fails at once with
     UNAVAILABLE (TOO_FEW_WORKERS). With 0, it waits for a worker for a while (`--start-seconds`).
     """
+    owner: builtins.str
+    """The principal that created the sampler; empty for `default`."""
     @property
     def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
         """One environment for all workers; or one for each worker; or, after an update per row, one for each row of each
@@ -972,6 +978,14 @@ class GetSamplerResponse(google.protobuf.message.Message):
         `kwargs.NAME`, or `wrappers[POSITION].kwargs.NAME`.
         """
 
+    @property
+    def lease(self) -> google.protobuf.duration_pb2.Duration:
+        """The time without a call after which the sampler is deleted, which this call has renewed. Not set: never."""
+
+    @property
+    def quota(self) -> rollserve.v1.samplers_pb2.SamplerQuota:
+        """The sampler's limits."""
+
     def __init__(
         self,
         *,
@@ -991,9 +1005,12 @@ class GetSamplerResponse(google.protobuf.message.Message):
         episodes_per_row: builtins.int = ...,
         min_healthy_worker_count: builtins.int = ...,
         hidden_arguments: collections.abc.Iterable[builtins.str] | None = ...,
+        owner: builtins.str = ...,
+        lease: google.protobuf.duration_pb2.Duration | None = ...,
+        quota: rollserve.v1.samplers_pb2.SamplerQuota | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "quota", b"quota"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "policy_version", b"policy_version", "quota", b"quota", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 

@@ -1,7 +1,6 @@
 """The gRPC side of the server: translates requests for the pool, forwards sampled bytes, maps errors to statuses."""
 
 from rollserve_server.gateway.certificates import check_certificates
-from rollserve_server.gateway.requests.reader import DEFAULT_SAMPLER
 from rollserve_server.gateway.server import Gateway
 
-__all__ = ["DEFAULT_SAMPLER", "Gateway", "check_certificates"]
+__all__ = ["Gateway", "check_certificates"]

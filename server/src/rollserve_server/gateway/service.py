@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1 import samplers_pb2
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.gateway.messages.agent_versions import (
     agent_versions_to_proto,
@@ -19,6 +20,7 @@ from rollserve_server.gateway.messages.agent_versions import (
     select_parameters,
 )
 from rollserve_server.gateway.messages.environments import env_updated_to_proto
+from rollserve_server.gateway.messages.samplers import created_to_proto, summary_to_proto
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
@@ -38,9 +40,10 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.requests.reader import RequestReader
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
-    from rollserve_server.gateway.shared_memory import Rings
+    from rollserve_server.gateway.shared_memory import SamplerRings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import PoolStatus
+    from rollserve_server.pool import Pool, PoolStatus
+    from rollserve_server.samplers import Sampler, Samplers
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
 
@@ -64,7 +67,8 @@ class SamplerService:
         rpcs: OpenRpcs,
         intake: Intake,
         reader: RequestReader,
-        rings: Rings,
+        samplers: Samplers,
+        rings: SamplerRings,
         private: PrivateArguments,
         metrics: Metrics,
     ) -> None:
@@ -73,7 +77,8 @@ class SamplerService:
         Args:
             rpcs: registry of open RPCs.
             intake: receives requests.
-            reader: reads requests, and knows the pools.
+            reader: reads requests.
+            samplers: the samplers.
             rings: memory for clients that read results from there.
             private: arguments of environments that clients do not get to see.
             metrics: counts the calls.
@@ -81,6 +86,7 @@ class SamplerService:
         self._rpcs = rpcs
         self._intake = intake
         self._reader = reader
+        self._samplers = samplers
         self._rings = rings
         self._private = private
         self._metrics = metrics
@@ -99,6 +105,9 @@ class SamplerService:
             "UpdateEnv": self.update_env,
             "ResizePool": self.resize_pool,
             "ListAgentVersions": self.list_agent_versions,
+            "CreateSampler": self.create_sampler,
+            "DeleteSampler": self.delete_sampler,
+            "ListSamplers": self.list_samplers,
         }
         streams: dict[str, Callable[[OpenRpc], AsyncGenerator[bytes, None]]] = {
             "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
@@ -115,7 +124,9 @@ class SamplerService:
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker, skip_if_identical = await read_aside(self._reader.agent_update, data)
+            request = await read_aside(self._reader.agent_update, data)
+            sampler, updates, expected, per_worker, skip_if_identical = request
+            pool = _use(sampler, rpc)
             if skip_if_identical:
                 same = await pool.current_if_same(updates, expected, per_worker=per_worker)
                 if same is not None:
@@ -129,37 +140,57 @@ class SamplerService:
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker = await read_aside(self._reader.env_update, data)
-            updated = await pool.update_env(updates, expected, per_worker=per_worker)
+            sampler, updates, expected, per_worker = await read_aside(self._reader.env_update, data)
+            updated = await _use(sampler, rpc).update_env(updates, expected, per_worker=per_worker)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""
-        pool, num_workers = self._reader.resize(await self._intake.small_request(rpc))
-        previous = await pool.resize(num_workers)
+        sampler, num_workers = self._reader.resize(await self._intake.small_request(rpc))
+        _use(sampler, rpc)
+        previous = await self._samplers.resize(sampler, num_workers)
         return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
 
     async def list_agent_versions(self, rpc: OpenRpc) -> agent_versions_pb2.ListAgentVersionsResponse:
         """Answer `ListAgentVersions`."""
-        pool = self._reader.agent_versions(await self._intake.small_request(rpc))
+        pool = _use(self._reader.agent_versions(await self._intake.small_request(rpc)), rpc)
         return agent_versions_to_proto(await pool.agents.listed())
+
+    async def create_sampler(self, rpc: OpenRpc) -> samplers_pb2.CreateSamplerResponse:
+        """Answer `CreateSampler`."""
+        request, exist_ok = self._reader.new_sampler(await self._intake.small_request(rpc))
+        sampler, existed = await self._samplers.create(request, rpc.principal_name, exist_ok=exist_ok)
+        _use(sampler, rpc)
+        return created_to_proto(sampler, existed=existed)
+
+    async def delete_sampler(self, rpc: OpenRpc) -> samplers_pb2.DeleteSamplerResponse:
+        """Answer `DeleteSampler`."""
+        await self._samplers.delete(self._reader.deleted_sampler(await self._intake.small_request(rpc)))
+        return samplers_pb2.DeleteSamplerResponse()
+
+    async def list_samplers(self, rpc: OpenRpc) -> samplers_pb2.ListSamplersResponse:
+        """Answer `ListSamplers`."""
+        self._reader.sampler_list(await self._intake.small_request(rpc))
+        return samplers_pb2.ListSamplersResponse(samplers=map(summary_to_proto, self._samplers))
 
     async def get_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetSampler`, as a stream of one message: only of streams gRPC says when the client has read it."""
-        name, pool = self._reader.sampler(await self._intake.small_request(rpc))
+        sampler = self._reader.sampler(await self._intake.small_request(rpc))
+        pool = _use(sampler, rpc)
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
-            yield await asyncio.to_thread(self._serialized_status, name, pool.status(), rpc)
+            yield await asyncio.to_thread(self._serialized_status, sampler, pool.status(), rpc)
 
     async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgentParameters`."""
         request = self._reader.agent_parameters(await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            version, parameters = request.pool.agents.parameters(request.policy_version, request.worker_index)
+            pool = _use(request.sampler, rpc)
+            version, parameters = pool.agents.parameters(request.policy_version, request.worker_index)
             selected = select_parameters(parameters, request.names)
             for message in parameter_messages(version, selected, request.max_message_bytes):
                 yield message.SerializeToString()
@@ -167,25 +198,25 @@ class SamplerService:
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.evaluation, data)
-            async with contextlib.aclosing(pool.evaluate(request, rpc)) as items:
+            sampler, request = await read_aside(self._reader.evaluation, data)
+            async with contextlib.aclosing(_use(sampler, rpc).evaluate(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
                         for message in delivered_messages(item):
                             yield message.tobytes()
                     else:
                         if isinstance(item, Evaluation):
-                            self._metrics.count_call(pool, rpc.name, item.account)
+                            self._metrics.count_call(sampler.name, rpc.name, item.account)
                         yield evaluation_response(item)
 
     async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `EvaluatePopulation`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.population_evaluation, data)
-            async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
+            sampler, request = await read_aside(self._reader.population_evaluation, data)
+            async with contextlib.aclosing(_use(sampler, rpc).evaluate_population(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Evaluation):
-                        self._metrics.count_call(pool, rpc.name, item.account)
+                        self._metrics.count_call(sampler.name, rpc.name, item.account)
                     if not isinstance(item, Delivery):
                         yield population_response(item)
 
@@ -194,8 +225,9 @@ class SamplerService:
     ) -> AsyncGenerator[bytes, None]:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         data = await self._intake.small_request(rpc)
-        pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(kind, data)
-        with self._rings.lend(requested=accepts_shared_memory) as ring:
+        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(kind, data)
+        pool = _use(sampler, rpc)
+        with self._rings.of(sampler.name).lend(requested=accepts_shared_memory) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
@@ -203,14 +235,20 @@ class SamplerService:
                             yield await shared_or_sent(message, ring, rpc)
                     else:
                         if isinstance(item, Account):
-                            self._metrics.count_call(pool, rpc.name, item)
+                            self._metrics.count_call(sampler.name, rpc.name, item)
                             _log_sampled(item)
                         yield sample_response(item, ring)
 
-    def _serialized_status(self, sampler: str, status: PoolStatus, rpc: OpenRpc) -> bytes:
+    def _serialized_status(self, sampler: Sampler, status: PoolStatus, rpc: OpenRpc) -> bytes:
         # Other machines have no use for them.
         message = status_to_proto(sampler, status, self._private, with_processes=rpc.is_on_this_machine)
         return message.SerializeToString()
+
+
+def _use(sampler: Sampler, rpc: OpenRpc) -> Pool:
+    """Return the sampler's pool, which the RPC uses until it ends; that keeps the sampler's lease."""
+    rpc.held.enter_context(sampler.in_use(rpc))
+    return sampler.pool
 
 
 def _log_sampled(account: Account) -> None:

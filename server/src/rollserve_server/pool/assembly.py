@@ -65,7 +65,7 @@ def make_parts(backend: Backend, settings: PoolSettings, journal: Journal, state
         workers=versions.workers,
         versions=versions,
         selection=Selection(versions, settings.agents),
-        env_updates=EnvUpdates(versions, journal, settings.allow, settings.health),
+        env_updates=EnvUpdates(versions, journal, settings),
         eviction=Eviction(versions),
         sequences=Sequences(seed, max_kept, ids),
         row_sequences=RowSequences(seed, max_kept, ids),

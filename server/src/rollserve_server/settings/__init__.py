@@ -11,7 +11,9 @@ from rollserve_server.settings.gateway import ClientLimits, GatewaySettings
 from rollserve_server.settings.groups import FlatField, Group
 from rollserve_server.settings.pool import PoolSettings
 from rollserve_server.settings.process import ProcessSettings
+from rollserve_server.settings.quota import Quota
 from rollserve_server.settings.ray import RaySettings
+from rollserve_server.settings.samplers import SamplerSettings
 from rollserve_server.settings.server import Settings
 from rollserve_server.settings.tls import TlsSettings
 from rollserve_server.settings.workers import HealthSettings, RowSettings, WorkerSettings
@@ -29,8 +31,10 @@ __all__ = [
     "HealthSettings",
     "PoolSettings",
     "ProcessSettings",
+    "Quota",
     "RaySettings",
     "RowSettings",
+    "SamplerSettings",
     "SandboxLimits",
     "Settings",
     "TlsSettings",

@@ -8,6 +8,7 @@ from rollserve_server.settings.agents import AgentSettings, VersionSettings
 from rollserve_server.settings.calls import CallSettings
 from rollserve_server.settings.environment import AllowSettings
 from rollserve_server.settings.groups import Group
+from rollserve_server.settings.quota import Quota
 from rollserve_server.settings.workers import HealthSettings, WorkerSettings
 
 __all__ = ["PoolSettings"]
@@ -38,6 +39,8 @@ class PoolSettings(Group):
     versions: VersionSettings = VersionSettings()
     agents: AgentSettings = AgentSettings()
     allow: AllowSettings = AllowSettings()
+    quota: Quota = Quota()
+    """Limits of a sampler that a client has created."""
 
     @field_validator("max_workers")
     @classmethod

@@ -12,12 +12,14 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import shorten, without_folders
+from rollserve_server.gateway.messages.samplers import quota_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.pool import PoolStatus, WorkerStatus
+    from rollserve_server.samplers import Sampler
 
 __all__ = ["status_to_proto"]
 
@@ -26,12 +28,12 @@ _MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
 
 
 def status_to_proto(
-    sampler: str, status: PoolStatus, private: PrivateArguments, *, with_processes: bool
+    sampler: Sampler, status: PoolStatus, private: PrivateArguments, *, with_processes: bool
 ) -> pb.GetSamplerResponse:
     """Return the state of a sampler.
 
     Args:
-        sampler: the sampler's name.
+        sampler: the sampler.
         status: the state of its pool.
         private: arguments of environments that are left out.
         with_processes: whether the client gets to know the workers' machines and processes.
@@ -39,7 +41,7 @@ def status_to_proto(
     return message_from_record(
         pb.GetSamplerResponse,
         status,
-        sampler=sampler,
+        sampler=sampler.name,
         server_version=__version__,
         environments=map(env_spec_to_proto, map(private.without, status.env_specs)),
         hidden_arguments=private.hidden(status.env_specs),
@@ -51,6 +53,9 @@ def status_to_proto(
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
         episodes_per_row=status.env.num_episodes_per_row or 0,
         min_healthy_worker_count=status.min_healthy_workers,
+        owner=sampler.owner,
+        lease=None if sampler.lease is None else duration_to_proto(sampler.lease.seconds),
+        quota=quota_to_proto(sampler.quota),
     )
 
 

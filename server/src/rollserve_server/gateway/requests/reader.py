@@ -1,23 +1,22 @@
-"""Reads requests: finds the pool that a request is for, and what the pool has to do."""
+"""Reads requests: finds the sampler that a request is for, and what its pool has to do."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rollserve import Reason
 from rollserve._codec.parameter_updates import read_parameters_update
-from rollserve.v1 import agent_versions_pb2
+from rollserve.v1 import agent_versions_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto
 from rollserve_server.gateway.messages.environments import env_updates_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
 from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range
 from rollserve_server.gateway.messages.formats import message_limit_from_proto
 from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
+from rollserve_server.gateway.messages.samplers import sampler_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 
@@ -27,13 +26,12 @@ if TYPE_CHECKING:
         EnvUpdate,
         EvaluationRequest,
         Expectation,
-        Pool,
         PopulationRequest,
         SampleRequest,
     )
+    from rollserve_server.samplers import Sampler, SamplerRequest, Samplers
 
 __all__ = [
-    "DEFAULT_SAMPLER",
     "AgentUpdateRequest",
     "EnvUpdateRequest",
     "ParametersRequest",
@@ -41,9 +39,6 @@ __all__ = [
     "SamplingRequest",
     "read_aside",
 ]
-
-DEFAULT_SAMPLER = "default"
-"""Name of the sampler that requests without a name are for."""
 
 _MAX_INLINE_BYTES = 1 << 16
 """Largest size of a request that is read in the event loop: that takes a fifth of a second at most."""
@@ -54,7 +49,7 @@ _T = TypeVar("_T")
 class AgentUpdateRequest(NamedTuple):
     """A request for an update of agents: one update for all workers, or one for each."""
 
-    pool: Pool
+    sampler: Sampler
     updates: Sequence[AgentUpdate]
     expected: Expectation
     per_worker: bool
@@ -64,7 +59,7 @@ class AgentUpdateRequest(NamedTuple):
 class EnvUpdateRequest(NamedTuple):
     """A request for an update of environments: one update for all workers, or one for each."""
 
-    pool: Pool
+    sampler: Sampler
     updates: Sequence[EnvUpdate]
     expected: Expectation
     per_worker: bool
@@ -73,7 +68,7 @@ class EnvUpdateRequest(NamedTuple):
 class SamplingRequest(NamedTuple):
     """A request for episodes or fragments, which may be delivered through shared memory, or joined to such a size."""
 
-    pool: Pool
+    sampler: Sampler
     request: SampleRequest
     accepts_shared_memory: bool
     max_joined_bytes: int
@@ -82,7 +77,7 @@ class SamplingRequest(NamedTuple):
 class ParametersRequest(NamedTuple):
     """A request for the parameters of an agent, with the fields of `GetAgentParametersRequest`."""
 
-    pool: Pool
+    sampler: Sampler
     policy_version: int | None
     worker_index: int
     names: Sequence[str]
@@ -90,21 +85,21 @@ class ParametersRequest(NamedTuple):
 
 
 class RequestReader:
-    """Reads requests: finds the pool that a request is for, and what the pool has to do.
+    """Reads requests: finds the sampler that a request is for, and what its pool has to do.
 
     Updates and evaluations, which may be large, are read with `read_aside`. Every method raises NotFoundError for an
     unknown sampler, InvalidValueError for a missing, malformed or invalid field, and OverLimitError for too many fields
     or too long a text. Requests with environments or Python agents can also raise NotAllowedError.
     """
 
-    def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path]) -> None:
-        """Read requests for these pools.
+    def __init__(self, samplers: Samplers, allowed_paths: Collection[Path]) -> None:
+        """Read requests for these samplers.
 
         Args:
-            pools: the pools by the names of their samplers.
+            samplers: the samplers.
             allowed_paths: files and folders that arguments of environments and agents may name.
         """
-        self._pools = pools
+        self._samplers = samplers
         self._allowed_paths = allowed_paths
 
     def samples(
@@ -112,31 +107,43 @@ class RequestReader:
     ) -> SamplingRequest:
         """Read the request of `ObtainSamples` or `ObtainExactEpisodes`, which the class tells apart."""
         request = parse(kind, data)
-        pool = self._pool(request.sampler)
+        sampler = self._sampler(request.sampler)
         options, sample_request = request.options, sample_request_from_proto(request)
         max_joined_bytes = sample_request.messages.max_message_bytes if options.accept_joined else 0
-        return SamplingRequest(pool, sample_request, options.accept_shared_memory, max_joined_bytes)
+        return SamplingRequest(sampler, sample_request, options.accept_shared_memory, max_joined_bytes)
 
-    def resize(self, data: bytes) -> tuple[Pool, int]:
-        """Read the request of `ResizePool`: the pool, and its new number of workers."""
+    def resize(self, data: bytes) -> tuple[Sampler, int]:
+        """Read the request of `ResizePool`: the sampler, and its new number of workers."""
         request = parse(pb.ResizePoolRequest, data)
-        pool = self._pool(request.sampler)
-        return pool, in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
+        sampler = self._sampler(request.sampler)
+        return sampler, in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
 
-    def sampler(self, data: bytes) -> tuple[str, Pool]:
-        """Read the request of `GetSampler`: the sampler's name, and its pool."""
-        request = parse(pb.GetSamplerRequest, data)
-        return request.sampler or DEFAULT_SAMPLER, self._pool(request.sampler)
+    def sampler(self, data: bytes) -> Sampler:
+        """Read the request of `GetSampler`."""
+        return self._sampler(parse(pb.GetSamplerRequest, data).sampler)
 
-    def agent_versions(self, data: bytes) -> Pool:
+    def new_sampler(self, data: bytes) -> tuple[SamplerRequest, bool]:
+        """Read the request of `CreateSampler`: what the sampler is to be, and whether it may exist."""
+        request = parse(samplers_pb2.CreateSamplerRequest, data)
+        return sampler_request_from_proto(request, self._allowed_paths), request.exist_ok
+
+    def deleted_sampler(self, data: bytes) -> str:
+        """Read the request of `DeleteSampler`: the sampler's name."""
+        return self._sampler(parse(samplers_pb2.DeleteSamplerRequest, data).sampler).name
+
+    def sampler_list(self, data: bytes) -> None:
+        """Read the request of `ListSamplers`, which has no fields."""
+        parse(samplers_pb2.ListSamplersRequest, data)
+
+    def agent_versions(self, data: bytes) -> Sampler:
         """Read the request of `ListAgentVersions`."""
-        return self._pool(parse(agent_versions_pb2.ListAgentVersionsRequest, data).sampler)
+        return self._sampler(parse(agent_versions_pb2.ListAgentVersionsRequest, data).sampler)
 
     def agent_parameters(self, data: bytes) -> ParametersRequest:
         """Read the request of `GetAgentParameters`."""
         request = parse(agent_versions_pb2.GetAgentParametersRequest, data)
         return ParametersRequest(
-            self._pool(request.sampler),
+            self._sampler(request.sampler),
             request.policy_version or None,
             request.worker_index,
             request.names,
@@ -150,38 +157,36 @@ class RequestReader:
         if parameters_update is not None:
             request = parameters_update.request
             updates: Sequence[AgentUpdate] = [parameters_update.parameters]
-            pool, per_worker = self._pool(request.sampler), False
+            sampler, per_worker = self._sampler(request.sampler), False
         else:
             request = parse_unchecked(pb.UpdateAgentRequest, data)
-            pool = self._pool(request.sampler)
+            sampler = self._sampler(request.sampler)
             updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
-        return AgentUpdateRequest(pool, updates, expectation_from_proto(request), per_worker, request.skip_if_identical)
+        return AgentUpdateRequest(
+            sampler, updates, expectation_from_proto(request), per_worker, request.skip_if_identical
+        )
 
     def env_update(self, data: bytes) -> EnvUpdateRequest:
         """Read the request of `UpdateEnv`."""
         request = parse(pb.UpdateEnvRequest, data)
-        pool = self._pool(request.sampler)
+        sampler = self._sampler(request.sampler)
         updates, per_worker = env_updates_from_proto(request, self._allowed_paths)
-        return EnvUpdateRequest(pool, updates, expectation_from_proto(request), per_worker)
+        return EnvUpdateRequest(sampler, updates, expectation_from_proto(request), per_worker)
 
-    def evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
+    def evaluation(self, data: bytes) -> tuple[Sampler, EvaluationRequest]:
         """Read the request of `Evaluate`."""
         request = parse(pb.EvaluateRequest, data)
-        pool = self._pool(request.sampler)
-        return pool, evaluation_request_from_proto(request, self._allowed_paths)
+        sampler = self._sampler(request.sampler)
+        return sampler, evaluation_request_from_proto(request, self._allowed_paths)
 
-    def population_evaluation(self, data: bytes) -> tuple[Pool, PopulationRequest]:
+    def population_evaluation(self, data: bytes) -> tuple[Sampler, PopulationRequest]:
         """Read the request of `EvaluatePopulation`."""
         request = parse(pb.EvaluatePopulationRequest, data)
-        pool = self._pool(request.sampler)
-        return pool, population_request_from_proto(request, self._allowed_paths)
+        sampler = self._sampler(request.sampler)
+        return sampler, population_request_from_proto(request, self._allowed_paths)
 
-    def _pool(self, sampler: str) -> Pool:
-        pool = self._pools.get(sampler or DEFAULT_SAMPLER)
-        if pool is None:
-            expected = f"one of {', '.join(map(repr, self._pools))}"
-            raise NotFoundError.of("sampler", expected=expected, got=repr(sampler), reason=Reason.SAMPLER_NOT_FOUND)
-        return pool
+    def _sampler(self, name: str) -> Sampler:
+        return self._samplers.find(name)
 
 
 async def read_aside(read: Callable[[bytes], _T], data: bytes) -> _T:

@@ -58,7 +58,7 @@ class OpenRpcs:
         with self._metrics.counting(name) as end:
             try:
                 async with rpc.endable():
-                    with self._places.held_by(rpc):
+                    with self._places.held_by(rpc), rpc.held:
                         yield rpc
             except Exception as error:  # nothing unforeseen may reach the client
                 end.status, end.reason = code_of(error).name, reason_of(error)

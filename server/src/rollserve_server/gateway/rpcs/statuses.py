@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from rollserve import Reason
 from rollserve_server.errors import (
     AgentFailedError,
+    AlreadyExistsError,
     CallTooLongError,
     ClientStalledError,
     DomainError,
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 _CODES: dict[type[DomainError], grpc.StatusCode] = {
     InvalidValueError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
+    AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
     NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
     OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.accounts.counters import Counters
+from rollserve_server.pool.calls.step_rate import StepRate
 
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.requests import SamplingOptions
@@ -43,6 +44,7 @@ class PoolParts:
         journal: keeps what outlives the server.
         counters: totals of calls.
         num_calls: number of calls that run now, evaluations included.
+        step_rate: limit of the steps per second of all calls.
     """
 
     settings: PoolSettings
@@ -59,6 +61,10 @@ class PoolParts:
     journal: Journal
     counters: Counters = field(default_factory=Counters)
     num_calls: int = 0
+    step_rate: StepRate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.step_rate = StepRate(self.settings.quota.steps_per_second)
 
     @contextlib.contextmanager
     def counting_calls(self) -> Iterator[None]:

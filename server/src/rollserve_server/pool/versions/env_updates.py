@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
+from rollserve import EnvSpec, Reason
 from rollserve_server.envs import WorkerSpecs, check_allowed, specs_of_rows
-from rollserve_server.errors import at_row, within
+from rollserve_server.errors import OverLimitError, at_row, within
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.env_probes import EnvProbes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.settings import AllowSettings, HealthSettings
+    from rollserve_server.settings import PoolSettings
 
 __all__ = ["EnvUpdates"]
 
@@ -32,12 +32,13 @@ __all__ = ["EnvUpdates"]
 class EnvUpdates:
     """Makes new versions of environments, for calls and for evaluations."""
 
-    def __init__(self, versions: Versions, journal: Journal, allow: AllowSettings, health: HealthSettings) -> None:
+    def __init__(self, versions: Versions, journal: Journal, settings: PoolSettings) -> None:
         """Take the installed versions, where new ones are written, and permissions and limits of environments."""
         self._versions = versions
         self._journal = journal
-        self._allow = allow
-        self._health = health
+        self._allow = settings.allow
+        self._health = settings.health
+        self._max_rows = settings.quota.num_rows
 
     async def update(
         self, updates: Sequence[EnvUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool
@@ -63,6 +64,7 @@ class EnvUpdates:
                 descriptions = await adding.answers()
                 check_alike(descriptions, per_worker=per_worker)
                 env = EnvVersion(list(specs), common_description(descriptions), expected.client_id)
+                self._check_rows(env.description.num_rows, len(versions.workers))
                 versions.accept("env", number, env)
                 await self._journal.write(env=(number, env))
                 versions.envs.add(env)
@@ -102,16 +104,27 @@ class EnvUpdates:
 
             with versions.installing("env", number):
                 adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
-                descriptions = await adding.answers()
-                versions.evaluation_envs.add(EnvVersion(list(specs), common_description(descriptions)))
+                description = common_description(await adding.answers())
+                self._check_rows(description.num_rows, len(versions.workers))
+                versions.evaluation_envs.add(EnvVersion(list(specs), description))
         return number
 
     def check_room(self, num_workers: int) -> None:
-        """Raise OverLimitError if this many workers, whose rows differ, would have too many environments."""
+        """Raise OverLimitError if this many workers would have too many rows, or rows that differ too many."""
         env = self._versions.envs.current
-        if env is not None and env.rows_differ:
-            with within("worker_count"):
+        if env is None:
+            return
+        with within("worker_count"):
+            self._check_rows(env.description.num_rows, num_workers)
+            if env.rows_differ:
                 EnvBudget(num_workers=num_workers).spend(env.specs[0])
+
+    def _check_rows(self, num_rows: int, num_workers: int) -> None:
+        """Raise OverLimitError if the rows of all workers are more than the sampler's quota."""
+        if self._max_rows and num_rows * num_workers > self._max_rows:
+            expected = f"at most {self._max_rows} rows of all workers, the sampler's quota"
+            got = f"{num_rows * num_workers} rows of {num_workers} workers"
+            raise OverLimitError.of("", expected=expected, got=got, reason=Reason.QUOTA_EXCEEDED)
 
     def _specs_after(self, updates: Sequence[EnvUpdate], per_worker: bool, fields: EnvFields) -> list[WorkerSpecs]:
         """Return the environments after updates, all of them allowed: one for all workers, or one for each."""
@@ -138,3 +151,4 @@ class EnvUpdates:
         for row, spec in enumerate(specs_of_rows(specs, num_rows=1)):
             with at_row(row):
                 check_allowed(spec, self._allow.allow_module, self._allow.allow_method)
+                self._check_rows(spec.num_rows or 0, len(self._versions.workers))
