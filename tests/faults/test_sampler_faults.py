@@ -77,6 +77,7 @@ def test_next_server_takes_over_all_samplers(cluster: RayCluster, tmp_path: Path
         server.process.wait(30)
 
 
+@pytest.mark.slow
 def test_server_without_adoption_ends_all_samplers(cluster: RayCluster, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))

@@ -1,4 +1,4 @@
-"""The samplers of a server: the default one, and those that clients create, each with a pool of its own."""
+"""The samplers of a server: `default` and the ones that clients create, each with a pool of its own."""
 
 from rollserve_server.samplers.request import SamplerRequest
 from rollserve_server.samplers.sampler import DEFAULT_SAMPLER, Sampler, User

@@ -40,5 +40,6 @@ class Lease:
 
     async def expired(self) -> None:
         """Wait until the lease has run out."""
-        while seconds := self.seconds_left:  # any use makes it longer
-            await asyncio.sleep(seconds)  # a use that ends would be an event for each call
+        # An event for each use would cost more than to look again.
+        while seconds := self.seconds_left:  # noqa: ASYNC110
+            await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What a client asks for in a new sampler, and its form in the directory of samplers."""
+"""Requests for new samplers, and their form in the directory of samplers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Creation", "SamplerRequest", "creations_from_text", "creations_to_te
 
 @dataclass(frozen=True)
 class SamplerRequest:
-    """What a client asks for in a new sampler.
+    """A request for a new sampler.
 
     Attributes:
         name: name of the sampler.

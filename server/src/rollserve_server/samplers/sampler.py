@@ -1,4 +1,4 @@
-"""A sampler of a server: its pool, its users, and for whom and how long it exists."""
+"""A sampler of a server: its pool, its users, its owner and its lease."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sampler:
         pool: its workers, and the calls that use them.
         quota: its limits.
         created_seconds: when it was created, since 1970.
-        creation: who created it, by which request; None for the default sampler.
+        creation: its owner and the request that created it; None for the default sampler.
         lease: how long it may be without a call; None for ever.
     """
 

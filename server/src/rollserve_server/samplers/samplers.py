@@ -132,7 +132,7 @@ class Samplers:
         """Create a sampler; return it once its workers are ready, and whether it existed.
 
         Args:
-            request: what the sampler is to be.
+            request: the sampler to create.
             owner: principal that asks for it.
             exist_ok: whether a sampler that the same principal created by an equal request is returned as it is.
 

@@ -12,7 +12,7 @@ __all__ = ["WorkerBudget"]
 
 
 class WorkerBudget:
-    """Workers of all samplers, with those that are being started or have not ended yet."""
+    """Workers of all samplers; workers that start or end count, too."""
 
     def __init__(self, max_workers: int, num_workers: Callable[[], Mapping[str, int]]) -> None:
         """Start without reservations.
