@@ -18,7 +18,7 @@ from rollserve import Reason
 from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve.agents import agent_to_proto
 from rollserve.environments import env_spec_to_proto
-from rollserve.v1 import agent_versions_pb2, environment_pb2, episode_records_pb2
+from rollserve.v1 import agent_versions_pb2, environment_pb2, episode_records_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.gateway.access import SCOPES
 from rollserve_server.identity import Grant, Scope
@@ -63,6 +63,16 @@ REQUESTS: dict[str, tuple[str, Message]] = {
         "UpdateEnv",
         pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(environment=CARTPOLE)),
     ),
+    "ListSamplers": ("ListSamplers", samplers_pb2.ListSamplersRequest()),
+    "CreateSampler": (
+        "CreateSampler",
+        samplers_pb2.CreateSamplerRequest(sampler="new", environment=POLE, worker_count=1),
+    ),
+    "CreateSampler, with an environment of no profile": (
+        "CreateSampler",
+        samplers_pb2.CreateSamplerRequest(sampler="new", environment=CARTPOLE, worker_count=1),
+    ),
+    "DeleteSampler": ("DeleteSampler", samplers_pb2.DeleteSamplerRequest(sampler="none")),
     "ResizePool": ("ResizePool", pb.ResizePoolRequest(worker_count=1)),
 }
 """A request for each row of the table: its RPC, and the request."""

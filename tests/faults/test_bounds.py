@@ -233,7 +233,8 @@ def test_env_update_is_rejected_over_1_mib_of_spaces(running: Serving) -> None:
 
 
 def message_of(status: PoolStatus) -> pb.GetSamplerResponse:
-    return status_to_proto("default", status, PrivateArguments(CARTPOLE), with_processes=True)
+    sampler = Sampler("default", cast("Pool", None), Quota(), created_seconds=0.0)
+    return status_to_proto(sampler, status, PrivateArguments(CARTPOLE), with_processes=True)
 
 
 async def test_status_truncates_the_last_failure_of_a_worker() -> None:

@@ -25,8 +25,9 @@ database = ProtoReflectionDescriptorDatabase(channel)
 assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
-    "Evaluate", "EvaluatePopulation", "GetAgentParameters", "GetSampler", "ListAgentVersions", "ObtainExactEpisodes",
-    "ObtainSamples", "ResizePool", "UpdateAgent", "UpdateEnv",
+    "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgentParameters", "GetSampler",
+    "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes", "ObtainSamples", "ResizePool", "UpdateAgent",
+    "UpdateEnv",
 ]
 
 def call(name, request):

@@ -16,10 +16,11 @@ from typing import Any
 from benchmarks.shared.commands import answer_commands
 from rollserve import EnvSpec, hold_on_to_memory
 from rollserve_server.agents import RandomSpec
-from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway
+from rollserve_server.gateway import Gateway
 from rollserve_server.pool import InProcessBackend, Pool, SampleRequest
+from rollserve_server.samplers import Samplers
 from rollserve_server.sampling import ColumnFormat
-from rollserve_server.settings import GatewaySettings, PoolSettings
+from rollserve_server.settings import GatewaySettings, PoolSettings, SamplerSettings
 
 __all__: list[str] = []
 
@@ -90,10 +91,12 @@ class _Serving:
 
     async def _serve(self) -> None:
         env = EnvSpec(self._env_id)
-        pool = await Pool.start(InProcessBackend(), _POOL_SETTINGS, env)
+        samplers = await Samplers.start(InProcessBackend(), SamplerSettings(), _POOL_SETTINGS, env, adopt=False)
+        pool = samplers.default.pool
         await pool.update_agent([RandomSpec()], per_worker=False)
         recording: Any = _RecordingPool(pool)
-        gateway = Gateway(_GATEWAY_SETTINGS, {DEFAULT_SAMPLER: recording}, env)
+        samplers.default.pool = recording
+        gateway = Gateway(_GATEWAY_SETTINGS, samplers, env)
         await gateway.start()
         self.port = gateway.port
         self._ready.set()

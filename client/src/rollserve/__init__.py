@@ -38,6 +38,7 @@ from rollserve.record_streams import AsyncRecordStream, RecordStream
 from rollserve.reproducibility import Reproducibility
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
+from rollserve.samplers import Quota, SamplerSummary
 from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
 
 __version__ = importlib.metadata.version("rollserve")
@@ -74,6 +75,7 @@ __all__ = [
     "PopulationEvaluation",
     "PreconditionError",
     "PythonAgent",
+    "Quota",
     "RandomAgent",
     "Reason",
     "RecordPosition",
@@ -83,6 +85,7 @@ __all__ = [
     "SampleStream",
     "Sampler",
     "SamplerStatus",
+    "SamplerSummary",
     "SamplingOptions",
     "ServerError",
     "StepType",

@@ -21,8 +21,10 @@ from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.environments import env_update_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import AsyncRecordStream, records_request
+from rollserve.samplers import samplers_from_proto
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1 import samplers_pb2
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from rollserve.episode_records import RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
+    from rollserve.samplers import Quota, SamplerSummary
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
 
@@ -247,6 +250,38 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         """
         request = records_request(self._name, since, follow=True)
         return AsyncRecordStream(self._opened(self._stub.GetMetrics), request, None)
+
+    async def create_sampler(
+        self,
+        env: str | EnvSpec,
+        *,
+        kwargs: Mapping[str, object] | None = None,
+        wrappers: Sequence[Wrapper] = (),
+        num_workers: int = 1,
+        seed: int | None = None,
+        lease_seconds: float | None = None,
+        quota: Quota | None = None,
+        exist_ok: bool = False,
+        timeout: float | None = None,
+    ) -> EnvUpdate:
+        """Create the sampler that this client is connected to; return the version and spaces of its environments.
+
+        For arguments and errors, see `rollserve.Sampler.create_sampler`.
+        """
+        request = requests.create_sampler_request(
+            self._name, env, kwargs, wrappers, num_workers, seed, lease_seconds, quota, exist_ok
+        )
+        return env_update_from_proto(await self._call(self._stub.CreateSampler, request, timeout))
+
+    async def delete_sampler(self, *, timeout: float | None = None) -> None:
+        """Delete the sampler that this client is connected to; see `rollserve.Sampler.delete_sampler`."""
+        request = samplers_pb2.DeleteSamplerRequest(sampler=self._name)
+        await self._call(self._stub.DeleteSampler, request, timeout)
+
+    async def list_samplers(self, *, timeout: float | None = None) -> Sequence[SamplerSummary]:
+        """Return the samplers of the server, the default one first."""
+        request = samplers_pb2.ListSamplersRequest()
+        return samplers_from_proto(await self._call(self._stub.ListSamplers, request, timeout))
 
     async def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
         """Return the versions of the agent that the sampler holds, in rising order."""

@@ -1,4 +1,4 @@
-"""Command line `rollserve`: shows, samples from, evaluates and resizes a sampler."""
+"""Command line `rollserve`: shows, samples from, evaluates and resizes a sampler; creates and deletes samplers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from rollserve._calls.progress import Progress
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
+from rollserve.environments import EnvSpec
 from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError, mismatch
 from rollserve.reasons import Reason
 from rollserve.sampler import Sampler, connect
+from rollserve.samplers import Quota
 from rollserve.spaces import Space
 from rollserve.top import show_top
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve.environments import EnvSpec
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.options import SamplingOptions
     from rollserve.sample_stream import SampleStream
+    from rollserve.samplers import SamplerSummary
     from rollserve.status import EnvProfile, SamplerStatus, WorkerStatus
 
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -100,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Show, sample from, evaluate and resize a sampler of a Rollserve server.",
+        description="Show, sample from, evaluate, resize, create and delete samplers of a Rollserve server.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -125,7 +127,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="file with a token, for servers that ask for one (default: ROLLSERVE_TOKEN_FILE, or ROLLSERVE_TOKEN)",
     )
-    for add in (_add_status, _add_top, _add_sample, _add_evaluate, _add_resize):
+    for add in (
+        _add_status,
+        _add_top,
+        _add_sample,
+        _add_evaluate,
+        _add_resize,
+        _add_samplers,
+        _add_create,
+        _add_delete,
+    ):
         add(commands, common)
     return parser
 
@@ -213,6 +224,55 @@ def _add_resize(commands: _Commands, common: argparse.ArgumentParser) -> None:
     )
     resize.add_argument("workers", type=_count, metavar="N", help="new number of workers")
     resize.set_defaults(run=_resize)
+
+
+def _add_samplers(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    samplers = commands.add_parser("samplers", parents=[common], help="list the samplers of a server")
+    samplers.add_argument("--json", action="store_true", help="print a JSON array")
+    samplers.set_defaults(run=_samplers)
+
+
+def _add_create(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    create = commands.add_parser(
+        "create",
+        parents=[common],
+        help="create a sampler, whose name --sampler gives",
+        description="Create a sampler beside the default one. Its name is that of --sampler.",
+    )
+    create.add_argument("--env", required=True, metavar="ID", help="environment to start with")
+    create.add_argument("--env-kwargs", type=_json_object, metavar="JSON", help="its keyword arguments")
+    create.add_argument("--workers", type=_count, default=1, metavar="N", help="number of workers (default: 1)")
+    create.add_argument("--rows", type=_count, metavar="N", help="rows of each worker (default: the server's setting)")
+    create.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes (default: a random one)")
+    create.add_argument(
+        "--lease-seconds",
+        type=float,
+        metavar="SECONDS",
+        help="time without a call after which the sampler is deleted; 0 for never (default: the server's setting)",
+    )
+    create.add_argument("--max-workers", type=_count, default=0, metavar="N", help="workers that a resize may set")
+    create.add_argument("--max-rows", type=_count, default=0, metavar="N", help="rows of all workers together")
+    create.add_argument("--max-bytes", type=_count, default=0, metavar="N", help="bytes of results on their way")
+    create.add_argument("--max-calls", type=_count, default=0, metavar="N", help="calls that sample at a time")
+    create.add_argument("--max-steps-per-second", type=float, default=0.0, metavar="X", help="steps per second")
+    create.add_argument("--exist-ok", action="store_true", help="use a sampler that an equal command has created")
+    create.set_defaults(run=_create)
+
+
+def _add_delete(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    delete = commands.add_parser("delete", parents=[common], help="delete the sampler that --sampler names")
+    delete.set_defaults(run=_delete)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(mismatch("a JSON object", repr(text)))
+    return value
 
 
 def _count(text: str) -> int:
@@ -305,6 +365,56 @@ def _resize(sampler: Sampler, options: argparse.Namespace) -> None:
     print(f"{options.workers} workers, previously {previous}")
 
 
+def _samplers(sampler: Sampler, options: argparse.Namespace) -> None:
+    samplers = sampler.list_samplers()
+    print(json.dumps(samplers, default=_to_json, indent=2) if options.json else _table_of(samplers))
+
+
+def _create(sampler: Sampler, options: argparse.Namespace) -> None:
+    quota = Quota(
+        options.max_workers, options.max_rows, options.max_bytes, options.max_calls, options.max_steps_per_second
+    )
+    env = EnvSpec(options.env, options.env_kwargs or {}, num_rows=options.rows)
+    created = sampler.create_sampler(
+        env,
+        num_workers=options.workers,
+        seed=options.seed,
+        lease_seconds=options.lease_seconds,
+        quota=quota,
+        exist_ok=options.exist_ok,
+    )
+    print(f"sampler {options.sampler}: observations {created.observation_space}, actions {created.action_space}")
+
+
+def _delete(sampler: Sampler, options: argparse.Namespace) -> None:
+    sampler.delete_sampler()
+    print(f"sampler {options.sampler} deleted")
+
+
+def _table_of(samplers: Sequence[SamplerSummary]) -> str:
+    rows = [("SAMPLER", "OWNER", "WORKERS", "POLICY", "LEASE LEFT", "ENVIRONMENT")]
+    for each in samplers:
+        lease = "-" if each.lease_left_seconds is None else f"{each.lease_left_seconds:.0f} s"
+        row = each.sampler, each.owner or "-", str(each.num_workers), str(each.policy_version), lease
+        rows.append((*row, ", ".join(each.env_ids)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _describe_quota(status: SamplerStatus) -> str:
+    quota = status.quota
+    limits = {
+        "workers": quota.num_workers,
+        "rows": quota.num_rows,
+        "bytes of results": quota.result_bytes,
+        "calls at a time": quota.num_calls,
+        "steps/s": quota.steps_per_second,
+    }
+    lease = "no lease" if status.lease_seconds is None else f"lease {status.lease_seconds:g} s"
+    limited = ", ".join(f"{value:g} {name}" for name, value in limits.items() if value)
+    return f"owner {status.owner or 'none'}, {lease}, at most {limited or 'anything'}"
+
+
 def _check_writable(path: Path) -> None:
     """Raise OSError before sampling if a file cannot be written to."""
     if path.is_fifo():  # opening and closing it would end its reader's input
@@ -351,6 +461,7 @@ def _describe(status: SamplerStatus) -> str:
     lines = [
         f"sampler {status.sampler}, server {status.server_version}, up {counters.uptime_seconds:.0f} s",
         f"environment: {_describe_envs(status.envs)} (version {status.env_version})",
+        _describe_quota(status),
         *([f"hidden arguments: {', '.join(status.hidden_arguments)}"] if status.hidden_arguments else ()),
         *map(_describe_profile, status.profiles),
         f"observations: {status.observation_space}, actions: {status.action_space}",

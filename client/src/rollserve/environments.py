@@ -13,7 +13,7 @@ from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, va
 from rollserve.errors import mismatch
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
-from rollserve.v1 import environment_pb2
+from rollserve.v1 import environment_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = [
@@ -279,7 +279,7 @@ def env_change_from_proto(message: environment_pb2.EnvironmentChange) -> EnvChan
     return EnvChange(kwargs_from_json(message.kwargs_json), task, options)
 
 
-def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
+def env_update_from_proto(response: pb.UpdateEnvResponse | samplers_pb2.CreateSamplerResponse) -> EnvUpdate:
     """Return the result that a response describes."""
     return EnvUpdate(
         response.environment_version,

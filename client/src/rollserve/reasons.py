@@ -45,6 +45,12 @@ class Reason(enum.StrEnum):
     PROFILE_NOT_FOUND = "PROFILE_NOT_FOUND"
     """NOT_FOUND: The operator has declared no environment profile of that name."""
 
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    """NOT_FOUND: The sampler was deleted because no call had named it for as long as its lease says."""
+
+    SAMPLER_DELETED = "SAMPLER_DELETED"
+    """NOT_FOUND: The sampler was deleted by a client."""
+
     MODULE_NOT_ALLOWED = "MODULE_NOT_ALLOWED"
     """PERMISSION_DENIED: The operator does not allow environments of that module (`--allow-module`)."""
 
@@ -151,6 +157,13 @@ class Reason(enum.StrEnum):
     """RESOURCE_EXHAUSTED: The call asks for more steps than the operator allows (`--max-call-steps`), or has made as
     many for the episodes that it asks for."""
 
+    TOO_MANY_SAMPLERS = "TOO_MANY_SAMPLERS"
+    """RESOURCE_EXHAUSTED: The server has as many samplers as the operator allows (`--max-samplers`)."""
+
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    """RESOURCE_EXHAUSTED: The sampler's quota, or what the operator allows for any sampler, does not permit that many
+    workers or rows, or a quota or lease as large; the message says how many it permits."""
+
     WORKER_LOST = "WORKER_LOST"
     """UNAVAILABLE: A worker's process is gone and could not be replaced in time. Calling again costs time only: lost
     episodes run again."""
@@ -193,6 +206,9 @@ class Reason(enum.StrEnum):
 
     TOKEN_EXPIRED = "TOKEN_EXPIRED"
     """UNAUTHENTICATED: The token was valid once, and has expired: get another one."""
+
+    SAMPLER_EXISTS = "SAMPLER_EXISTS"
+    """ALREADY_EXISTS: There is a sampler of that name, which another principal or a different request has created."""
 
     ENV_FAILED = "ENV_FAILED"
     """INTERNAL: An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes

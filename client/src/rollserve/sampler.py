@@ -17,8 +17,10 @@ from rollserve.environments import env_update_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import RecordStream, records_request
 from rollserve.sample_stream import SampleStream
+from rollserve.samplers import samplers_from_proto
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1 import samplers_pb2
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from rollserve.episode_records import RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
+    from rollserve.samplers import Quota, SamplerSummary
 
 __all__ = ["Sampler", "connect"]
 
@@ -430,6 +433,65 @@ class Sampler(BaseSampler[SampleStream]):
         """
         request = records_request(self._name, since, follow=True)
         return RecordStream(self._opened(self._stub.GetMetrics), request, None)
+
+    def create_sampler(
+        self,
+        env: str | EnvSpec,
+        *,
+        kwargs: Mapping[str, object] | None = None,
+        wrappers: Sequence[Wrapper] = (),
+        num_workers: int = 1,
+        seed: int | None = None,
+        lease_seconds: float | None = None,
+        quota: Quota | None = None,
+        exist_ok: bool = False,
+        timeout: float | None = None,
+    ) -> EnvUpdate:
+        """Create the sampler that this client is connected to, by the name given to `connect`.
+
+        >>> with rollserve.connect("127.0.0.1:50051", sampler="run-7") as sampler:  # doctest: +SKIP
+        ...     sampler.create_sampler("CartPole-v1", num_workers=2, exist_ok=True)
+
+        Args:
+            env: environment to start with: an id or a specification.
+            kwargs: keyword arguments of the environment, if `env` is an id.
+            wrappers: wrappers around the environment, innermost first, if `env` is an id.
+            num_workers: number of workers.
+            seed: root seed of the episodes of calls that name none; by default a random one.
+            lease_seconds: time without a call after which the server deletes the sampler; 0 for never, None for the
+                server's default, an hour unless its operator has set another.
+            quota: limits below the operator's.
+            exist_ok: whether a sampler of this name that the same user created by an equal request is used as it is. So
+                a trainer that starts again finds its sampler.
+            timeout: seconds to wait for the answer; workers may take 120 seconds to start.
+
+        Returns:
+            The version and the spaces of the environments, once the workers are ready.
+
+        Raises:
+            InvalidArgumentError: there is another sampler of this name (`Reason.SAMPLER_EXISTS`), or an argument is
+                wrong.
+            LimitError: the operator allows no further sampler, or none as large.
+            RollserveError: the call failed in another way; nothing is left of the sampler then.
+        """
+        request = requests.create_sampler_request(
+            self._name, env, kwargs, wrappers, num_workers, seed, lease_seconds, quota, exist_ok
+        )
+        return env_update_from_proto(self._call(self._stub.CreateSampler, request, timeout))
+
+    def delete_sampler(self, *, timeout: float | None = None) -> None:
+        """Delete the sampler that this client is connected to: its calls end, and then its workers.
+
+        Calls of this or other clients that are running fail with an InvalidArgumentError (`Reason.SAMPLER_DELETED`),
+        and so do later ones. The default sampler cannot be deleted.
+        """
+        request = samplers_pb2.DeleteSamplerRequest(sampler=self._name)
+        self._call(self._stub.DeleteSampler, request, timeout)
+
+    def list_samplers(self, *, timeout: float | None = None) -> Sequence[SamplerSummary]:
+        """Return the samplers of the server, the default one first."""
+        request = samplers_pb2.ListSamplersRequest()
+        return samplers_from_proto(self._call(self._stub.ListSamplers, request, timeout))
 
     def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
         """Return the versions of the agent that the sampler holds, in rising order."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.records import record_from_message
 from rollserve.environments import EnvSpec, env_spec_from_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
+from rollserve.samplers import Quota, quota_from_proto, seconds_of
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -130,6 +131,9 @@ class SamplerStatus:
         num_running_calls: number of sampling calls and evaluations that run, stalled ones included.
         num_queued_calls: number of sampling calls and evaluations that queue or are paused.
         policy_age_seconds: how long ago the policy was set; 0 as long as there is none.
+        owner: principal that created the sampler; empty for the default one.
+        lease_seconds: time without a call after which the sampler is deleted; None for never.
+        quota: limits of the sampler.
     """
 
     sampler: str
@@ -152,6 +156,9 @@ class SamplerStatus:
     num_running_calls: int = 0
     num_queued_calls: int = 0
     policy_age_seconds: float = 0.0
+    owner: str = ""
+    lease_seconds: float | None = None
+    quota: Quota = field(default_factory=Quota)
 
     @property
     def num_workers(self) -> int:
@@ -192,6 +199,9 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         num_running_calls=message.running_call_count,
         num_queued_calls=message.queued_call_count,
         policy_age_seconds=message.policy_age.ToNanoseconds() / 1e9,
+        owner=message.owner,
+        lease_seconds=seconds_of(message, "lease"),
+        quota=quota_from_proto(message.quota),
     )
 
 

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 import rollserve
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
-from rollserve.v1 import agent_versions_pb2, environment_pb2, evaluation_pb2
+from rollserve.v1 import agent_versions_pb2, environment_pb2, evaluation_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["METHODS", "Input", "input_of"]
@@ -69,7 +69,7 @@ def input_of(seed: int, number: int) -> Input:
 def _valid_requests() -> Mapping[str, Sequence[Message]]:
     """Return valid requests by the full name of their type; other types have random requests only."""
     requests: dict[str, list[Message]] = defaultdict(list)
-    for request in (*_sampling(), *_agents(), *_envs(), *_evaluations(), *_side_services()):
+    for request in (*_sampling(), *_agents(), *_envs(), *_evaluations(), *_samplers(), *_side_services()):
         requests[request.DESCRIPTOR.full_name].append(request)
     return requests
 
@@ -139,6 +139,13 @@ def _evaluations() -> list[Message]:
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, different_episodes=True),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, options=options),
     ]
+
+
+def _samplers() -> list[Message]:
+    env, quota = env_spec_to_proto(ENVS["short"].spec), samplers_pb2.SamplerQuota(worker_count=1, steps_per_second=9e9)
+    create = samplers_pb2.CreateSamplerRequest(sampler="a", environment=env, worker_count=1, quota=quota, exist_ok=True)
+    create.lease.FromSeconds(5)
+    return [create, samplers_pb2.DeleteSamplerRequest(sampler="a"), samplers_pb2.ListSamplersRequest()]
 
 
 def _side_services() -> list[Message]:

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._checks import check_flag, check_integer, check_known_options, check_type, type_error
+from rollserve._checks import (
+    check_count,
+    check_flag,
+    check_integer,
+    check_known_options,
+    check_seconds,
+    check_type,
+    type_error,
+)
 from rollserve._codec.parameter_updates import write_parameters_update
+from rollserve._codec.records import duration_to_proto
 from rollserve.agents import Agent, AgentUpdate, agent_to_proto, parameters_to_proto
 from rollserve.environments import (
     EnvChange,
@@ -22,7 +31,8 @@ from rollserve.environments import (
 )
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.options import Compression, SamplingOptions, compressions_to_proto
-from rollserve.v1 import environment_pb2, tensor_pb2
+from rollserve.samplers import Quota, quota_to_proto
+from rollserve.v1 import environment_pb2, samplers_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ __all__ = [
     "Reception",
     "check_joinable",
     "check_options",
+    "create_sampler_request",
     "exact_episodes_request",
     "exploration_of",
     "fragments_request",
@@ -45,6 +56,8 @@ __all__ = [
 DEFAULT_MESSAGE_BYTES = 8 << 20
 """Default size of the largest message of a stream, in bytes. Most messages are far smaller, but the larger the steps,
 the fewer of them fit into one message, and each message has a last observation beside them."""
+
+_MAX_LEASE_SECONDS = 1e9
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = (
@@ -146,6 +159,47 @@ def update_env_request(
         request = pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
     rows = [row for update in updates for row in update.per_row.updates or (update,)]
     own_versions.expect_in_env_update(request, keeps_any=not all(row.HasField("environment") for row in rows))
+    return request
+
+
+def create_sampler_request(
+    sampler: str,
+    env: str | EnvSpec,
+    kwargs: Mapping[str, object] | None,
+    wrappers: Sequence[Wrapper],
+    num_workers: int,
+    seed: int | None,
+    lease_seconds: float | None,
+    quota: Quota | None,
+    exist_ok: bool,
+) -> samplers_pb2.CreateSamplerRequest:
+    """Return the request for a new sampler.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        InvalidArgumentError: an argument out of range.
+        ValueError: an argument that JSON cannot hold.
+    """
+    check_type("env", env, str | EnvSpec, "an id or an EnvSpec")
+    if isinstance(env, EnvSpec) and (kwargs is not None or wrappers):
+        raise TypeError(f"kwargs, wrappers: {mismatch('none beside an EnvSpec', 'some')}")
+    spec = env if isinstance(env, EnvSpec) else EnvSpec(env, kwargs or {}, tuple(wrappers))
+    check_count("num_workers", num_workers)
+    check_flag("exist_ok", exist_ok)
+    if seed is not None:
+        check_integer("seed", seed, 64, signed=False)
+    if lease_seconds is not None:
+        check_seconds("lease_seconds", lease_seconds, positive=False)
+        if lease_seconds > _MAX_LEASE_SECONDS:
+            raise InvalidArgumentError.of("lease_seconds", expected="at most 1e9, or 0 for no end", got=lease_seconds)
+    request = samplers_pb2.CreateSamplerRequest(
+        sampler=sampler, environment=env_spec_to_proto(spec), worker_count=num_workers, seed=seed, exist_ok=exist_ok
+    )
+    if lease_seconds is not None:
+        request.lease.CopyFrom(duration_to_proto(lease_seconds))
+    if quota is not None:
+        check_type("quota", quota, Quota, "a Quota")
+        request.quota.CopyFrom(quota_to_proto(quota))
     return request
 
 

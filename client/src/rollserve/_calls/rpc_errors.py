@@ -51,6 +51,9 @@ _METHODS = {
     "EvaluatePopulation": "evaluate_population",
     "GetMetrics": "metrics",
     "GetSampler": "status",
+    "CreateSampler": "create_sampler",
+    "DeleteSampler": "delete_sampler",
+    "ListSamplers": "list_samplers",
     "ListAgentVersions": "agent_versions",
     "GetAgentParameters": "agent_parameters",
 }

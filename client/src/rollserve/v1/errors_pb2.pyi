@@ -68,6 +68,14 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The operator has declared no environment profile of that name.
     Status: NOT_FOUND.
     """
+    ERROR_REASON_LEASE_EXPIRED: _ErrorReason.ValueType  # 18
+    """The sampler was deleted because no call had named it for as long as its lease says.
+    Status: NOT_FOUND.
+    """
+    ERROR_REASON_SAMPLER_DELETED: _ErrorReason.ValueType  # 77
+    """The sampler was deleted by a client.
+    Status: NOT_FOUND.
+    """
     ERROR_REASON_MODULE_NOT_ALLOWED: _ErrorReason.ValueType  # 20
     """The operator does not allow environments of that module (`--allow-module`).
     Status: PERMISSION_DENIED.
@@ -197,6 +205,15 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     it asks for.
     Status: RESOURCE_EXHAUSTED.
     """
+    ERROR_REASON_TOO_MANY_SAMPLERS: _ErrorReason.ValueType  # 55
+    """The server has as many samplers as the operator allows (`--max-samplers`).
+    Status: RESOURCE_EXHAUSTED.
+    """
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 56
+    """The sampler's quota, or what the operator allows for any sampler, does not permit that many workers or rows, or a
+    quota or lease as large; the message says how many it permits.
+    Status: RESOURCE_EXHAUSTED.
+    """
     ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 60
     """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
     again.
@@ -248,6 +265,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_TOKEN_EXPIRED: _ErrorReason.ValueType  # 72
     """The token was valid once, and has expired: get another one.
     Status: UNAUTHENTICATED.
+    """
+    ERROR_REASON_SAMPLER_EXISTS: _ErrorReason.ValueType  # 75
+    """There is a sampler of that name, which another principal or a different request has created.
+    Status: ALREADY_EXISTS.
     """
     ERROR_REASON_ENV_FAILED: _ErrorReason.ValueType  # 80
     """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.
@@ -318,6 +339,14 @@ Status: NOT_FOUND.
 """
 ERROR_REASON_PROFILE_NOT_FOUND: ErrorReason.ValueType  # 19
 """The operator has declared no environment profile of that name.
+Status: NOT_FOUND.
+"""
+ERROR_REASON_LEASE_EXPIRED: ErrorReason.ValueType  # 18
+"""The sampler was deleted because no call had named it for as long as its lease says.
+Status: NOT_FOUND.
+"""
+ERROR_REASON_SAMPLER_DELETED: ErrorReason.ValueType  # 77
+"""The sampler was deleted by a client.
 Status: NOT_FOUND.
 """
 ERROR_REASON_MODULE_NOT_ALLOWED: ErrorReason.ValueType  # 20
@@ -449,6 +478,15 @@ ERROR_REASON_CALL_TOO_LARGE: ErrorReason.ValueType  # 51
 it asks for.
 Status: RESOURCE_EXHAUSTED.
 """
+ERROR_REASON_TOO_MANY_SAMPLERS: ErrorReason.ValueType  # 55
+"""The server has as many samplers as the operator allows (`--max-samplers`).
+Status: RESOURCE_EXHAUSTED.
+"""
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 56
+"""The sampler's quota, or what the operator allows for any sampler, does not permit that many workers or rows, or a
+quota or lease as large; the message says how many it permits.
+Status: RESOURCE_EXHAUSTED.
+"""
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 60
 """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
 again.
@@ -500,6 +538,10 @@ Status: UNAUTHENTICATED.
 ERROR_REASON_TOKEN_EXPIRED: ErrorReason.ValueType  # 72
 """The token was valid once, and has expired: get another one.
 Status: UNAUTHENTICATED.
+"""
+ERROR_REASON_SAMPLER_EXISTS: ErrorReason.ValueType  # 75
+"""There is a sampler of that name, which another principal or a different request has created.
+Status: ALREADY_EXISTS.
 """
 ERROR_REASON_ENV_FAILED: ErrorReason.ValueType  # 80
 """An environment raised an error in every attempt at an episode (`--env-retries`); the message quotes it.

@@ -14,6 +14,7 @@ import rollserve.v1.agent_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
 import rollserve.v1.evaluation_pb2
+import rollserve.v1.samplers_pb2
 import rollserve.v1.space_pb2
 import rollserve.v1.tensor_pb2
 import sys
@@ -913,6 +914,9 @@ class GetSamplerResponse(google.protobuf.message.Message):
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     MIN_HEALTHY_WORKER_COUNT_FIELD_NUMBER: builtins.int
     HIDDEN_ARGUMENTS_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
+    LEASE_FIELD_NUMBER: builtins.int
+    QUOTA_FIELD_NUMBER: builtins.int
     RUNNING_CALL_COUNT_FIELD_NUMBER: builtins.int
     QUEUED_CALL_COUNT_FIELD_NUMBER: builtins.int
     POLICY_AGE_FIELD_NUMBER: builtins.int
@@ -941,6 +945,8 @@ class GetSamplerResponse(google.protobuf.message.Message):
     """The number of healthy workers that a call or an update needs to start: with fewer, it fails at once with
     UNAVAILABLE (TOO_FEW_WORKERS). With 0, it waits for a worker for a while (`--start-seconds`).
     """
+    owner: builtins.str
+    """The principal that created the sampler; empty for `default`."""
     running_call_count: builtins.int
     """The sampling calls and evaluations that run now, stalled ones included."""
     queued_call_count: builtins.int
@@ -981,6 +987,14 @@ class GetSamplerResponse(google.protobuf.message.Message):
         """
 
     @property
+    def lease(self) -> google.protobuf.duration_pb2.Duration:
+        """The time without a call after which the sampler is deleted, which this call has renewed. Not set: never."""
+
+    @property
+    def quota(self) -> rollserve.v1.samplers_pb2.SamplerQuota:
+        """The sampler's limits."""
+
+    @property
     def policy_age(self) -> google.protobuf.duration_pb2.Duration:
         """How long ago the current version of the policy was set, by the server's clock; 0 before the first one."""
 
@@ -1007,13 +1021,16 @@ class GetSamplerResponse(google.protobuf.message.Message):
         episodes_per_row: builtins.int = ...,
         min_healthy_worker_count: builtins.int = ...,
         hidden_arguments: collections.abc.Iterable[builtins.str] | None = ...,
+        owner: builtins.str = ...,
+        lease: google.protobuf.duration_pb2.Duration | None = ...,
+        quota: rollserve.v1.samplers_pb2.SamplerQuota | None = ...,
         running_call_count: builtins.int = ...,
         queued_call_count: builtins.int = ...,
         policy_age: google.protobuf.duration_pb2.Duration | None = ...,
         profiles: collections.abc.Iterable[global___EnvironmentProfile] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space", "policy_age", b"policy_age"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "policy_age", b"policy_age", "quota", b"quota"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 

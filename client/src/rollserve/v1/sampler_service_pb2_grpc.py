@@ -6,6 +6,7 @@ import warnings
 from rollserve.v1 import agent_versions_pb2 as rollserve_dot_v1_dot_agent__versions__pb2
 from rollserve.v1 import episode_records_pb2 as rollserve_dot_v1_dot_episode__records__pb2
 from rollserve.v1 import sampler_service_pb2 as rollserve_dot_v1_dot_sampler__service__pb2
+from rollserve.v1 import samplers_pb2 as rollserve_dot_v1_dot_samplers__pb2
 
 GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
@@ -51,7 +52,8 @@ class SamplerServiceStub(object):
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any
     call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
     gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
     cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
@@ -143,6 +145,21 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.FromString,
                 _registered_method=True)
+        self.CreateSampler = channel.unary_unary(
+                '/rollserve.v1.SamplerService/CreateSampler',
+                request_serializer=rollserve_dot_v1_dot_samplers__pb2.CreateSamplerRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_samplers__pb2.CreateSamplerResponse.FromString,
+                _registered_method=True)
+        self.DeleteSampler = channel.unary_unary(
+                '/rollserve.v1.SamplerService/DeleteSampler',
+                request_serializer=rollserve_dot_v1_dot_samplers__pb2.DeleteSamplerRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_samplers__pb2.DeleteSamplerResponse.FromString,
+                _registered_method=True)
+        self.ListSamplers = channel.unary_unary(
+                '/rollserve.v1.SamplerService/ListSamplers',
+                request_serializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersResponse.FromString,
+                _registered_method=True)
 
 
 class SamplerServiceServicer(object):
@@ -169,7 +186,8 @@ class SamplerServiceServicer(object):
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any
     call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
     gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
     cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
@@ -244,7 +262,7 @@ class SamplerServiceServicer(object):
         episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
         with another seed. Prefetched episodes are discarded.
 
-        Reasons: TOO_MANY_WORKERS (`--max-workers`), ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
+        Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
         those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
         s by default, for example because the cluster has no room for it).
         """
@@ -362,6 +380,40 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateSampler(self, request, context):
+        """Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
+        its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
+        with `--max-samplers`.
+
+        A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
+        and an open one keeps it.
+
+        Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+        UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSampler(self, request, context):
+        """Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
+        later ones. Responds once its workers have ended.
+
+        Reasons: only those of any RPC.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSamplers(self, request, context):
+        """Lists the samplers of the server. Does not renew their leases.
+
+        Reasons: only those of any RPC.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SamplerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -420,6 +472,21 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     request_deserializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.SerializeToString,
             ),
+            'CreateSampler': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSampler,
+                    request_deserializer=rollserve_dot_v1_dot_samplers__pb2.CreateSamplerRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_samplers__pb2.CreateSamplerResponse.SerializeToString,
+            ),
+            'DeleteSampler': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSampler,
+                    request_deserializer=rollserve_dot_v1_dot_samplers__pb2.DeleteSamplerRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_samplers__pb2.DeleteSamplerResponse.SerializeToString,
+            ),
+            'ListSamplers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSamplers,
+                    request_deserializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_samplers__pb2.ListSamplersResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'rollserve.v1.SamplerService', rpc_method_handlers)
@@ -452,7 +519,8 @@ class SamplerService(object):
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any
     call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
     gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
     cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
@@ -770,6 +838,87 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/GetMetrics',
             rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.SerializeToString,
             rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSampler(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/CreateSampler',
+            rollserve_dot_v1_dot_samplers__pb2.CreateSamplerRequest.SerializeToString,
+            rollserve_dot_v1_dot_samplers__pb2.CreateSamplerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSampler(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/DeleteSampler',
+            rollserve_dot_v1_dot_samplers__pb2.DeleteSamplerRequest.SerializeToString,
+            rollserve_dot_v1_dot_samplers__pb2.DeleteSamplerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSamplers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/ListSamplers',
+            rollserve_dot_v1_dot_samplers__pb2.ListSamplersRequest.SerializeToString,
+            rollserve_dot_v1_dot_samplers__pb2.ListSamplersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,6 +10,7 @@ import grpc.aio
 import rollserve.v1.agent_versions_pb2
 import rollserve.v1.episode_records_pb2
 import rollserve.v1.sampler_service_pb2
+import rollserve.v1.samplers_pb2
 import typing
 
 _T = typing.TypeVar("_T")
@@ -43,7 +44,8 @@ class SamplerServiceStub:
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any
     call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
     gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
     cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
@@ -122,7 +124,7 @@ class SamplerServiceStub:
     episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
     with another seed. Prefetched episodes are discarded.
 
-    Reasons: TOO_MANY_WORKERS (`--max-workers`), ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
+    Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
     those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
     s by default, for example because the cluster has no room for it).
     """
@@ -237,6 +239,40 @@ class SamplerServiceStub:
     Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
     """
 
+    CreateSampler: grpc.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.CreateSamplerRequest,
+        rollserve.v1.samplers_pb2.CreateSamplerResponse,
+    ]
+    """Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
+    its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
+    with `--max-samplers`.
+
+    A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
+    and an open one keeps it.
+
+    Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+    UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
+    """
+
+    DeleteSampler: grpc.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.DeleteSamplerRequest,
+        rollserve.v1.samplers_pb2.DeleteSamplerResponse,
+    ]
+    """Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
+    later ones. Responds once its workers have ended.
+
+    Reasons: only those of any RPC.
+    """
+
+    ListSamplers: grpc.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.ListSamplersRequest,
+        rollserve.v1.samplers_pb2.ListSamplersResponse,
+    ]
+    """Lists the samplers of the server. Does not renew their leases.
+
+    Reasons: only those of any RPC.
+    """
+
 class SamplerServiceAsyncStub:
     """Samples episodes, or fragments of episodes, of an agent in environments.
 
@@ -261,7 +297,8 @@ class SamplerServiceAsyncStub:
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any
     call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
     gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
     cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
@@ -339,7 +376,7 @@ class SamplerServiceAsyncStub:
     episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
     with another seed. Prefetched episodes are discarded.
 
-    Reasons: TOO_MANY_WORKERS (`--max-workers`), ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
+    Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
     those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
     s by default, for example because the cluster has no room for it).
     """
@@ -454,6 +491,40 @@ class SamplerServiceAsyncStub:
     Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
     """
 
+    CreateSampler: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.CreateSamplerRequest,
+        rollserve.v1.samplers_pb2.CreateSamplerResponse,
+    ]
+    """Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
+    its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
+    with `--max-samplers`.
+
+    A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
+    and an open one keeps it.
+
+    Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+    UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
+    """
+
+    DeleteSampler: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.DeleteSamplerRequest,
+        rollserve.v1.samplers_pb2.DeleteSamplerResponse,
+    ]
+    """Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
+    later ones. Responds once its workers have ended.
+
+    Reasons: only those of any RPC.
+    """
+
+    ListSamplers: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.ListSamplersRequest,
+        rollserve.v1.samplers_pb2.ListSamplersResponse,
+    ]
+    """Lists the samplers of the server. Does not renew their leases.
+
+    Reasons: only those of any RPC.
+    """
+
 class SamplerServiceServicer(metaclass=abc.ABCMeta):
     """Samples episodes, or fragments of episodes, of an agent in environments.
 
@@ -478,7 +549,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     as a whole.
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
-    REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any
+    SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any
     call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
     gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
     cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
@@ -562,7 +634,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
         with another seed. Prefetched episodes are discarded.
 
-        Reasons: TOO_MANY_WORKERS (`--max-workers`), ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
+        Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
         those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
         s by default, for example because the cluster has no room for it).
         """
@@ -691,6 +763,46 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         At most 64 of these calls are open at a time, 16 by connection.
 
         Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
+        """
+
+    @abc.abstractmethod
+    def CreateSampler(
+        self,
+        request: rollserve.v1.samplers_pb2.CreateSamplerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve.v1.samplers_pb2.CreateSamplerResponse, collections.abc.Awaitable[rollserve.v1.samplers_pb2.CreateSamplerResponse]]:
+        """Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
+        its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
+        with `--max-samplers`.
+
+        A sampler has a lease: it is deleted when no RPC has named it for so long. Each RPC that names it renews the lease,
+        and an open one keeps it.
+
+        Reasons: SAMPLER_EXISTS, TOO_MANY_SAMPLERS, TOO_MANY_WORKERS, QUOTA_EXCEEDED, those of UpdateEnv except
+        UNEXPECTED_VERSION, and WORKER_LOST (the workers did not start within `--start-seconds`).
+        """
+
+    @abc.abstractmethod
+    def DeleteSampler(
+        self,
+        request: rollserve.v1.samplers_pb2.DeleteSamplerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve.v1.samplers_pb2.DeleteSamplerResponse, collections.abc.Awaitable[rollserve.v1.samplers_pb2.DeleteSamplerResponse]]:
+        """Deletes a sampler that CreateSampler has created. Its open calls end with NOT_FOUND (SAMPLER_DELETED), and so do
+        later ones. Responds once its workers have ended.
+
+        Reasons: only those of any RPC.
+        """
+
+    @abc.abstractmethod
+    def ListSamplers(
+        self,
+        request: rollserve.v1.samplers_pb2.ListSamplersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve.v1.samplers_pb2.ListSamplersResponse, collections.abc.Awaitable[rollserve.v1.samplers_pb2.ListSamplersResponse]]:
+        """Lists the samplers of the server. Does not renew their leases.
+
+        Reasons: only those of any RPC.
         """
 
 def add_SamplerServiceServicer_to_server(servicer: SamplerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

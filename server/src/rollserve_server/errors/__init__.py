@@ -2,6 +2,7 @@
 
 from rollserve_server.errors.domain import (
     AgentFailedError,
+    AlreadyExistsError,
     CallTooLongError,
     ClientStalledError,
     DomainError,
@@ -25,6 +26,7 @@ from rollserve_server.errors.foreign import describe, listed, portable, shorten,
 
 __all__ = [
     "AgentFailedError",
+    "AlreadyExistsError",
     "CallTooLongError",
     "ClientStalledError",
     "DomainError",

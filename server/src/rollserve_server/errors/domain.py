@@ -14,6 +14,7 @@ from rollserve.errors import mismatch
 
 __all__ = [
     "AgentFailedError",
+    "AlreadyExistsError",
     "CallTooLongError",
     "ClientStalledError",
     "DomainError",
@@ -120,6 +121,12 @@ class UnauthenticatedError(DomainError):
 
 class NotReadyError(DomainError):
     """The sampler is not in the state that the request needs."""
+
+
+class AlreadyExistsError(DomainError):
+    """The request creates something of a name that is taken."""
+
+    reason = Reason.SAMPLER_EXISTS
 
 
 class OverLimitError(DomainError):

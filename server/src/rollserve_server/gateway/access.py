@@ -24,6 +24,9 @@ SAMPLER_KEY = "rollserve-sampler"
 SCOPES: Mapping[str, Scope] = {
     "GetSampler": Scope.STATUS,
     "GetMetrics": Scope.STATUS,
+    "ListSamplers": Scope.STATUS,
+    "CreateSampler": Scope.SAMPLER_ADMIN,
+    "DeleteSampler": Scope.SAMPLER_ADMIN,
     "ListAgentVersions": Scope.STATUS,
     "ServerReflectionInfo": Scope.STATUS,
     "ObtainSamples": Scope.SAMPLE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,13 @@ from rollserve_server.gateway.requests.reader import RequestReader
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
-from rollserve_server.gateway.shared_memory import Rings
+from rollserve_server.gateway.shared_memory import SamplerRings
 from rollserve_server.identity import Authentication
 from rollserve_server.metrics import Metrics
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
-    from rollserve_server.pool import Pool
+    from rollserve_server.samplers import Samplers
     from rollserve_server.settings import GatewaySettings
 
 __all__ = ["Gateway"]
@@ -62,7 +62,7 @@ class Gateway:
     def __init__(
         self,
         settings: GatewaySettings,
-        pools: Mapping[str, Pool],
+        samplers: Samplers,
         env: EnvSpec,
         allowed_paths: Sequence[Path] = (),
         *,
@@ -72,7 +72,7 @@ class Gateway:
 
         Args:
             settings: where to listen, and limits for clients.
-            pools: the pools by the names of their samplers.
+            samplers: the samplers.
             env: the environment of the settings, whose arguments clients do not get to see.
             allowed_paths: files and folders that arguments of environments and agents may name.
             allow_free_env: whether requests may name environments of no profile.
@@ -84,20 +84,23 @@ class Gateway:
         """
         self._settings = settings
         self._certificates = None if settings.tls.tls_cert is None else CertificateFiles(settings.tls)
-        self._pools = pools
+        self._samplers = samplers
         limits = settings.clients
         self._server = grpc.aio.server(options=channel_options(limits, settings.max_request_bytes))
-        self.metrics = Metrics(pools)
+        self.metrics = Metrics(samplers)
         places = Places(limits.max_rpcs, limits.max_peer_rpcs, _REQUEST_PATIENCE_SECONDS)
         access, self._audit_log = Access(Authentication(settings.identity)), AuditLog(settings.audit_log)
         self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
-        rings = Rings(settings.shared_memory_bytes)
-        reader = RequestReader(pools, allowed_paths)
+        rings = SamplerRings(settings.shared_memory_bytes, samplers.max_samplers)
+        for forget in (rings.forget, self.metrics.forget):
+            samplers.on_removed(forget)
+        reader = RequestReader(samplers, allowed_paths)
         service = SamplerService(
             self._rpcs,
             intake,
             reader,
+            samplers,
             rings,
             PrivateArguments(env),
             self.metrics,
@@ -143,8 +146,7 @@ class Gateway:
         self._health.stop_serving()
         if self._health_listener is not None:
             self._health_listener.health.stop_serving()
-        for pool in self._pools.values():
-            pool.drain(StoppingError("the server is stopping and starts no more calls"))
+        self._samplers.drain(StoppingError("the server is stopping and starts no more calls"))
         if grace:
             await asyncio.sleep(_ACCEPTED_SECONDS)
         # From here on gRPC accepts no more connections and RPCs.

@@ -13,6 +13,7 @@ import grpc
 
 from rollserve import Reason
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1 import samplers_pb2
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested
 from rollserve_server.errors import NotAllowedError, within
@@ -25,6 +26,7 @@ from rollserve_server.gateway.messages.agent_versions import (
 )
 from rollserve_server.gateway.messages.environments import env_updated_to_proto
 from rollserve_server.gateway.messages.episode_records import episode_records_to_proto
+from rollserve_server.gateway.messages.samplers import created_to_proto, summary_to_proto
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
@@ -35,19 +37,26 @@ from rollserve_server.gateway.responses import (
     shared_or_sent,
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
-from rollserve_server.identity import Scope
+from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.pool import Account, Delivery, Evaluation
 
 if TYPE_CHECKING:
+    from rollserve import EnvSpec
     from rollserve.v1 import agent_versions_pb2
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.requests.reader import RequestReader
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
-    from rollserve_server.gateway.shared_memory import Rings
+    from rollserve_server.gateway.shared_memory import SamplerRings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import AgentUpdated, EnvUpdated, EvaluationRequest, PoolStatus, PopulationRequest
+    from rollserve_server.pool import (
+        AgentUpdated,
+        EnvUpdated,
+        Pool,
+        PoolStatus,
+    )
+    from rollserve_server.samplers import Sampler, Samplers
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
 
@@ -71,7 +80,8 @@ class SamplerService:
         rpcs: OpenRpcs,
         intake: Intake,
         reader: RequestReader,
-        rings: Rings,
+        samplers: Samplers,
+        rings: SamplerRings,
         private: PrivateArguments,
         metrics: Metrics,
         *,
@@ -83,7 +93,8 @@ class SamplerService:
         Args:
             rpcs: registry of open RPCs.
             intake: receives requests.
-            reader: reads requests, and knows the pools.
+            reader: reads requests.
+            samplers: the samplers.
             rings: memory for clients that read results from there.
             private: arguments of environments that clients do not get to see.
             metrics: counts the calls.
@@ -94,6 +105,7 @@ class SamplerService:
         self._rpcs = rpcs
         self._intake = intake
         self._reader = reader
+        self._samplers = samplers
         self._rings = rings
         self._private = private
         self._metrics = metrics
@@ -114,6 +126,9 @@ class SamplerService:
             "UpdateEnv": self.update_env,
             "ResizePool": self.resize_pool,
             "ListAgentVersions": self.list_agent_versions,
+            "CreateSampler": self.create_sampler,
+            "DeleteSampler": self.delete_sampler,
+            "ListSamplers": self.list_samplers,
         }
         streams: dict[str, Callable[[OpenRpc], AsyncGenerator[bytes, None]]] = {
             "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
@@ -132,9 +147,9 @@ class SamplerService:
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker, skip_if_identical = await read_aside(
-                self._reader.agent_update, rpc, data
-            )
+            request = await read_aside(self._reader.agent_update, rpc, data)
+            sampler, updates, expected, per_worker, skip_if_identical = request
+            pool = _use(sampler, rpc)
             if skip_if_identical:
                 same = await pool.current_if_same(updates, expected, per_worker=per_worker)
                 if same is not None:
@@ -150,8 +165,8 @@ class SamplerService:
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, expected, per_worker = await read_aside(self._reader.env_update, rpc, data)
-            may_be_free = self._may_be_free(rpc)
+            sampler, updates, expected, per_worker = await read_aside(self._reader.env_update, rpc, data)
+            pool, may_be_free = _use(sampler, rpc), self._may_be_free(rpc)
             with self._naming_scope(rpc):
                 updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
             if self._audits:
@@ -162,28 +177,51 @@ class SamplerService:
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""
-        pool, num_workers = self._reader.resize(rpc, await self._intake.small_request(rpc))
-        previous = await pool.resize(num_workers)
+        sampler, num_workers = self._reader.resize(rpc, await self._intake.small_request(rpc))
+        _use(sampler, rpc)
+        previous = await self._samplers.resize(sampler, num_workers)
         rpc.changes["workers"] = _change(previous, num_workers)
         return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
 
     async def list_agent_versions(self, rpc: OpenRpc) -> agent_versions_pb2.ListAgentVersionsResponse:
         """Answer `ListAgentVersions`."""
-        pool = self._reader.agent_versions(rpc, await self._intake.small_request(rpc))
+        pool = _use(self._reader.agent_versions(rpc, await self._intake.small_request(rpc)), rpc)
         return agent_versions_to_proto(await pool.agents.listed())
+
+    async def create_sampler(self, rpc: OpenRpc) -> samplers_pb2.CreateSamplerResponse:
+        """Answer `CreateSampler`."""
+        request, exist_ok = self._reader.new_sampler(rpc, await self._intake.small_request(rpc))
+        self._check_env(request.env, rpc, "environment")
+        owner = (rpc.principal or ANONYMOUS).name
+        sampler, existed = await self._samplers.create(request, owner, exist_ok=exist_ok)
+        _use(sampler, rpc)
+        return created_to_proto(sampler, existed=existed)
+
+    async def delete_sampler(self, rpc: OpenRpc) -> samplers_pb2.DeleteSamplerResponse:
+        """Answer `DeleteSampler`."""
+        await self._samplers.delete(self._reader.deleted_sampler(rpc, await self._intake.small_request(rpc)))
+        return samplers_pb2.DeleteSamplerResponse()
+
+    async def list_samplers(self, rpc: OpenRpc) -> samplers_pb2.ListSamplersResponse:
+        """Answer `ListSamplers`."""
+        self._reader.sampler_list(await self._intake.small_request(rpc))
+        principal = rpc.principal or ANONYMOUS
+        seen = (each for each in self._samplers if principal.has(Scope.STATUS, each.name))
+        return samplers_pb2.ListSamplersResponse(samplers=map(summary_to_proto, seen))
 
     async def get_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetSampler`, as a stream of one message: only of streams gRPC says when the client has read it."""
-        name, pool = self._reader.sampler(rpc, await self._intake.small_request(rpc))
+        sampler = self._reader.sampler(rpc, await self._intake.small_request(rpc))
+        pool = _use(sampler, rpc)
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
-            yield await asyncio.to_thread(self._serialized_status, name, pool.status(), rpc)
+            yield await asyncio.to_thread(self._serialized_status, sampler, pool.status(), rpc)
 
     async def get_metrics(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetMetrics`."""
         request = self._reader.records(rpc, await self._intake.small_request(rpc))
-        log, since = request.pool.episode_log, request.since
+        log, since = _use(request.sampler, rpc).episode_log, request.since
         streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, peer=rpc.peer)
         async with contextlib.aclosing(streams) as records:
             async for some in records:
@@ -194,7 +232,8 @@ class SamplerService:
         request = self._reader.agent_parameters(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            version, parameters = request.pool.agents.parameters(request.policy_version, request.worker_index)
+            pool = _use(request.sampler, rpc)
+            version, parameters = pool.agents.parameters(request.policy_version, request.worker_index)
             selected = select_parameters(parameters, request.names)
             for message in parameter_messages(version, selected, request.max_message_bytes):
                 yield message.SerializeToString()
@@ -202,27 +241,27 @@ class SamplerService:
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.evaluation, rpc, data)
-            self._check_env(request, rpc)
-            async with contextlib.aclosing(pool.evaluate(request, rpc)) as items:
+            sampler, request = await read_aside(self._reader.evaluation, rpc, data)
+            self._check_env(request.env, rpc, "options.environment")
+            async with contextlib.aclosing(_use(sampler, rpc).evaluate(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
                         for message in delivered_messages(item):
                             yield message.tobytes()
                     else:
                         if isinstance(item, Evaluation):
-                            self._metrics.count_call(pool, rpc.name, item.account)
+                            self._metrics.count_call(sampler.name, rpc.name, item.account)
                         yield evaluation_response(item)
 
     async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `EvaluatePopulation`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await read_aside(self._reader.population_evaluation, rpc, data)
-            self._check_env(request, rpc)
-            async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
+            sampler, request = await read_aside(self._reader.population_evaluation, rpc, data)
+            self._check_env(request.env, rpc, "options.environment")
+            async with contextlib.aclosing(_use(sampler, rpc).evaluate_population(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Evaluation):
-                        self._metrics.count_call(pool, rpc.name, item.account)
+                        self._metrics.count_call(sampler.name, rpc.name, item.account)
                     if not isinstance(item, Delivery):
                         yield population_response(item)
 
@@ -231,10 +270,11 @@ class SamplerService:
     ) -> AsyncGenerator[bytes, None]:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         data = await self._intake.small_request(rpc)
-        pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(rpc, kind, data)
+        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(rpc, kind, data)
+        pool = _use(sampler, rpc)
         # A later connection may have the same name; the client's id tells it apart.
         reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
-        with self._rings.lend(reader) as ring:
+        with self._rings.of(sampler.name).lend(reader) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
@@ -242,7 +282,7 @@ class SamplerService:
                             yield await shared_or_sent(message, ring, rpc)
                     else:
                         if isinstance(item, Account):
-                            self._metrics.count_call(pool, rpc.name, item)
+                            self._metrics.count_call(sampler.name, rpc.name, item)
                             _log_sampled(item)
                         yield sample_response(item, ring)
 
@@ -260,13 +300,13 @@ class SamplerService:
                 rpc.require(Scope.ENV_FREE, "an environment of no profile")
             raise
 
-    def _check_env(self, request: EvaluationRequest | PopulationRequest, rpc: OpenRpc) -> None:
-        """Raise NotAllowedError if an evaluation names an environment that has to be of a profile and is of none."""
-        if request.env is not None and not self._may_be_free(rpc):
-            with self._naming_scope(rpc), within("options.environment"):
-                check_not_free(request.env)
+    def _check_env(self, env: EnvSpec | None, rpc: OpenRpc, field: str) -> None:
+        """Raise NotAllowedError if a field names an environment that has to be of a profile and is of none."""
+        if env is not None and not self._may_be_free(rpc):
+            with self._naming_scope(rpc), within(field):
+                check_not_free(env)
 
-    def _serialized_status(self, sampler: str, status: PoolStatus, rpc: OpenRpc) -> bytes:
+    def _serialized_status(self, sampler: Sampler, status: PoolStatus, rpc: OpenRpc) -> bytes:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
         message = status_to_proto(sampler, status, self._private, **shown)
         return message.SerializeToString()
@@ -291,6 +331,12 @@ def _env_change(updated: EnvUpdated) -> dict[str, object]:
 
 def _change(before: object, after: object) -> dict[str, object]:
     return {"before": before, "after": after}
+
+
+def _use(sampler: Sampler, rpc: OpenRpc) -> Pool:
+    """Return the sampler's pool, which the RPC uses until it ends; that keeps the sampler's lease."""
+    rpc.held.enter_context(sampler.in_use(rpc))
+    return sampler.pool
 
 
 def _log_sampled(account: Account) -> None:

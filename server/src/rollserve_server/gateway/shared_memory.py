@@ -20,7 +20,7 @@ from rollserve.v1.episode_batch_pb2 import SharedMemory, SharedMessage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Ring", "Rings"]
+__all__ = ["Ring", "Rings", "SamplerRings"]
 
 _NAME = "rollserve"
 """Name that clients know the memory by; see SharedMemory in `protos/rollserve/v1/episode_batch.proto`."""
@@ -57,6 +57,7 @@ class Rings:
         self._ring_bytes = min(_RING_BYTES, max_bytes)
         self._num_unmade = max_bytes // self._ring_bytes if max_bytes > _HEAD_BYTES else 0
         self._idle: list[tuple[Hashable, Ring]] = []
+        self._is_closed = False
 
     @contextlib.contextmanager
     def lend(self, borrower: Hashable | None) -> Iterator[Ring | None]:
@@ -69,8 +70,17 @@ class Rings:
         try:
             yield ring
         finally:
-            if ring is not None:
+            if ring is not None and self._is_closed:
+                ring.close()
+            elif ring is not None:
                 self._idle.append((borrower, ring))
+
+    def close(self) -> None:
+        """Give up the rings that no stream uses; the others when their streams have ended."""
+        self._is_closed = True
+        while self._idle:
+            _, ring = self._idle.pop()
+            ring.close()
 
     def _acquire(self, borrower: Hashable) -> Ring | None:
         # Prefer the ring used last. Skip rings whose client is still reading, or has left and will never be done.
@@ -88,6 +98,35 @@ class Rings:
         else:
             return None
         return Ring(self._ring_bytes)
+
+
+class SamplerRings:
+    """Rings of each sampler, apart from those of others."""
+
+    def __init__(self, max_bytes: int, max_samplers: int) -> None:
+        """Start without rings.
+
+        Args:
+            max_bytes: size of all rings together; 0 for no rings.
+            max_samplers: number of samplers that share it.
+
+        Raises:
+            OSError: as of `Rings`.
+        """
+        self._share = max_bytes // max_samplers
+        self._rings: dict[str, Rings] = {}
+        Rings(self._share)  # so that errors come at the start
+
+    def of(self, sampler: str) -> Rings:
+        """Return the rings of the sampler with a name."""
+        if sampler not in self._rings:
+            self._rings[sampler] = Rings(self._share)
+        return self._rings[sampler]
+
+    def forget(self, sampler: str) -> None:
+        """Give up the rings of a sampler that does not exist any more."""
+        if rings := self._rings.pop(sampler, None):
+            rings.close()
 
 
 class Ring:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
@@ -13,7 +13,8 @@ from prometheus_client.utils import floatToGoString
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from rollserve_server.pool import Histogram, Pool
+    from rollserve_server.pool import Histogram
+    from rollserve_server.samplers import Sampler
 
 __all__ = ["EpisodeCollector"]
 
@@ -24,9 +25,9 @@ _NUM_RECENT = 100
 class EpisodeCollector(Collector):
     """Yields metrics of ended episodes. Use it where the samplers' pools may be used: on the event loop."""
 
-    def __init__(self, pools: Mapping[str, Pool]) -> None:
-        """Read from these pools, by the names of their samplers."""
-        self._pools = pools
+    def __init__(self, samplers: Iterable[Sampler]) -> None:
+        """Read from these samplers."""
+        self._samplers = samplers
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, as the samplers are now."""
@@ -38,8 +39,8 @@ class EpisodeCollector(Collector):
             f"The last {_NUM_RECENT} episodes, without evaluations: their mean, least and largest return and length.",
             labels=["sampler", "value", "statistic"],
         )
-        for name, pool in self._pools.items():
-            log = pool.episode_log
+        for sampler in self._samplers:
+            name, log = sampler.name, sampler.pool.episode_log
             for kind in log.returns:
                 calls = kind.name.lower()
                 _add(returns, [name, calls], log.returns[kind])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from rollserve_server.metrics.episodes import EpisodeCollector
 from rollserve_server.metrics.samplers import SamplerCollector
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import Account, Pool
+    from rollserve_server.pool import Account
+    from rollserve_server.samplers import Sampler
 
 __all__ = ["Metrics", "RpcEnd"]
 
@@ -40,19 +41,18 @@ class Metrics:
         registry: all metrics.
     """
 
-    def __init__(self, pools: Mapping[str, Pool]) -> None:
+    def __init__(self, samplers: Iterable[Sampler]) -> None:
         """Start with nothing counted.
 
         Args:
-            pools: the pools by the names of their samplers.
+            samplers: the samplers, whenever it is iterated over.
         """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(SamplerCollector(pools))
-        registry.register(EpisodeCollector(pools))
+        registry.register(SamplerCollector(samplers))
+        registry.register(EpisodeCollector(samplers))
         info = Gauge("rollserve_server_info", "1, labelled with the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)
-        self._names = {pool: name for name, pool in pools.items()}
         self._open = Gauge("rollserve_open_rpcs", "RPCs that are open.", ["rpc"], registry=registry)
         self._seconds = Histogram(
             "rollserve_rpc_seconds",
@@ -115,15 +115,20 @@ class Metrics:
             if end.reason:
                 self._errors.labels(rpc, end.reason).inc()
 
-    def count_call(self, pool: Pool, rpc: str, account: Account) -> None:
+    def forget(self, sampler: str) -> None:
+        """Drop what was counted for a sampler that does not exist any more."""
+        for metric in (self._call_seconds, self._call_steps, self._worker_seconds):
+            metric.remove_by_labels({"sampler": sampler})
+
+    def count_call(self, sampler: str, rpc: str, account: Account) -> None:
         """Count a successful call.
 
         Args:
-            pool: the pool that ran it.
+            sampler: name of the sampler that ran it.
             rpc: name of the RPC.
             account: what became of all steps, and of the time.
         """
-        labels = self._names[pool], rpc
+        labels = sampler, rpc
         seconds = {
             "queued": account.queued_seconds,
             "paused": account.paused_seconds,

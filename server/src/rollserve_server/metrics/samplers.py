@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from rollserve_server.pool import Pool, PoolStatus, WorkerStatus
+    from rollserve_server.pool import PoolStatus, WorkerStatus
+    from rollserve_server.samplers import Sampler
 
 __all__ = ["SamplerCollector"]
 
@@ -60,13 +61,13 @@ _HEALTHS = ("healthy", "leaving", "given up", "lost")
 class SamplerCollector(Collector):
     """Yields the metrics of samplers. Use it where their pools may be used: on the event loop."""
 
-    def __init__(self, pools: Mapping[str, Pool]) -> None:
-        """Read from these pools, by the names of their samplers."""
-        self._pools = pools
+    def __init__(self, samplers: Iterable[Sampler]) -> None:
+        """Read from these samplers, which may change."""
+        self._samplers = samplers
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, as the samplers are now."""
-        statuses = {name: pool.status() for name, pool in self._pools.items()}
+        statuses = {sampler.name: sampler.pool.status() for sampler in self._samplers}
         for kind, fields in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
             for field in fields:
                 family = kind(f"rollserve_{field.name}", field.text, labels=["sampler"])

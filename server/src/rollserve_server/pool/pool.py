@@ -73,6 +73,16 @@ class Pool:
         self._evaluations = Evaluations(parts)
         self._started = time.monotonic()
 
+    @property
+    def num_workers(self) -> int:
+        """Number of workers for calls that begin now."""
+        return len(self._parts.workers)
+
+    @property
+    def max_workers(self) -> int:
+        """Number of workers that a resize may ask for."""
+        return self._parts.settings.max_workers or self.num_workers
+
     @classmethod
     async def start(cls, backend: Backend, settings: PoolSettings, env: EnvSpec) -> Pool:
         """Start a pool whose workers all have this environment, or take over the one that an earlier server left.

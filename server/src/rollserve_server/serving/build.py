@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec, Wrapper
 from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
 from rollserve_server.errors import DomainError
-from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway
-from rollserve_server.pool import InProcessBackend, Pool
+from rollserve_server.gateway import Gateway
+from rollserve_server.pool import InProcessBackend
+from rollserve_server.samplers import Samplers
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import Backend
+    from rollserve_server.pool import ServerBackend
     from rollserve_server.settings import PoolSettings, Settings
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
     "make_gateway",
     "naming_settings",
     "pool_settings",
-    "start_pool",
+    "start_samplers",
     "warn_of_settings",
 ]
 
@@ -35,7 +36,7 @@ _SETTING_NAMES = {"": "env", "id": "env", "kwargs_json": "env_kwargs"}
 their settings."""
 
 
-def make_backend(settings: Settings) -> Backend:
+def make_backend(settings: Settings) -> ServerBackend:
     """Start the backend."""
     if settings.process.backend == "in-process":
         return InProcessBackend()
@@ -44,14 +45,16 @@ def make_backend(settings: Settings) -> Backend:
 
     pool = settings.pool
     backend = RayBackend(settings.ray, num_workers=pool.workers, takeover_seconds=pool.health.start_seconds)
-    backend.check_store(pool.calls.max_calls * pool.calls.call_window_bytes)
+    backend.check_store(pool.calls.max_calls * pool.calls.call_window_bytes * settings.samplers.max_samplers)
     return backend
 
 
-async def start_pool(backend: Backend, settings: Settings) -> Pool:
-    """Start the pool. Errors about its environment name the settings at fault."""
+async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:
+    """Start the samplers. Errors about the environment of the default one name the settings at fault."""
     with naming_settings():
-        return await Pool.start(backend, pool_settings(settings), env_spec(settings))
+        return await Samplers.start(
+            backend, settings.samplers, pool_settings(settings), env_spec(settings), adopt=settings.ray.adopt
+        )
 
 
 def pool_settings(settings: Settings) -> PoolSettings:
@@ -82,7 +85,7 @@ def naming_settings() -> Iterator[None]:
         raise
 
 
-def make_gateway(settings: Settings, pool: Pool) -> Gateway:
+def make_gateway(settings: Settings, samplers: Samplers) -> Gateway:
     """Return the gateway, not started.
 
     Raises:
@@ -91,7 +94,7 @@ def make_gateway(settings: Settings, pool: Pool) -> Gateway:
     env = env_spec(settings)
     allowed_paths = (*settings.pool.allow.allow_path, *paths_in(requested(env)))
     allow_free_env = settings.pool.profiles.allow_free_env
-    return Gateway(settings.gateway, {DEFAULT_SAMPLER: pool}, env, allowed_paths, allow_free_env=allow_free_env)
+    return Gateway(settings.gateway, samplers, env, allowed_paths, allow_free_env=allow_free_env)
 
 
 def warn_of_settings(settings: Settings) -> None:

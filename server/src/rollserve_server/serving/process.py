@@ -16,7 +16,7 @@ from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostE
 from rollserve_server.logs import configure_logging
 from rollserve_server.metrics import MetricsListener
 from rollserve_server.serving.backend_thread import BackendThread, watch_backend
-from rollserve_server.serving.build import make_backend, make_gateway, start_pool, warn_of_settings
+from rollserve_server.serving.build import make_backend, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.serving.control import answering_control
 from rollserve_server.serving.parent import end_with_parent
@@ -25,7 +25,7 @@ from rollserve_server.serving.signals import Stopping
 
 if TYPE_CHECKING:
     from rollserve_server.gateway import Gateway
-    from rollserve_server.pool import Backend
+    from rollserve_server.pool import ServerBackend
     from rollserve_server.settings import Settings
 
 __all__ = ["run"]
@@ -101,7 +101,7 @@ async def _check_environment(settings: Settings, thread: BackendThread) -> None:
         raise InvalidValueError.of("env", expected=expected, got=f"none of {settings.environment.env!r}") from None
 
 
-async def _start_backend(settings: Settings, thread: BackendThread, stopping: Stopping) -> Backend:
+async def _start_backend(settings: Settings, thread: BackendThread, stopping: Stopping) -> ServerBackend:
     """Start the backend. A Ray that is still starting at its own time limit, as on a busy machine, starts again."""
     until = time.monotonic() + settings.pool.health.start_seconds
     while True:
@@ -117,12 +117,12 @@ async def _start_backend(settings: Settings, thread: BackendThread, stopping: St
             thread.renew()
 
 
-async def _serve_with(backend: Backend, settings: Settings, stopping: Stopping, port_file: PortFile) -> None:
-    pool = await stopping.unless_stopped(asyncio.create_task(start_pool(backend, settings)))
-    if pool is None:
+async def _serve_with(backend: ServerBackend, settings: Settings, stopping: Stopping, port_file: PortFile) -> None:
+    samplers = await stopping.unless_stopped(asyncio.create_task(start_samplers(backend, settings)))
+    if samplers is None:
         return
-    gateway = make_gateway(settings, pool)
-    backend_lost, sampler_lost = watch_backend(backend, port_file.remove), asyncio.create_task(pool.lost())
+    gateway, pool = make_gateway(settings, samplers), samplers.default.pool
+    backend_lost, sampler_lost = watch_backend(backend, port_file.remove), asyncio.create_task(samplers.lost())
     lost = asyncio.create_task(_first_of(backend_lost, sampler_lost))
     keep_workers = settings.ray.keep_workers
     keep = pool.is_taken_over or keep_workers  # a sampler that was taken over is kept, until this server serves it
@@ -130,7 +130,7 @@ async def _serve_with(backend: Backend, settings: Settings, stopping: Stopping, 
         await gateway.start()
         async with (
             _serving_metrics(settings.process.metrics_listen, gateway),
-            answering_control(settings.process.control_fd, pool.reset),
+            answering_control(settings.process.control_fd, samplers.reset),
         ):
             port_file.write(gateway.port)
             keep = keep_workers
@@ -153,9 +153,9 @@ async def _serve_with(backend: Backend, settings: Settings, stopping: Stopping, 
             gateway.hurry()
         await ending
         if is_backend_lost:  # a lost backend's workers do not answer
-            pool.abandon()
+            samplers.abandon()
         else:
-            await pool.close(keep=keep)
+            await samplers.close(keep=keep)
 
 
 @contextlib.asynccontextmanager

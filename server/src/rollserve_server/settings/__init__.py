@@ -14,7 +14,9 @@ from rollserve_server.settings.metrics import MetricsSettings
 from rollserve_server.settings.pool import PoolSettings
 from rollserve_server.settings.process import ProcessSettings
 from rollserve_server.settings.profiles import ProfileSetting, ProfileSettings
+from rollserve_server.settings.quota import Quota
 from rollserve_server.settings.ray import RaySettings
+from rollserve_server.settings.samplers import SamplerSettings
 from rollserve_server.settings.server import Settings
 from rollserve_server.settings.tls import TlsSettings
 from rollserve_server.settings.workers import HealthSettings, RowSettings, WorkerSettings
@@ -36,8 +38,10 @@ __all__ = [
     "ProcessSettings",
     "ProfileSetting",
     "ProfileSettings",
+    "Quota",
     "RaySettings",
     "RowSettings",
+    "SamplerSettings",
     "SandboxLimits",
     "Settings",
     "TlsSettings",

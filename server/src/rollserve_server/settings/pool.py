@@ -10,6 +10,7 @@ from rollserve_server.settings.environment import AllowSettings
 from rollserve_server.settings.groups import Group
 from rollserve_server.settings.metrics import MetricsSettings
 from rollserve_server.settings.profiles import ProfileSettings
+from rollserve_server.settings.quota import Quota
 from rollserve_server.settings.workers import HealthSettings, WorkerSettings
 
 __all__ = ["PoolSettings"]
@@ -42,6 +43,8 @@ class PoolSettings(Group):
     allow: AllowSettings = AllowSettings()
     metrics: MetricsSettings = MetricsSettings()
     profiles: ProfileSettings = ProfileSettings()
+    quota: Quota = Quota()
+    """Limits of a sampler that a client has created."""
 
     @field_validator("max_workers")
     @classmethod

@@ -8,6 +8,7 @@ from rollserve_server.settings.groups import Group
 from rollserve_server.settings.pool import PoolSettings
 from rollserve_server.settings.process import ProcessSettings
 from rollserve_server.settings.ray import RaySettings
+from rollserve_server.settings.samplers import SamplerSettings
 
 __all__ = ["Settings"]
 
@@ -18,5 +19,6 @@ class Settings(Group):
     environment: EnvironmentSettings
     gateway: GatewaySettings = GatewaySettings()
     pool: PoolSettings = PoolSettings()
+    samplers: SamplerSettings = SamplerSettings()
     ray: RaySettings = RaySettings()
     process: ProcessSettings = ProcessSettings()

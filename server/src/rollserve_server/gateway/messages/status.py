@@ -13,6 +13,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import shorten, without_folders
+from rollserve_server.gateway.messages.samplers import quota_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import ProfileDescription
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.pool import PoolStatus, WorkerStatus
+    from rollserve_server.samplers import Sampler
 
 __all__ = ["status_to_proto"]
 
@@ -28,12 +30,12 @@ _MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
 
 
 def status_to_proto(
-    sampler: str, status: PoolStatus, private: PrivateArguments, *, with_processes: bool, with_all: bool = False
+    sampler: Sampler, status: PoolStatus, private: PrivateArguments, *, with_processes: bool, with_all: bool = False
 ) -> pb.GetSamplerResponse:
     """Return the state of a sampler.
 
     Args:
-        sampler: the sampler's name.
+        sampler: the sampler.
         status: the state of its pool.
         private: arguments of environments that are left out.
         with_processes: whether the client gets to know the workers' machines and processes.
@@ -43,7 +45,7 @@ def status_to_proto(
     return message_from_record(
         pb.GetSamplerResponse,
         status,
-        sampler=sampler,
+        sampler=sampler.name,
         server_version=__version__,
         environments=map(env_spec_to_proto, specs),
         hidden_arguments=() if with_all else private.hidden(status.env_specs),
@@ -57,6 +59,9 @@ def status_to_proto(
         min_healthy_worker_count=status.min_healthy_workers,
         policy_age=duration_to_proto(_age(status.policy_updated_seconds)),
         profiles=(_profile_to_proto(profile) for profile in status.profiles),
+        owner=sampler.owner,
+        lease=None if sampler.lease is None else duration_to_proto(sampler.lease.seconds),
+        quota=quota_to_proto(sampler.quota),
     )
 
 

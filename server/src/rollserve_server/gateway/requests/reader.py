@@ -1,23 +1,22 @@
-"""Reads requests: finds the pool that a request is for, and what the pool has to do."""
+"""Reads requests: finds the sampler that a request is for, and what its pool has to do."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rollserve import Reason
 from rollserve._codec.parameter_updates import read_parameters_update
-from rollserve.v1 import agent_versions_pb2, episode_records_pb2
+from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle
 from rollserve_server.gateway.messages.environments import env_updates_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
 from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range
 from rollserve_server.gateway.messages.formats import message_limit_from_proto
 from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
+from rollserve_server.gateway.messages.samplers import sampler_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 from rollserve_server.identity import Scope
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
         EnvUpdate,
         EvaluationRequest,
         Expectation,
-        Pool,
         PopulationRequest,
         SampleRequest,
     )
+    from rollserve_server.samplers import Sampler, SamplerRequest, Samplers
 
 __all__ = [
     "AgentUpdateRequest",
@@ -53,7 +52,7 @@ _T = TypeVar("_T")
 class AgentUpdateRequest(NamedTuple):
     """A request for an update of agents: one update for all workers, or one for each."""
 
-    pool: Pool
+    sampler: Sampler
     updates: Sequence[AgentUpdate]
     expected: Expectation
     per_worker: bool
@@ -63,7 +62,7 @@ class AgentUpdateRequest(NamedTuple):
 class EnvUpdateRequest(NamedTuple):
     """A request for an update of environments: one update for all workers, or one for each."""
 
-    pool: Pool
+    sampler: Sampler
     updates: Sequence[EnvUpdate]
     expected: Expectation
     per_worker: bool
@@ -72,7 +71,7 @@ class EnvUpdateRequest(NamedTuple):
 class SamplingRequest(NamedTuple):
     """A request for episodes or fragments, which may be delivered through shared memory, or joined to such a size."""
 
-    pool: Pool
+    sampler: Sampler
     request: SampleRequest
     accepts_shared_memory: bool
     max_joined_bytes: int
@@ -81,7 +80,7 @@ class SamplingRequest(NamedTuple):
 class ParametersRequest(NamedTuple):
     """A request for the parameters of an agent, with the fields of `GetAgentParametersRequest`."""
 
-    pool: Pool
+    sampler: Sampler
     policy_version: int | None
     worker_index: int
     names: Sequence[str]
@@ -91,14 +90,14 @@ class ParametersRequest(NamedTuple):
 class RecordsRequest(NamedTuple):
     """A request for records of ended episodes, with the fields of `GetMetricsRequest`."""
 
-    pool: Pool
+    sampler: Sampler
     since: int
     log_id: str
     follow: bool
 
 
 class RequestReader:
-    """Reads requests: finds the pool that a request is for, and what the pool has to do.
+    """Reads requests: finds the sampler that a request is for, and what its pool has to do.
 
     Updates and evaluations, which may be large, are read with `read_aside`. Every method raises NotFoundError for an
     unknown sampler, InvalidValueError for a missing, malformed or invalid field, and OverLimitError for too many fields
@@ -106,14 +105,14 @@ class RequestReader:
     environments or Python agents can raise it for other reasons, too.
     """
 
-    def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path]) -> None:
-        """Read requests for these pools.
+    def __init__(self, samplers: Samplers, allowed_paths: Collection[Path]) -> None:
+        """Read requests for these samplers.
 
         Args:
-            pools: the pools by the names of their samplers.
+            samplers: the samplers.
             allowed_paths: files and folders that arguments of environments and agents may name.
         """
-        self._pools = pools
+        self._samplers = samplers
         self._allowed_paths = allowed_paths
 
     def samples(
@@ -121,37 +120,49 @@ class RequestReader:
     ) -> SamplingRequest:
         """Read the request of `ObtainSamples` or `ObtainExactEpisodes`, which the class tells apart."""
         request = parse(kind, data)
-        pool = self._pool(rpc, request.sampler)
+        sampler = self._sampler(rpc, request.sampler)
         options, sample_request = request.options, sample_request_from_proto(request)
         max_joined_bytes = sample_request.messages.max_message_bytes if options.accept_joined else 0
-        return SamplingRequest(pool, sample_request, options.accept_shared_memory, max_joined_bytes)
+        return SamplingRequest(sampler, sample_request, options.accept_shared_memory, max_joined_bytes)
 
-    def resize(self, rpc: OpenRpc, data: bytes) -> tuple[Pool, int]:
-        """Read the request of `ResizePool`: the pool, and its new number of workers."""
+    def resize(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, int]:
+        """Read the request of `ResizePool`: the sampler, and its new number of workers."""
         request = parse(pb.ResizePoolRequest, data)
-        pool = self._pool(rpc, request.sampler)
-        return pool, in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
+        sampler = self._sampler(rpc, request.sampler)
+        return sampler, in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
 
-    def sampler(self, rpc: OpenRpc, data: bytes) -> tuple[str, Pool]:
-        """Read the request of `GetSampler`: the sampler's name, and its pool."""
-        request = parse(pb.GetSamplerRequest, data)
-        pool = self._pool(rpc, request.sampler)
-        return rpc.sampler, pool
+    def sampler(self, rpc: OpenRpc, data: bytes) -> Sampler:
+        """Read the request of `GetSampler`."""
+        return self._sampler(rpc, parse(pb.GetSamplerRequest, data).sampler)
+
+    def new_sampler(self, rpc: OpenRpc, data: bytes) -> tuple[SamplerRequest, bool]:
+        """Read the request of `CreateSampler`: what the sampler is to be, and whether it may exist."""
+        request = parse(samplers_pb2.CreateSamplerRequest, data)
+        rpc.use_sampler(request.sampler)
+        return sampler_request_from_proto(request, self._allowed_paths), request.exist_ok
+
+    def deleted_sampler(self, rpc: OpenRpc, data: bytes) -> str:
+        """Read the request of `DeleteSampler`: the sampler's name."""
+        return self._sampler(rpc, parse(samplers_pb2.DeleteSamplerRequest, data).sampler).name
+
+    def sampler_list(self, data: bytes) -> None:
+        """Read the request of `ListSamplers`, which has no fields."""
+        parse(samplers_pb2.ListSamplersRequest, data)
 
     def records(self, rpc: OpenRpc, data: bytes) -> RecordsRequest:
         """Read the request of `GetMetrics`."""
         request = parse(episode_records_pb2.GetMetricsRequest, data)
-        return RecordsRequest(self._pool(rpc, request.sampler), request.since, request.log_id, request.follow)
+        return RecordsRequest(self._sampler(rpc, request.sampler), request.since, request.log_id, request.follow)
 
-    def agent_versions(self, rpc: OpenRpc, data: bytes) -> Pool:
+    def agent_versions(self, rpc: OpenRpc, data: bytes) -> Sampler:
         """Read the request of `ListAgentVersions`."""
-        return self._pool(rpc, parse(agent_versions_pb2.ListAgentVersionsRequest, data).sampler)
+        return self._sampler(rpc, parse(agent_versions_pb2.ListAgentVersionsRequest, data).sampler)
 
     def agent_parameters(self, rpc: OpenRpc, data: bytes) -> ParametersRequest:
         """Read the request of `GetAgentParameters`."""
         request = parse(agent_versions_pb2.GetAgentParametersRequest, data)
         return ParametersRequest(
-            self._pool(rpc, request.sampler),
+            self._sampler(rpc, request.sampler),
             request.policy_version or None,
             request.worker_index,
             request.names,
@@ -165,43 +176,40 @@ class RequestReader:
         if parameters_update is not None:
             request = parameters_update.request
             updates: Sequence[AgentUpdate] = [parameters_update.parameters]
-            pool, per_worker = self._pool(rpc, request.sampler), False
+            sampler, per_worker = self._sampler(rpc, request.sampler), False
         else:
             request = parse_unchecked(pb.UpdateAgentRequest, data)
-            pool = self._pool(rpc, request.sampler)
+            sampler = self._sampler(rpc, request.sampler)
             if has_pickle(request):
                 rpc.require(Scope.PICKLE, "a pickled agent")
             updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
-        return AgentUpdateRequest(pool, updates, expectation_from_proto(request), per_worker, request.skip_if_identical)
+        return AgentUpdateRequest(
+            sampler, updates, expectation_from_proto(request), per_worker, request.skip_if_identical
+        )
 
     def env_update(self, rpc: OpenRpc, data: bytes) -> EnvUpdateRequest:
         """Read the request of `UpdateEnv`."""
         request = parse(pb.UpdateEnvRequest, data)
-        pool = self._pool(rpc, request.sampler)
+        sampler = self._sampler(rpc, request.sampler)
         updates, per_worker = env_updates_from_proto(request, self._allowed_paths)
-        return EnvUpdateRequest(pool, updates, expectation_from_proto(request), per_worker)
+        return EnvUpdateRequest(sampler, updates, expectation_from_proto(request), per_worker)
 
-    def evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Pool, EvaluationRequest]:
+    def evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, EvaluationRequest]:
         """Read the request of `Evaluate`."""
         request = parse(pb.EvaluateRequest, data)
-        pool = self._pool(rpc, request.sampler)
+        sampler = self._sampler(rpc, request.sampler)
         _check_environment(rpc, request.options)
-        return pool, evaluation_request_from_proto(request, self._allowed_paths)
+        return sampler, evaluation_request_from_proto(request, self._allowed_paths)
 
-    def population_evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Pool, PopulationRequest]:
+    def population_evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, PopulationRequest]:
         """Read the request of `EvaluatePopulation`."""
         request = parse(pb.EvaluatePopulationRequest, data)
-        pool = self._pool(rpc, request.sampler)
+        sampler = self._sampler(rpc, request.sampler)
         _check_environment(rpc, request.options)
-        return pool, population_request_from_proto(request, self._allowed_paths)
+        return sampler, population_request_from_proto(request, self._allowed_paths)
 
-    def _pool(self, rpc: OpenRpc, name: str) -> Pool:
-        sampler = rpc.use_sampler(name)
-        pool = self._pools.get(sampler)
-        if pool is None:
-            expected = f"one of {', '.join(map(repr, self._pools))}"
-            raise NotFoundError.of("sampler", expected=expected, got=repr(sampler), reason=Reason.SAMPLER_NOT_FOUND)
-        return pool
+    def _sampler(self, rpc: OpenRpc, name: str) -> Sampler:
+        return self._samplers.find(rpc.use_sampler(name))
 
 
 async def read_aside(read: Callable[[OpenRpc, bytes], _T], rpc: OpenRpc, data: bytes) -> _T:

@@ -47,6 +47,7 @@ class OpenRpc:
         stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
         num_unread_bytes: size of the message that the client has not read yet.
         max_joined_bytes: size of messages that join several responses; 0 if the client accepts none.
+        held: what the RPC keeps until it has ended.
     """
 
     def __init__(self, name: str, context: Context, stall_seconds: float) -> None:
@@ -68,6 +69,7 @@ class OpenRpc:
         self.unsent_since: float | None = time.monotonic()
         self.stalled_since: float | None = None
         self.num_unread_bytes = self.max_joined_bytes = 0
+        self.held = contextlib.ExitStack()
         self._context = context
         self._stall_seconds = stall_seconds
         self._scope = asyncio.timeout(None)

@@ -75,7 +75,7 @@ class OpenRpcs:
                 async with rpc.endable():
                     if self._access is not None:
                         rpc.admit(self._access)
-                    with self._places.held_by(rpc):
+                    with self._places.held_by(rpc), rpc.held:
                         yield rpc
             except Exception as error:  # nothing unforeseen may reach the client
                 end.status, end.reason = code_of(error).name, reason_of(error)

@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from rollserve import Reason
 from rollserve_server.errors import (
     AgentFailedError,
+    AlreadyExistsError,
     CallTooLongError,
     ClientStalledError,
     DomainError,
@@ -43,6 +44,7 @@ __all__ = ["abort", "code_of", "reason_of"]
 _CODES: dict[type[DomainError], grpc.StatusCode] = {
     InvalidValueError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
+    AlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
     NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
     UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,

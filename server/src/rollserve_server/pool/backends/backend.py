@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import Worker, WorkOrder
     from rollserve_server.settings import WorkerSettings
 
-__all__ = ["Backend", "RemoteBuffer", "WorkerHandle"]
+__all__ = ["Backend", "RemoteBuffer", "ServerBackend", "WorkerHandle"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -120,4 +120,29 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End what the backend itself has started. Its workers have to be ended before."""
+        ...
+
+
+class ServerBackend(Backend, Protocol):
+    """The backend of a server, which may have further samplers."""
+
+    def of_sampler(self, name: str, *, adopt: bool) -> Backend:
+        """Return the backend of another sampler on the same cluster, with a journal and workers of its own.
+
+        Args:
+            name: name of the sampler.
+            adopt: whether to take over a sampler of this name that an earlier server left; else it ends.
+        """
+        ...
+
+    def directory(self) -> str:
+        """Return what the server that had the sampler before has written with `write_directory`; empty for nothing."""
+        ...
+
+    async def write_directory(self, directory: str) -> None:
+        """Keep a directory of other samplers for as long as this one, if it outlives its server.
+
+        Raises:
+            SamplerLostError: another server may have the sampler by now.
+        """
         ...

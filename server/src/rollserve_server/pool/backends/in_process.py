@@ -41,6 +41,17 @@ class InProcessBackend:
         """Return a journal that keeps nothing."""
         return NoJournal()
 
+    def of_sampler(self, name: str, *, adopt: bool) -> InProcessBackend:
+        """Return the backend itself, which has no state."""
+        return self
+
+    def directory(self) -> str:
+        """Return nothing: no sampler outlives its server."""
+        return ""
+
+    async def write_directory(self, directory: str) -> None:
+        """Keep nothing."""
+
     def find_worker(self, worker_index: int) -> None:
         """Return None: no worker outlives its server."""
 

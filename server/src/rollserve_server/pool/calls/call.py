@@ -215,17 +215,23 @@ class Call(ABC, Generic[_O, _R]):
 
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""
-        in_flight = self.in_flight[worker]
+        in_flight, step_rate = self.in_flight[worker], self._parts.step_rate
         while in_flight or self._uses(worker, handle):
             while (
                 not self.turn.is_paused
+                and not step_rate.is_exhausted
                 and len(in_flight) < _ORDERS_IN_FLIGHT
                 and (order := self._next_order(worker, handle))
             ):
                 await self._prepare(worker, handle)
                 in_flight.append(submit(handle, order))  # type: ignore[arg-type]  # each _O is an order for an _R
             if not in_flight:
-                await (self.turn.begun() if self.turn.is_paused else self._idle(worker))
+                if self.turn.is_paused:
+                    await self.turn.begun()
+                elif step_rate.is_exhausted:
+                    await step_rate.paid()
+                else:
+                    await self._idle(worker)
                 continue
             sent = in_flight[0]
             # If the call ends meanwhile, the report is the next call's.
@@ -235,6 +241,7 @@ class Call(ABC, Generic[_O, _R]):
                 return
             in_flight.popleft()
             self.turn.count(report.num_simulated_steps)
+            step_rate.count(report.num_simulated_steps)
             self._take_report(worker, sent, report)
 
     async def _ready(self, worker: int) -> WorkerHandle:
@@ -270,7 +277,8 @@ class Call(ABC, Generic[_O, _R]):
             silent_seconds = time.monotonic() - reported_at
             if self.turn.is_paused:
                 self.turn.look()
-            is_due = (num_steps > reported_steps or self.turn.is_paused) and silent_seconds >= progress_seconds
+            is_delayed = self.turn.is_paused or self._parts.step_rate.is_exhausted
+            is_due = (num_steps > reported_steps or is_delayed) and silent_seconds >= progress_seconds
             waiting_for = self._missing_worker() if silent_seconds >= _SILENCE_FACTOR * progress_seconds else told
             if is_due or self._warning or waiting_for != told:
                 warning, self._warning = self._warning, ""
@@ -391,7 +399,11 @@ class Call(ABC, Generic[_O, _R]):
         """
         seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8)
         may_be_late = self._has_answered[worker] or may_be_last
-        return seconds * _SOLO_FACTOR if may_be_late and self._parts.num_calls == 1 else seconds
+        if may_be_late and self._parts.num_calls == 1:
+            seconds *= _SOLO_FACTOR
+        share = self.account.workers[worker]
+        speed = share.num_simulated_steps / share.sampling_seconds if share.sampling_seconds else 0.0
+        return self._parts.step_rate.slice_seconds(seconds, len(self._workforce), speed)
 
     def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
         """Add what a worker did for an order to the account."""

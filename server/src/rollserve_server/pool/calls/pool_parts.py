@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.accounts.counters import Counters
+from rollserve_server.pool.calls.step_rate import StepRate
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.episode_log import EpisodeLog
@@ -45,6 +46,7 @@ class PoolParts:
         episode_log: the ended episodes.
         counters: totals of calls.
         num_calls: number of calls that run now, evaluations included.
+        step_rate: limit of the steps per second of all calls.
     """
 
     settings: PoolSettings
@@ -62,6 +64,10 @@ class PoolParts:
     episode_log: EpisodeLog
     counters: Counters = field(default_factory=Counters)
     num_calls: int = 0
+    step_rate: StepRate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.step_rate = StepRate(self.settings.quota.steps_per_second)
 
     @contextlib.contextmanager
     def counting_calls(self) -> Iterator[None]:

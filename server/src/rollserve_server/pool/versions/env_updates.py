@@ -7,9 +7,9 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvChange, EnvSpec
+from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.envs import Profiles, WorkerSpecs, check_allowed, check_not_free, specs_of_rows
-from rollserve_server.errors import at_row, within
+from rollserve_server.errors import OverLimitError, at_row, within
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.interface.updates import EnvUpdated
 from rollserve_server.pool.state.env_version import EnvVersion
@@ -45,6 +45,7 @@ class EnvUpdates:
         self._allow = settings.allow
         self._health = settings.health
         self.profiles = Profiles(settings.profiles.profiles)
+        self._max_rows = settings.quota.num_rows
 
     async def update(
         self,
@@ -75,6 +76,7 @@ class EnvUpdates:
                 descriptions = await adding.answers()
                 check_alike(descriptions, per_worker=per_worker)
                 env = EnvVersion(list(specs), common_description(descriptions), expected.client_id)
+                self._check_rows(env.description.num_rows, len(versions.workers))
                 versions.accept("env", number, env)
                 await self._journal.write(env=(number, env))
                 replaced = versions.envs.current
@@ -116,16 +118,27 @@ class EnvUpdates:
 
             with versions.installing("env", number):
                 adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
-                descriptions = await adding.answers()
-                versions.evaluation_envs.add(EnvVersion(list(specs), common_description(descriptions)))
+                description = common_description(await adding.answers())
+                self._check_rows(description.num_rows, len(versions.workers))
+                versions.evaluation_envs.add(EnvVersion(list(specs), description))
         return number
 
     def check_room(self, num_workers: int) -> None:
-        """Raise OverLimitError if this many workers, whose rows differ, would have too many environments."""
+        """Raise OverLimitError if this many workers would have too many rows, or rows that differ too many."""
         env = self._versions.envs.current
-        if env is not None and env.rows_differ:
-            with within("worker_count"):
+        if env is None:
+            return
+        with within("worker_count"):
+            self._check_rows(env.description.num_rows, num_workers)
+            if env.rows_differ:
                 EnvBudget(num_workers=num_workers).spend(env.specs[0])
+
+    def _check_rows(self, num_rows: int, num_workers: int) -> None:
+        """Raise OverLimitError if the rows of all workers are more than the sampler's quota."""
+        if self._max_rows and num_rows * num_workers > self._max_rows:
+            expected = f"at most {self._max_rows} rows of all workers, the sampler's quota"
+            got = f"{num_rows * num_workers} rows of {num_workers} workers"
+            raise OverLimitError.of("", expected=expected, got=got, reason=Reason.QUOTA_EXCEEDED)
 
     def _specs_after(
         self, updates: Sequence[EnvUpdate], per_worker: bool, fields: EnvFields, may_be_free: bool
@@ -161,3 +174,4 @@ class EnvUpdates:
         for row, spec in enumerate(specs_of_rows(specs, num_rows=1)):
             with at_row(row):
                 check_allowed(spec, self._allow.allow_module, self._allow.allow_method)
+                self._check_rows(spec.num_rows or 0, len(self._versions.workers))

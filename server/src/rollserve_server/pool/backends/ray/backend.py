@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollserve_server.errors import SamplerLostError
@@ -11,10 +14,11 @@ from rollserve_server.pool.backends.ray import (
     cluster,  # imported before Ray, for the environment variables that it sets
 )
 from rollserve_server.pool.backends.ray.cluster_watch import ClusterWatch
-from rollserve_server.pool.backends.ray.identity import SamplerIdentity
+from rollserve_server.pool.backends.ray.identity import ForgedMessageError, SamplerIdentity, Seal
 from rollserve_server.pool.backends.ray.journal import RayJournal
 from rollserve_server.pool.backends.ray.losses import KernelKills, putting
 from rollserve_server.pool.backends.ray.names import WorkerNames, end_actors
+from rollserve_server.pool.backends.ray.sampler_mark import read_directory, write_directory
 from rollserve_server.pool.backends.ray.worker import CONTROL, RayWorker, WorkerActor
 from rollserve_server.pool.journal.journal import NoJournal
 
@@ -31,8 +35,21 @@ __all__ = ["RayBackend"]
 
 _R = TypeVar("_R")
 
+_log = logging.getLogger(__name__)
+
 _TAKEOVER_SECONDS = 30.0
 """Limit of the time in which a worker ends its work for an earlier server."""
+
+
+@dataclass
+class _Room:
+    """Room for workers in a cluster of the server's own, for all of its samplers.
+
+    Attributes:
+        num_free: number of further workers that reserve their part; None on an existing cluster, where all do.
+    """
+
+    num_free: int | None = None
 
 
 class RayBackend:
@@ -56,16 +73,23 @@ class RayBackend:
         self._takeover_seconds = min(takeover_seconds, _TAKEOVER_SECONDS)
         # The server decides which cores and custom resources its own cluster has: as many workers as the cluster was
         # made for reserve them, and further workers run without. All workers reserve GPUs and memory, which are real.
-        self._num_free: int | None = None
+        self._room = _Room()
         self._kills = KernelKills()
         self._watch: ClusterWatch | None = None
-        self._lease: HeldLease | None = None
-        self._identity = SamplerIdentity.of(settings.sampler_secret(), settings.ray_namespace)
-        self._names = WorkerNames(self._identity.tag)
-        self._found: dict[int, RayWorker] = {}
+        self._secret = settings.sampler_secret()
+        self._use("", adopt=settings.adopt)
         cluster.connect(settings, num_workers)
         if settings.ray_address is None:
-            self._num_free = num_workers or self.default_num_workers()
+            self._room.num_free = num_workers or self.default_num_workers()
+
+    def _use(self, sampler: str, *, adopt: bool) -> None:
+        """Begin to make workers for a sampler."""
+        self._adopts = adopt
+        self._lease: HeldLease | None = None
+        self._identity = SamplerIdentity.of(self._secret, self._settings.ray_namespace, sampler)
+        self._names = WorkerNames(self._identity.tag)
+        self._found: dict[int, RayWorker] = {}
+        self._directory = ""
 
     def check_store(self, results_bytes: int) -> None:
         """Warn if results on their way to clients may not fit into the object store."""
@@ -84,7 +108,7 @@ class RayBackend:
             epoch = lease.epoch
             lasting = {"name": self._names.new(worker_index, epoch), "lifetime": "detached"}
         remote: Any = ray.remote(concurrency_groups={CONTROL: 1})  # type: ignore[call-overload]
-        has_room = self._num_free != 0
+        has_room = self._room.num_free != 0
         actor = remote(WorkerActor).options(
             num_cpus=self._settings.worker_num_cpus if has_room else 0,
             num_gpus=self._settings.worker_num_gpus,
@@ -94,8 +118,8 @@ class RayBackend:
             **lasting,
         )
         worker = RayWorker(worker_index, actor.remote(worker_index, settings, epoch), self._kills, lease)
-        if has_room and self._num_free is not None:
-            self._num_free -= 1
+        if has_room and self._room.num_free is not None:
+            self._room.num_free -= 1
             worker.on_end = self._free
         worker.connect()
         return worker
@@ -109,8 +133,8 @@ class RayBackend:
         """
         if self._settings.ray_address is None:
             return NoJournal()
-        settings = self._settings
-        journal = await RayJournal.open(self._identity, settings.orphan_seconds, discard=not settings.adopt)
+        self._directory = await asyncio.to_thread(self._read_directory)  # opening may discard it
+        journal = await RayJournal.open(self._identity, self._settings.orphan_seconds, discard=not self._adopts)
         self._lease = journal.lease
         state = journal.state
         num_workers = len(state.snapshot.workers) if state else 0
@@ -120,6 +144,37 @@ class RayBackend:
         taken = await asyncio.gather(*(worker.take_over(self._takeover_seconds) for worker in workers))
         self._found = {worker.index: worker for worker, is_taken in zip(workers, taken, strict=True) if is_taken}
         return journal
+
+    def of_sampler(self, name: str, *, adopt: bool) -> RayBackend:
+        """Return the backend of another sampler on the cluster, whose room for workers both share."""
+        backend = copy.copy(self)
+        backend._use(name, adopt=adopt)
+        return backend
+
+    def directory(self) -> str:
+        """Return what an earlier server has written with `write_directory`, as `open_journal` has found it."""
+        return self._directory
+
+    async def write_directory(self, directory: str) -> None:
+        """Keep a directory of other samplers on an existing cluster.
+
+        Raises:
+            SamplerLostError: another server may have the sampler by now.
+        """
+        if self._lease is None:
+            return
+        if not self._lease.is_held:
+            raise SamplerLostError("another server may have the sampler by now")
+        sealed = Seal(self._identity.key).sealed(directory)
+        await asyncio.to_thread(write_directory, self._identity.tag, sealed)
+
+    def _read_directory(self) -> str:
+        sealed = read_directory(self._identity.tag)
+        try:
+            return str(Seal(self._identity.key).opened(sealed)) if sealed else ""
+        except ForgedMessageError as error:
+            _log.error("directory of samplers not read", extra={"error": str(error)})
+            return ""
 
     def find_worker(self, worker_index: int) -> RayWorker | None:
         """Return a worker that an earlier server left, and that is idle now; None if there is none."""
@@ -156,5 +211,5 @@ class RayBackend:
 
     def _free(self) -> None:
         """Record that a worker no longer reserves its part of the server's own cluster."""
-        assert self._num_free is not None  # noqa: S101
-        self._num_free += 1
+        assert self._room.num_free is not None  # noqa: S101
+        self._room.num_free += 1

@@ -23,16 +23,19 @@ class SamplerIdentity:
     Attributes:
         tag: part of the names of the sampler's actors, in hexadecimal digits.
         key: key of the messages between server and journal.
+        sampler: name of a sampler that a client has created; empty for the server's first one.
     """
 
     tag: str
     key: bytes = field(repr=False)
+    sampler: str = ""
 
     @classmethod
-    def of(cls, secret: bytes, namespace: str) -> SamplerIdentity:
-        """Derive the identity of the sampler in a Ray namespace from its secret, which may be empty."""
-        tag, key = (hmac.digest(secret, f"{use} of {namespace}".encode(), _DIGEST) for use in ("tag", "key"))
-        return cls(tag[:_TAG_BYTES].hex(), key)
+    def of(cls, secret: bytes, namespace: str, sampler: str = "") -> SamplerIdentity:
+        """Derive the identity of a sampler in a Ray namespace from its secret, which may be empty."""
+        name = f"{namespace}\0{sampler}" if sampler else namespace
+        tag, key = (hmac.digest(secret, f"{use} of {name}".encode(), _DIGEST) for use in ("tag", "key"))
+        return cls(tag[:_TAG_BYTES].hex(), key, sampler)
 
 
 class ForgedMessageError(Exception):

@@ -29,7 +29,7 @@ class JournalHandle:
         """Return the sampler's journal in this process's namespace, which is started if there is none."""
         remote: Any = ray.remote(JournalActor)
         options = remote.options(
-            name=journal_name(identity.tag),
+            name=journal_name(identity.tag, is_created=bool(identity.sampler)),
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,

@@ -81,6 +81,8 @@ async def has_other_journals(identity: SamplerIdentity, *, may_end: bool) -> boo
         InvalidValueError: there is such a journal, and this server may not end its sampler; or there is a journal of a
             sampler with another secret.
     """
+    if identity.sampler:  # the server has checked this for its first sampler
+        return False
     journals = await asyncio.to_thread(other_journals, identity.tag)
     if any(journal.is_foreign for journal in journals):
         expected, got = "the secret of the sampler in this Ray namespace", "another one"

@@ -35,9 +35,13 @@ _JOURNAL = re.compile(r"journal(?:-(\d+))?(?:-([0-9a-f]{32}))?")
 _WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{32}))?")
 
 
-def journal_name(tag: str) -> str:
-    """Return the name of the actor that keeps the journal of the sampler with a tag."""
-    return f"journal-{JOURNAL_FORMAT}-{tag}"
+def journal_name(tag: str, *, is_created: bool = False) -> str:
+    """Return the name of the actor that keeps the journal of the sampler with a tag.
+
+    Names of journals of samplers that clients have created differ, so that a server that starts with its first sampler
+    does not take them for journals of other servers' samplers.
+    """
+    return f"{'created-' if is_created else ''}journal-{JOURNAL_FORMAT}-{tag}"
 
 
 class OtherJournal(NamedTuple):
