@@ -15,6 +15,7 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.rpcs.refusal_log import RefusalLog
+from rollserve_server.identity import Principal
 from rollserve_server.local import local_server
 
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--rows", "2", "--log-json")
@@ -45,17 +46,19 @@ def test_client_that_is_refused_all_the_time_does_not_fill_the_log(tmp_path: Pat
 
 @dataclass
 class Refused:
-    charged_to: str
+    charged_to: tuple[str, ...]
     name: str = "GetSampler"
-    peer: str = "ipv4:192.0.2.1:1000"
+    connection: str = "ipv4:192.0.2.1:1000"
     request_id: str = "0"
+    principal: Principal | None = None
+    sees_all: bool = False
 
 
 async def test_many_peers_do_not_fill_log_or_memory(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rollserve_server")
     log, error = RefusalLog(), NotFoundError("none", reason=Reason.SAMPLER_NOT_FOUND)
     for number in range(5000):
-        log.add(Refused(str(number)), error, "NOT_FOUND", error.reason)
+        log.add(Refused((str(number),)), error, "NOT_FOUND", error.reason)
     assert len(caplog.records) == 1010
     await asyncio.sleep(1.2)
     assert len(caplog.records) == 1011
