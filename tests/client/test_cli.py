@@ -31,8 +31,9 @@ def test_status_prints_the_sampler(sampler: rollserve.Sampler, server: LocalServ
     lines = shown.stdout.splitlines()
     assert lines[0].startswith(f"sampler default, server {rollserve.__version__}, up ")
     assert lines[1].startswith("environment: CartPole-v1 (version ")
-    assert lines[2] == "observations: Box((4,), float32), actions: Discrete(2)"
-    assert lines[3].startswith("agent: mlp (version ")
+    assert lines[2].startswith("owner none, no lease, at most 8 workers, ")
+    assert lines[3] == "observations: Box((4,), float32), actions: Discrete(2)"
+    assert lines[4].startswith("agent: mlp (version ")
     counters = sampler.status().counters
     assert any(line.startswith(f"faults: {counters.num_env_failures} errors of environments, ") for line in lines)
     assert f"stragglers: {counters.num_straggler_episodes} episodes started a second time on another worker" in lines

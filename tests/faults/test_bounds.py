@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -31,7 +32,9 @@ from rollserve_server.gateway.rpcs import open_rpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.local import LocalServer
 from rollserve_server.metrics import Metrics
-from rollserve_server.pool import InProcessBackend, PoolStatus, RowUpdates
+from rollserve_server.pool import InProcessBackend, Pool, PoolStatus, RowUpdates
+from rollserve_server.samplers import Sampler
+from rollserve_server.settings import Quota
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
 Serving = tuple[LocalServer, rollserve.Sampler]
@@ -233,7 +236,7 @@ def test_env_update_is_rejected_over_1_mib_of_spaces(running: Serving) -> None:
 
 
 def message_of(status: PoolStatus) -> pb.GetSamplerResponse:
-    sampler = Sampler("default", cast("Pool", None), Quota(), created_seconds=0.0)
+    sampler = Sampler("default", cast(Pool, None), Quota(), created_seconds=0.0)
     return status_to_proto(sampler, status, PrivateArguments(CARTPOLE), with_processes=True)
 
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BaseSampler"]
 
-_SAMPLER_KEY = "rollserve-sampler"
-"""Metadata that names the sampler, so that a server can decide on a call before it reads the request."""
-
 _Stream = TypeVar("_Stream")
 _Result = TypeVar("_Result")
 
@@ -146,8 +143,6 @@ class BaseSampler(Generic[_Stream]):
         def call(*arguments: Any, **options: Any) -> _Result:
             if self._closed:
                 raise closed_error("sampler")
-            if self._name:
-                options["metadata"] = ((_SAMPLER_KEY, self._name),)
             try:
                 return method(*arguments, **options)
             except ValueError:  # gRPC's error for a channel that was closed meanwhile
