@@ -117,7 +117,7 @@ class Metrics:
 
     def forget(self, sampler: str) -> None:
         """Drop what was counted for a sampler that does not exist any more."""
-        for metric in (self._call_seconds, self._call_steps, self._worker_seconds):
+        for metric in (self._call_seconds, self._call_pauses, self._call_steps, self._worker_seconds):
             metric.remove_by_labels({"sampler": sampler})
 
     def count_call(self, sampler: str, rpc: str, account: Account) -> None:
