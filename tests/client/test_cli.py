@@ -100,9 +100,12 @@ def test_top_needs_a_terminal_unless_once(server: LocalServer) -> None:
 
 def test_top_shows_a_live_view_until_interrupted(sampler: rollserve.Sampler, server: LocalServer) -> None:
     controller, terminal = pty.openpty()
+    # A shell starts background jobs with interrupts ignored, which children inherit.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [ROLLSERVE, "top", server.address], stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm"}
     ) as top:
+        signal.signal(signal.SIGINT, handler)
         os.close(terminal)
         shown = b""
         while shown.count(b"steps/s,") < 2:  # two screens
