@@ -46,7 +46,7 @@ def connect(address: str) -> rollserve.Sampler:
 def lasting(status: rollserve.SamplerStatus) -> str:
     """The part of the status that a takeover keeps."""
     counters = dataclasses.replace(status.counters, uptime_seconds=0)
-    return repr(dataclasses.replace(status, seed=0, next_episode_index=0, counters=counters))
+    return repr(dataclasses.replace(status, seed=0, next_episode_index=0, policy_age_seconds=0, counters=counters))
 
 
 def test_takeover_keeps_versions_workers_and_running_streams(cluster: RayCluster, tmp_path: Path) -> None:

@@ -277,9 +277,9 @@ async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: RayBack
 
 async def test_running_call_keeps_its_version_when_a_worker_is_replaced(ray_backend: RayBackend) -> None:
     async with prepared(ray_backend, "CartPole", workers=2, keep_versions=1) as (pool, _):
-        expected = await sample(pool, AtLeast(100_000), seed=1)
+        expected = await sample(pool, AtLeast(400_000), seed=1)
         calls = calls_of(pool)
-        running = asyncio.create_task(sample(pool, AtLeast(100_000), seed=1))
+        running = asyncio.create_task(sample(pool, AtLeast(400_000), seed=1))
         await until(lambda: bool(calls))
         for _ in range(3):
             await pool.update_agent([RandomSpec()])

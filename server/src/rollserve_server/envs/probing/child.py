@@ -109,7 +109,11 @@ def _run(descriptor: int) -> None:
 
 def _reap(_number: int, _frame: FrameType | None) -> None:
     for pid in list(_running):
-        if os.waitpid(pid, os.WNOHANG)[0]:
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:  # this handler was called again meanwhile, and was first
+            ended = True
+        if ended:
             _running.discard(pid)
 
 

@@ -47,7 +47,7 @@ _MIN_SHARE_TO_KEEP = 0.75
 more memory.
 """
 
-_EPISODE_BYTES = 512
+_EPISODE_BYTES = 682
 """Memory of an episode's objects without steps, infos and last observations, as measured."""
 
 
