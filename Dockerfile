@@ -1,39 +1,80 @@
-# Two images: `server`, and `trainer` with the client and the demonstration.
+# Three images: `server`, `worker`, a node of a Ray cluster for workers, and `trainer`, with the client and an example.
+# docs/deployment.md describes them.
 
-FROM python:3.11-slim-bookworm AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
-RUN python -m venv /opt/rollserve
+# A release pins the base by its digest: --build-arg BASE=python:3.11-slim-bookworm@sha256:…
+ARG BASE=python:3.11-slim-bookworm
+
+FROM $BASE AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PIP_ONLY_BINARY=:all:
+RUN python -m venv /opt/rollserve && python -m venv /opt/build
 ENV PATH=/opt/rollserve/bin:$PATH
 WORKDIR /src
-COPY constraints.txt ./
-RUN pip install --constraint constraints.txt pip
+COPY requirements.lock deploy/requirements.py ./
+# Older pips take no hashes from a file of constraints.
+RUN sed -n '/^pip==/,/[^\\]$/p' requirements.lock > pip.txt \
+    && pip install --require-hashes --no-deps --requirement pip.txt \
+    && /opt/build/bin/pip install --require-hashes --no-deps --requirement pip.txt \
+    && /opt/build/bin/pip install --require-hashes --constraint requirements.lock hatchling
+COPY client/pyproject.toml client/pyproject.toml
+RUN python requirements.py client > client.txt \
+    && pip install --require-hashes --constraint requirements.lock --requirement client.txt
+
+# What is installed from the index changes less often than the code: two steps, so that the first one stays cached.
+FROM build AS build-trainer
+RUN pip install --require-hashes --constraint requirements.lock matplotlib rich
 COPY client client
-RUN pip install --constraint constraints.txt --build-constraint constraints.txt ./client
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels ./client \
+    && pip install --no-deps --no-index wheels/*.whl
 
 FROM build AS build-server
 # EnvPool, which `atari,envpool,mujoco` adds, takes 740 MB.
 ARG EXTRAS=atari,mujoco
+COPY server/pyproject.toml server/pyproject.toml
+RUN python requirements.py server "$EXTRAS" > server.txt \
+    && pip install --require-hashes --constraint requirements.lock --requirement server.txt
+COPY client client
 COPY server server
-RUN pip install --constraint constraints.txt --build-constraint constraints.txt "./server[$EXTRAS]"
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels ./client ./server \
+    && pip install --no-deps --no-index wheels/*.whl
 
-FROM build AS build-trainer
-RUN pip install --constraint constraints.txt matplotlib rich
-
-FROM python:3.11-slim-bookworm AS run
-RUN useradd --create-home rollserve
-ENV PATH=/opt/rollserve/bin:$PATH PYTHONUNBUFFERED=1
-USER rollserve
+FROM $BASE AS run
+# Volumes at these folders belong to the user, too, once Docker has made them.
+RUN useradd --uid 10001 --create-home rollserve \
+    && for folder in authority client cluster gateway; do install -d -m 700 -o rollserve -g rollserve /secrets/$folder; done \
+    && install -d -o rollserve -g rollserve /secrets/grafana /output
+ENV PATH=/opt/rollserve/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001
 WORKDIR /home/rollserve
+LABEL org.opencontainers.image.title=Rollserve \
+    org.opencontainers.image.version=0.2.0 \
+    org.opencontainers.image.licenses=Apache-2.0
 
 FROM run AS trainer
 COPY --from=build-trainer /opt/rollserve /opt/rollserve
 COPY examples /opt/examples
 ENTRYPOINT ["python", "/opt/examples/cartpole.py"]
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.revision=$COMMIT
 
-FROM run AS server
+FROM run AS run-server
 COPY --from=build-server /opt/rollserve /opt/rollserve
-ENV ROLLSERVE_LISTEN=0.0.0.0:50051
+COPY deploy/health.py deploy/ray-node.sh deploy/secrets.sh /opt/deploy/
+# Ray keeps logs of each process, which lie in memory where /tmp does.
+ENV RAY_USAGE_STATS_ENABLED=0 RAY_ROTATION_MAX_BYTES=4194304 RAY_ROTATION_BACKUP_COUNT=1 RAY_STORE_BYTES=268435456
+
+FROM run-server AS worker
+HEALTHCHECK --interval=2s --timeout=2s --start-period=60s --retries=5 \
+    CMD ["python", "-IS", "/opt/deploy/health.py", "tcp", "6380"]
+ENTRYPOINT ["/opt/deploy/ray-node.sh"]
+CMD ["worker"]
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.revision=$COMMIT
+
+FROM run-server AS server
+ENV ROLLSERVE_LISTEN=0.0.0.0:50051 ROLLSERVE_HEALTH_LISTEN=127.0.0.1:50052
 EXPOSE 50051
-HEALTHCHECK --interval=5s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["rollserve", "status", "127.0.0.1:50051", "--timeout", "4"]
+HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-I", "/opt/deploy/health.py", "grpc", "50052"]
 ENTRYPOINT ["rollserve-server"]
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.revision=$COMMIT

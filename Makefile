@@ -7,10 +7,10 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check chaos soak fuzz bench bench-peers protos serve lock clean
+.PHONY: help setup demo test test-slow check test-compose chaos soak fuzz bench bench-peers protos serve lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make a virtual environment with all dependencies
 
@@ -48,6 +48,9 @@ check: $(READY) ## check format, lint, types and protos
 	diff $(VENV)/generated/rollserve/reasons.py client/src/rollserve/reasons.py
 	diff $(VENV)/generated/errors.md docs/errors.md
 
+test-compose: $(READY) ## run and disturb the containers of docker-compose.yml, in a quarter of an hour; needs Docker
+	PYTHONPATH=tests $(BIN)/python -m containers $(OPTIONS)
+
 chaos: $(READY) ## inject faults of all kinds for ten minutes, and compare every result; SECONDS=60 OPTIONS='--seed 3'
 	PYTHONPATH=tests/helpers:tests $(BIN)/python -m faults.chaos --seconds $(or $(SECONDS),600) $(OPTIONS)
 
@@ -78,8 +81,16 @@ lock: ## write constraints.txt with the newest versions that the projects allow
 		> constraints.new
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-lock
+	$(MAKE) requirements.lock
+
+requirements.lock: constraints.txt client/pyproject.toml server/pyproject.toml ## write the hashes of the images' packages
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet uv
+	deploy/lock.sh $(VENV)-lock/bin/uv
+	rm -rf $(VENV)-lock
 
 clean: ## remove everything that the other targets make
 	rm -rf $(VENV) .venv-protos .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT chaos-run soak-run fuzz-run
+		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -74,3 +74,45 @@ def test_name_that_no_certificate_can_have_is_refused(tmp_path: Path) -> None:
     assert "größe" in shown.stderr
     assert "Traceback" not in shown.stderr
     assert not list(tmp_path.iterdir())
+
+
+def names_of(cert: bytes) -> list[str]:
+    certificate = x509.load_pem_x509_certificate(cert)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
+def test_renew_replaces_certificates_by_the_same_authority_and_names(tmp_path: Path) -> None:
+    init_tls(tmp_path, "--name", "server.lab", "--client-name", "trainer")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    shown = init_tls(tmp_path, "--renew", "--days", "3")
+    assert shown.returncode == 0, shown.stderr
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert after.keys() == FILES
+    assert {name for name in FILES if before[name] == after[name]} == {"ca.pem", "ca-key.pem"}
+    authority = x509.load_pem_x509_certificate(after["ca.pem"])
+    for name in ("server.pem", "client.pem"):
+        old, new = (x509.load_pem_x509_certificate(files[name]) for files in (before, after))
+        new.verify_directly_issued_by(authority)
+        assert new.subject == old.subject
+        assert (new.not_valid_after_utc - new.not_valid_before_utc).days == 3
+    assert names_of(after["server.pem"]) == names_of(before["server.pem"])
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == (0o600 if path.name.endswith("-key.pem") else 0o644), path
+
+
+def test_renew_without_an_authority_is_refused(tmp_path: Path) -> None:
+    shown = init_tls(tmp_path, "--renew")
+    assert shown.returncode == 1
+    assert str(tmp_path / "ca.pem") in shown.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_renew_with_the_key_of_another_authority_changes_nothing(tmp_path: Path) -> None:
+    init_tls(tmp_path)
+    (tmp_path / "ca-key.pem").write_bytes((tmp_path / "server-key.pem").read_bytes())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    shown = init_tls(tmp_path, "--renew")
+    assert shown.returncode == 1
+    assert "Traceback" not in shown.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -10,10 +10,15 @@ from typing import NamedTuple, Self
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Authority", "Issued"]
+__all__ = ["Authority", "Issued", "names_in"]
 
 _CLOCK_SKEW = datetime.timedelta(hours=1)
 """How far the clocks of clients may be behind."""
@@ -49,6 +54,19 @@ class Authority:
         builder = builder.add_extension(_usage(is_authority=True), critical=True)
         return cls(builder.sign(key, hashes.SHA256()), key)
 
+    @classmethod
+    def of(cls, own: Issued) -> Self:
+        """Return the authority with a certificate and key that `new` has made.
+
+        Raises:
+            ValueError: they cannot be read, or do not belong together.
+        """
+        certificate = x509.load_pem_x509_certificate(own.cert)
+        key = load_pem_private_key(own.key, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise ValueError("the key is another certificate's")
+        return cls(certificate, key)
+
     def server(self, names: Iterable[str], days: float) -> Issued:
         """Return a new certificate for a server that clients reach by these host names and addresses."""
         names = list(names)
@@ -72,6 +90,20 @@ class Authority:
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         return _issued(builder.sign(self._key, hashes.SHA256()), key)
+
+
+def names_in(cert: bytes) -> list[str]:
+    """Return the names of a certificate in PEM format: host names and addresses of a server, or a client's name.
+
+    Raises:
+        ValueError: it is no such certificate.
+    """
+    certificate = x509.load_pem_x509_certificate(cert)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return [str(name.value) for name in names]
 
 
 def _builder(

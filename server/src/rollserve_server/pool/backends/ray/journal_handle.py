@@ -15,6 +15,9 @@ from rollserve_server.pool.backends.ray.names import journal_name
 __all__ = ["JournalHandle"]
 
 _NONCE_BYTES = 16
+_ON_HEAD = {"node:__internal_head__": 0.001}
+"""What each head of a cluster has 1 of. Without its head a cluster is lost in any case. On another machine the journal
+could be lost with the server's, or with workers."""
 
 
 class JournalHandle:
@@ -33,6 +36,7 @@ class JournalHandle:
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
+            resources=_ON_HEAD,
             enable_task_events=False,
         )
         return cls(options.remote(identity.tag, identity.key), identity)

@@ -1,0 +1,39 @@
+#!/bin/sh
+# Start a node of a Ray cluster, which ends with the container:
+#
+#   ray-node.sh head                   the head, at port 6379, without workers
+#   ray-node.sh worker                 a node with $RAY_NODE_CPUS cores for workers
+#   ray-node.sh gateway COMMAND …      a node without workers, and a server on it
+#
+# The last two join the head at $RAY_HEAD. All nodes need the cluster's token ($RAY_AUTH_TOKEN_PATH).
+set -eu
+
+# Print the container's address in the network of the head: the container may be in other networks, too.
+own_address() {
+    python -IS -c 'import socket, sys
+with socket.socket(type=socket.SOCK_DGRAM) as probe:
+    probe.connect((sys.argv[1], 6379))
+    print(probe.getsockname()[0])' "${RAY_HEAD%:*}"
+}
+
+role=${1:-}
+case $role in
+head)
+    set -- --head --port 6379 --node-ip-address "$(hostname -i)" --num-cpus 0 --include-dashboard false
+    ;;
+worker)
+    set -- --address "$RAY_HEAD" --node-ip-address "$(own_address)" --node-manager-port 6380 \
+        --num-cpus "${RAY_NODE_CPUS:-1}"
+    ;;
+gateway)
+    shift
+    ray start --address "$RAY_HEAD" --node-ip-address "$(own_address)" --num-cpus 0 \
+        --object-store-memory "$RAY_STORE_BYTES"
+    exec "$@"
+    ;;
+*)
+    echo "role: expected head, worker or gateway, got '$role'" >&2
+    exit 2
+    ;;
+esac
+exec ray start --block --object-store-memory "$RAY_STORE_BYTES" "$@"

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Make what the containers share in secret; each part lies in a volume of its own, for the containers that need it.
+#
+#   secrets.sh           make what is missing
+#   secrets.sh renew     replace the certificates of server and client, by the same authority
+#   secrets.sh client    write the client's files to standard output, as a tar archive
+set -eu
+umask 077
+cd /secrets
+
+# Write standard input to a file, in one step.
+write() {
+    cat > "$1.new"
+    mv "$1.new" "$1"
+}
+
+random() {
+    python -c 'import secrets; print(secrets.token_hex(32))'
+}
+
+# Hand the certificates out. A key comes before its certificate: the server uses neither until both belong together.
+distribute() {
+    for file in server-key.pem server.pem ca.pem; do write gateway/$file < authority/$file; done
+    for file in client-key.pem client.pem ca.pem; do write client/$file < authority/$file; done
+}
+
+case ${1:-make} in
+make)
+    if [ ! -e authority/client.pem ]; then
+        rm -f authority/*.pem
+        names=''
+        for name in gateway $(echo "${ROLLSERVE_NAMES:-}" | tr , ' '); do names="$names --name $name"; done
+        # shellcheck disable=SC2086  # names of hosts
+        rollserve-server init-tls authority $names --client-name trainer > /dev/null
+    fi
+    distribute
+    [ -e cluster/token ] || random | write cluster/token
+    [ -e gateway/sampler-secret ] || random | write gateway/sampler-secret
+    [ -e grafana/password ] || random | write grafana/password
+    chmod a+r grafana/password # Grafana's container has another user, and no other container has the volume
+    ;;
+renew)
+    rollserve-server init-tls authority --renew > /dev/null
+    distribute
+    ;;
+client)
+    tar -C client -c .
+    ;;
+*)
+    echo "command: expected make, renew or client, got $1" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,441 @@
+"""The steps of a run: disturbances of the containers, and checks of what follows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import ssl
+import tarfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import rollserve
+from containers.engine import ROOT, CommandError, Engine
+from containers.images import BASE, prepare_base, prepare_grafana, prepare_prometheus
+from containers.load import Load, digest, new_agent, references
+
+__all__ = ["Scenario"]
+
+ADDRESS = "127.0.0.1:50051"
+MAX_BYTES = 1_200_000_000
+MAX_HEALTHY_SECONDS = 10.0
+_IMAGES = ("rollserve-server", "rollserve-worker", "rollserve-trainer")
+_STREAM_STEPS = 400_000
+
+
+class Scenario:
+    """The steps of a run.
+
+    Attributes:
+        steps: the steps, by their names, in their order. Each returns what it has seen, and raises if that is wrong.
+    """
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._files: dict[str, Path] = {}
+        self._expected: list[str] = []
+        self._has_grafana = False
+        self.steps: dict[str, Callable[[], str]] = {
+            "base image": lambda: prepare_base(engine),
+            "build": self.build,
+            "images": self.check_images,
+            "one container until healthy": self.start_alone,
+            "compose up until healthy": self.start,
+            "limits of the containers": self.check_confinement,
+            "clients without a certificate": self.refuse_strangers,
+            "undisturbed calls": self.sample_undisturbed,
+            "trainer learns CartPole": self.train,
+            "nodes 2 to 4, calls run": lambda: self.scale(4),
+            "nodes 4 to 2, calls run": lambda: self.scale(2),
+            "worker's container killed": self.kill_worker,
+            "gateway killed": self.kill_gateway,
+            "gateway restarted": self.restart_gateway,
+            "worker cut off, and back": self.cut_off_worker,
+            "certificate renewed": self.renew_certificate,
+            "head killed": self.kill_head,
+            "metrics and alerts": self.check_metrics,
+            "picture": self.take_picture,
+            "secrets in logs": self.check_logs,
+            "down": self.stop,
+        }
+
+    # Images
+
+    def build(self) -> str:
+        """Build the three images."""
+        self._engine.environment["ROLLSERVE_COMMIT"] = self._engine.run("git", "rev-parse", "HEAD").strip()
+        self._engine.compose("--profile", "example", "build", timeout=1200.0)
+        sizes = {name: self._engine.inspect(name)["Size"] for name in (BASE, *_IMAGES)}
+        (self._folder / "sizes.json").write_text(json.dumps(sizes))
+        return ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in sizes.items())
+
+    def check_images(self) -> str:
+        """Sizes, users, labels, and no compiler."""
+        engine = self._engine
+        for name in _IMAGES:
+            described = engine.inspect(name)
+            assert described["Size"] < MAX_BYTES, f"{name}: {described['Size']} bytes"
+            assert described["Config"]["User"] == "10001", name
+            labels = described["Config"]["Labels"]
+            assert labels["org.opencontainers.image.version"] == rollserve.__version__, labels
+            assert labels["org.opencontainers.image.revision"] == engine.environment["ROLLSERVE_COMMIT"], labels
+            search = "for tool in cc gcc c++ clang ld as make; do command -v $tool; done; exit 0"
+            found = engine.docker("run", "--rm", "--entrypoint", "sh", name, "-c", search).split()
+            assert not found, f"{name}: {found}"
+        return f"below {MAX_BYTES / 1e9:.1f} GB, user 10001, no compiler, labels of version and commit"
+
+    def start_alone(self) -> str:
+        """Start the server's image with a Ray of its own, as confined as can be."""
+        options = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges:true", "--init"]
+        options += [
+            "--tmpfs",
+            "/tmp:size=512m,mode=1777",
+            "--shm-size",
+            "512m",
+            "--memory",
+            "4g",
+            "--pids-limit",
+            "2048",
+        ]
+        for name, value in (("ENV", "CartPole-v1"), ("INSECURE", "true"), ("OBJECT_STORE_BYTES", "268435456")):
+            options += ["--env", f"ROLLSERVE_{name}={value}"]
+        began = time.monotonic()
+        container = self._engine.docker("run", "--detach", *options, "rollserve-server", "--workers", "2").strip()
+        try:
+            self._wait_until_healthy(container)
+            seconds = time.monotonic() - began
+            address = self._engine.inspect(container)["NetworkSettings"]["IPAddress"]
+            with rollserve.connect(f"{address}:50051") as sampler:
+                assert _num_healthy(sampler.status()) == 2
+        except BaseException:
+            (self._folder / "alone.log").write_text(self._engine.docker("logs", container))
+            raise
+        finally:
+            self._engine.docker("rm", "--force", "--volumes", container)
+        assert seconds < MAX_HEALTHY_SECONDS, f"{seconds:.1f} s"
+        return f"{seconds:.1f} s"
+
+    # The project
+
+    def start(self) -> str:
+        """Bring the project up, with monitoring."""
+        engine = self._engine
+        source = prepare_prometheus(engine)
+        self._has_grafana = prepare_grafana(engine)
+        began = time.monotonic()
+        engine.compose("up", "--detach", "gateway", timeout=300.0)
+        self._wait_until_healthy(engine.containers("gateway")[0])
+        seconds = time.monotonic() - began
+        monitoring = ["prometheus", *(["grafana"] if self._has_grafana else [])]
+        engine.compose("--profile", "monitoring", "up", "--detach", "--no-recreate", *monitoring)
+        archive = engine.compose_bytes("run", "--rm", "-T", "secrets", "client")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(self._folder / "client", filter="data")
+        for argument, name in (("ca", "ca"), ("cert", "client"), ("key", "client-key")):
+            self._files[argument] = self._folder / "client" / f"{name}.pem"
+        with self._connect() as sampler:
+            assert _num_healthy(sampler.status()) == 2
+        return f"{seconds:.1f} s; Prometheus: {source}"
+
+    def check_confinement(self) -> str:
+        """Check limits, privileges and ports of all containers."""
+        engine, ports = self._engine, []
+        containers = [engine.inspect(name) for name in engine.containers()]
+        for each in containers:
+            name, host = each["Name"], each["HostConfig"]
+            assert min(host["Memory"], host["PidsLimit"], host["NanoCpus"]) > 0, f"{name}: no limits"
+            assert host["ReadonlyRootfs"], f"{name}: not read-only"
+            assert (host["CapDrop"], host["CapAdd"], host["Privileged"]) == (["ALL"], None, False), name
+            assert "no-new-privileges:true" in host["SecurityOpt"], name
+            assert each["Config"]["User"] not in ("", "0", "root"), f"{name}: user {each['Config']['User']}"
+            for port, places in each["NetworkSettings"]["Ports"].items():
+                ports += [(port, place["HostIp"], place["HostPort"]) for place in places or ()]
+        assert ports == [("50051/tcp", "127.0.0.1", "50051")], ports
+        return f"{len(containers)} containers, one published port"
+
+    def refuse_strangers(self) -> str:
+        """Check that plaintext, and TLS without a client's certificate, get nothing."""
+        for files in ({}, {"ca": self._files["ca"]}):
+            try:
+                with rollserve.connect(ADDRESS, timeout=5, **files) as sampler:
+                    sampler.status()
+            except rollserve.RollserveError:
+                continue
+            raise AssertionError(f"a client with {list(files) or 'nothing'} was served")
+        # Ray asks for the cluster's token: a node without it does not get in.
+        head = self._engine.containers("head")[0]
+        query = "import ray; ray.init(address='head:6379', logging_level='ERROR')"
+        environment = ["--env", "RAY_AUTH_TOKEN_PATH=/dev/null", "--env", "RAY_AUTH_TOKEN=wrong"]
+        with contextlib.suppress(CommandError):
+            self._engine.docker("exec", *environment, head, "python", "-c", query)
+            raise AssertionError("Ray let a program without the token in")
+        return "plaintext, TLS without certificate, Ray without token: refused"
+
+    def sample_undisturbed(self) -> str:
+        """Set the agent, and record what calls return."""
+        with self._connect() as sampler:
+            sampler.update_agent(new_agent(sampler))
+            self._expected = references(sampler)
+            assert references(sampler) == self._expected
+        return f"{len(self._expected)} seeds, each the same twice"
+
+    def train(self) -> str:
+        """Run the example's trainer to its end."""
+        printed = self._engine.compose("--profile", "example", "run", "--rm", "-T", "trainer", timeout=600.0)
+        with self._connect() as sampler:  # as it was before, for the calls of the other steps
+            sampler.update_agent(new_agent(sampler))
+        return next(line for line in printed.splitlines() if "mean return" in line).removeprefix("demo: ")
+
+    # Disturbances
+
+    def scale(self, num_nodes: int) -> str:
+        """Change the number of nodes, and of workers, while calls run."""
+        with self._load() as load, self._connect() as sampler:
+            began = time.monotonic()
+            if num_nodes < 4:
+                sampler.resize(num_nodes)
+            scaling = ["--scale", f"worker={num_nodes}"]
+            self._engine.compose("up", "--detach", "--no-recreate", *scaling, "worker")
+            sampler.resize(num_nodes)
+            self._wait_for_workers(sampler, num_nodes)
+            seconds = time.monotonic() - began
+            load.wait_for_calls(4)
+        assert len(self._engine.containers("worker")) == num_nodes
+        return f"{seconds:.1f} s until {num_nodes} workers are healthy; {_said(load)}"
+
+    def kill_worker(self) -> str:
+        """Kill all processes of a worker's container at once."""
+        with self._load() as load, self._connect() as sampler:
+            seconds = self._kill("worker", lambda: self._wait_for_workers(sampler, 2, after_loss=True))
+            load.wait_for_calls(4)
+        return f"{seconds:.1f} s until 2 workers are healthy; {_said(load)}"
+
+    def kill_gateway(self) -> str:
+        """Kill the gateway: the next one takes the sampler over, and streams go on."""
+        with self._connect() as sampler:
+            before = sampler.status()
+            stream = sampler.stream_samples(_STREAM_STEPS, seed=5)
+            parts = [next(stream)]
+            seconds = self._kill("gateway", lambda: self._wait_until_served(sampler))
+            parts += stream
+            after = sampler.status()
+            assert digest(*parts) == digest(sampler.obtain_samples(_STREAM_STEPS, seed=5))
+        _check_is_same(before, after)
+        return f"{seconds:.1f} s until it serves; same sampler, stream resumed with the same bytes"
+
+    def restart_gateway(self) -> str:
+        """Restart the gateway in order, as after a change of its settings."""
+        with self._connect() as sampler:
+            before = sampler.status()
+            began = time.monotonic()
+            self._engine.docker("restart", "--time", "30", self._engine.containers("gateway")[0])
+            self._wait_until_served(sampler)
+            seconds = time.monotonic() - began
+            _check_is_same(before, sampler.status())
+        with self._load() as load:
+            load.wait_for_calls(4)
+        return f"{seconds:.1f} s until it serves; same sampler"
+
+    def cut_off_worker(self) -> str:
+        """Disconnect a worker's container from the network, and connect it again."""
+        container = self._engine.containers("worker")[0]
+        network = self._engine.network("cluster")
+        with self._load() as load, self._connect() as sampler:
+            began = time.monotonic()
+            self._engine.docker("network", "disconnect", network, container)
+            _wait(lambda: _num_healthy(sampler.status()) < 2, "the loss is noticed")
+            noticed = time.monotonic() - began
+            load.wait_for_calls(2)
+            self._engine.docker("network", "connect", network, container)
+            began = time.monotonic()
+            self._wait_for_workers(sampler, 2)
+            back = time.monotonic() - began
+            load.wait_for_calls(4)
+        return f"noticed after {noticed:.1f} s; healthy {back:.1f} s after it was back; {_said(load)}"
+
+    def renew_certificate(self) -> str:
+        """Renew the certificates while a stream runs: it goes on, and new connections get the new one."""
+        before = self._presented()
+        with self._connect(max_message_bytes=1 << 18) as sampler:
+            stream = sampler.stream_samples(_STREAM_STEPS, seed=6)
+            parts = [next(stream)]
+            self._engine.compose("run", "--rm", "-T", "secrets", "renew")
+            _wait(lambda: self._presented() != before, "a new certificate is shown")
+            with self._connect() as other:
+                expected = digest(other.obtain_samples(_STREAM_STEPS, seed=6))
+            parts += stream
+            assert digest(*parts) == expected
+        return "a running stream went on; new connections see the new certificate"
+
+    def kill_head(self) -> str:
+        """Kill Ray's head, and with it the cluster: all start again, with a new sampler."""
+        with self._load(may_fail=True) as load, self._connect() as sampler:
+            age = sampler.status().counters.uptime_seconds
+            seconds = self._kill("head", lambda: self._wait_for_new_sampler(sampler, age))
+            load.wait_for_calls(4)
+        return f"{seconds:.1f} s until a new sampler has 2 workers; {_said(load)}"
+
+    # What is seen
+
+    def check_metrics(self) -> str:
+        """Ask Prometheus for the metrics, and test its alerts."""
+        with self._load() as load:
+            load.wait_for_calls(10)
+            _wait(lambda: self._query('up{job="rollserve"}') == 1.0, "Prometheus reads the gateway")
+            _wait(lambda: self._query("rate(rollserve_delivered_steps_total[1m])") > 0, "steps are counted")
+        healthy = self._query('sum(rollserve_workers{health="healthy"})')
+        assert healthy == 2, f"{healthy} healthy workers"
+        dashboard = json.loads((ROOT / "deploy/grafana/dashboards/rollserve.json").read_text())
+        expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+        for expression in expressions:
+            self._results(expression.replace("$sampler", ".*").replace("$__rate_interval", "1m"))
+        container = self._engine.containers("prometheus")[0]
+        # The tests of alerts write to a temporary folder.
+        rules = ("promtool", "test", "rules", "/etc/prometheus/alerts_test.yml")
+        self._engine.docker("exec", "--env", "TMPDIR=/prometheus", container, *rules)
+        self._engine.docker("exec", container, "promtool", "check", "config", "/etc/prometheus/prometheus.yml")
+        alerts = self._results("ALERTS{alertstate='firing'}")
+        assert not alerts, alerts
+        return f"{len(expressions)} queries of the dashboard, tests of the alerts, none firing"
+
+    def take_picture(self) -> str:
+        """Take a picture of the dashboard in Chromium, or of Prometheus where there is no Grafana."""
+        port, service, path, height = 9090, "prometheus", _prometheus_path(), 700
+        if self._has_grafana:
+            port, service, path, height = 3000, "grafana", "/d/rollserve?kiosk&from=now-15m&to=now", 1800
+        address = self._engine.address(self._engine.containers(service)[0], "monitoring")
+        picture = self._folder / f"{service}.png"
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size=1600,{height}"]
+        options += ["--virtual-time-budget=20000", f"--user-data-dir={self._folder / 'chromium'}"]
+        self._engine.run(
+            "chromium", *options, f"--screenshot={picture}", f"http://{address}:{port}{path}", timeout=120.0
+        )
+        assert picture.stat().st_size > 20_000, f"{picture} is almost empty"
+        missing = "" if self._has_grafana else "; Grafana's image cannot be had here"
+        return f"{picture.name}{missing}"
+
+    def check_logs(self) -> str:
+        """Check that no log has a secret."""
+        logs = self._engine.compose("logs", "--no-color")
+        (self._folder / "containers.log").write_text(logs)
+        show = "cat /secrets/*/token /secrets/*/sampler-secret /secrets/grafana/password"
+        found = self._engine.compose("run", "--rm", "-T", "--entrypoint", "sh", "secrets", "-c", show).split()
+        assert len(found) == 3
+        assert not [secret for secret in found if secret in logs], "a secret is in the logs"
+        assert "PRIVATE KEY" not in logs
+        return f"{len(found)} secrets looked for in {len(logs.splitlines())} lines"
+
+    def stop(self) -> str:
+        """End the project: nothing may be left."""
+        began = time.monotonic()
+        self._engine.compose("--profile", "monitoring", "--profile", "example", "down", "--volumes", "--timeout", "30")
+        seconds = time.monotonic() - began
+        assert not self._engine.containers(all_states=True)
+        assert self._engine.network("") not in self._engine.docker("volume", "ls", "--quiet")
+        assert self._engine.network("") not in self._engine.docker("network", "ls", "--format", "{{.Name}}")
+        return f"{seconds:.1f} s; no container, volume or network is left"
+
+    # Helpers
+
+    def _connect(self, **options: Any) -> rollserve.Sampler:
+        return rollserve.connect(ADDRESS, timeout=120, shared=True, **options, **self._files)
+
+    def _load(self, *, may_fail: bool = False) -> Load:
+        return Load(self._connect, self._expected, may_fail=may_fail)
+
+    def _kill(self, service: str, until: Callable[[], None]) -> float:
+        """Kill a container as a crash would, so that the engine restarts it; return the seconds until a condition."""
+        container = self._engine.containers(service)[0]
+        before = self._engine.inspect(container)
+        began = time.monotonic()
+        os.kill(before["State"]["Pid"], signal.SIGKILL)
+        until()
+        seconds = time.monotonic() - began
+        assert self._engine.inspect(container)["RestartCount"] > before["RestartCount"], f"{service} was not restarted"
+        return seconds
+
+    def _wait_until_healthy(self, container: str) -> None:
+        def is_healthy() -> bool:
+            state = self._engine.inspect(container)["State"]
+            assert state["Running"], f"it ended with status {state['ExitCode']}"
+            return state["Health"]["Status"] == "healthy"
+
+        _wait(is_healthy, "the container is healthy", period=0.1)
+
+    def _wait_until_served(self, sampler: rollserve.Sampler) -> None:
+        _wait(lambda: _num_healthy(sampler.status()) == 2, "the gateway serves with 2 workers")
+
+    def _wait_for_workers(self, sampler: rollserve.Sampler, number: int, *, after_loss: bool = False) -> None:
+        if after_loss:
+            _wait(lambda: _num_healthy(sampler.status()) < number, "the loss is noticed")
+        _wait(lambda: _num_healthy(sampler.status()) == number, f"{number} workers are healthy")
+
+    def _wait_for_new_sampler(self, sampler: rollserve.Sampler, age: float) -> None:
+        def is_new() -> bool:
+            status = sampler.status()
+            return status.counters.uptime_seconds < age and _num_healthy(status) == 2
+
+        _wait(is_new, "a new sampler has 2 workers")
+
+    def _presented(self) -> bytes:
+        """Return the certificate that the gateway shows."""
+        context = ssl.create_default_context(cafile=str(self._files["ca"]))
+        host, _, port = ADDRESS.rpartition(":")
+        with (
+            socket.create_connection((host, int(port))) as raw,
+            context.wrap_socket(raw, server_hostname=host) as wrapped,
+        ):
+            return wrapped.getpeercert(binary_form=True) or b""
+
+    def _results(self, query: str) -> list[dict[str, Any]]:
+        """Ask Prometheus, which raises an error if the query is wrong."""
+        address = self._engine.address(self._engine.containers("prometheus")[0], "monitoring")
+        url = f"http://{address}:9090/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            results: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return results
+
+    def _query(self, query: str) -> float:
+        results = self._results(query)
+        return float(results[0]["value"][1]) if results else float("nan")
+
+
+def _check_is_same(before: rollserve.SamplerStatus, after: rollserve.SamplerStatus) -> None:
+    """Check that a later status is the same sampler's: a new one is younger, and has no agent."""
+    assert after.counters.uptime_seconds > before.counters.uptime_seconds, "the sampler was lost"
+    assert after.policy_version == before.policy_version, "the agent was lost"
+
+
+def _num_healthy(status: rollserve.SamplerStatus) -> int:
+    return sum(worker.healthy for worker in status.workers)
+
+
+def _said(load: Load) -> str:
+    errors = f", {load.num_errors} errors" if load.num_errors else ""
+    return f"{load.num_calls} calls right{errors}, the longest in {load.longest_seconds:.1f} s"
+
+
+def _wait(condition: Callable[[], bool], what: str, seconds: float = 180.0, period: float = 0.25) -> None:
+    """Wait for a condition, which may fail to be seen while the server is away."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(rollserve.RollserveError, OSError):
+            if condition():
+                return
+        assert time.monotonic() < deadline, f"expected within {seconds:.0f} s: {what}"
+        time.sleep(period)
+
+
+def _prometheus_path() -> str:
+    """Return the path of Prometheus' own page with the steps of the workers."""
+    query = "sum by (worker) (rate(rollserve_worker_steps_total[1m]))"
+    return f"/graph?{urllib.parse.urlencode({'g0.expr': query, 'g0.tab': 0, 'g0.range_input': '15m'})}"

@@ -1,0 +1,251 @@
+"""The files that make containers: what they promise, without an engine. `make test-compose` runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+import rollserve
+from rollserve_server.metrics import Metrics
+from rollserve_server.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+DEVELOPMENT = yaml.safe_load((ROOT / "docker-compose.dev.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OWN = [name for name, service in SERVICES.items() if "build" in service]
+DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/rollserve.json").read_text())
+ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+NO_SERIES = re.compile(r"^(up|ALERTS)$")
+FUNCTIONS = {"sum", "rate", "increase", "time", "histogram_quantile", "label_values"}
+
+
+def locked() -> dict[str, tuple[str, int]]:
+    """Return the packages of requirements.lock: their versions and numbers of hashes."""
+    text = (ROOT / "requirements.lock").read_text().replace("\\\n", " ")
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, version = line.split()[0].split("==")
+            found[normal(name)] = (version, line.count("--hash=sha256:"))
+    return found
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def stages() -> list[str]:
+    return re.findall(r"^FROM \S+ AS ([\w-]+)$", DOCKERFILE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_service_has_limits_and_no_privileges(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert service["pids_limit"] > 0
+    assert service["cpus"] > 0
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert not {"privileged", "cap_add", "user", "pid"} & service.keys()
+    for mount in service.get("tmpfs", ()):
+        assert "size=" in mount
+
+
+def test_only_the_gateway_publishes_a_port_and_on_this_machine_by_default() -> None:
+    ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert ports == {"gateway": ["${ROLLSERVE_PUBLISH:-127.0.0.1:50051}:50051"]}
+    assert not any(service.get("network_mode") == "host" for service in SERVICES.values())
+
+
+def test_development_publishes_on_this_machine_alone() -> None:
+    for service in DEVELOPMENT["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    assert DEVELOPMENT["services"].keys() <= SERVICES.keys()
+
+
+def test_nodes_of_the_cluster_and_prometheus_reach_nothing_else() -> None:
+    assert COMPOSE["networks"]["cluster"]["internal"]
+    assert COMPOSE["networks"]["monitoring"]["internal"]
+    for name in ("head", "worker"):
+        assert SERVICES[name]["networks"] == ["cluster"]
+    assert SERVICES["trainer"]["networks"] == ["clients"]
+
+
+def test_each_container_has_only_its_secrets() -> None:
+    mounts = {
+        name: {mount.split(":")[0] for mount in service.get("volumes", ()) if ":/secrets/" in mount}
+        for name, service in SERVICES.items()
+    }
+    everything = mounts.pop("secrets")
+    assert mounts == {
+        "head": {"cluster-secrets"},
+        "worker": {"cluster-secrets"},
+        "gateway": {"cluster-secrets", "gateway-secrets"},
+        "trainer": {"client-secrets"},
+        "prometheus": set(),
+        "grafana": {"grafana-secrets"},
+    }
+    assert everything == set.union(*mounts.values()) | {"authority"}
+    writers = [
+        name
+        for name, service in SERVICES.items()
+        if any(":/secrets/" in mount and not mount.endswith(":ro") for mount in service.get("volumes", ()))
+    ]
+    assert writers == ["secrets"]
+
+
+def test_services_start_in_the_order_of_their_health() -> None:
+    def conditions(name: str) -> dict[str, str]:
+        return {other: each["condition"] for other, each in SERVICES[name]["depends_on"].items()}
+
+    assert conditions("head") == {"secrets": "service_completed_successfully"}
+    assert conditions("worker") == {"head": "service_healthy"}
+    assert conditions("gateway") == {"head": "service_healthy", "worker": "service_healthy"}
+    assert conditions("trainer") == {"gateway": "service_healthy"}
+
+
+def test_volumes_networks_and_targets_exist() -> None:
+    for name, service in SERVICES.items():
+        networks = service.get("networks", [])
+        assert set(networks) <= COMPOSE["networks"].keys(), name
+        for mount in service.get("volumes", ()):
+            source = mount.split(":")[0]
+            assert source in COMPOSE["volumes"] or (ROOT / source).is_dir(), f"{name}: {mount}"
+    assert {SERVICES[name]["build"]["target"] for name in OWN} == {"server", "worker", "trainer"}
+    assert {"server", "worker", "trainer"} <= set(stages())
+    assert "name" not in COMPOSE  # docker-compose 1.29 refuses it
+
+
+def test_profiles_are_optional() -> None:
+    profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
+    assert profiles == {"trainer": ["example"], "prometheus": ["monitoring"], "grafana": ["monitoring"]}
+
+
+def test_settings_of_the_gateway_exist() -> None:
+    known = {f"ROLLSERVE_{field.name.upper()}" for field in Settings.flat_fields()}
+    for services in (COMPOSE["services"], DEVELOPMENT["services"]):
+        given = {name for name in services["gateway"]["environment"] if name.startswith("ROLLSERVE_")}
+        assert given <= known, given - known
+
+
+def test_cluster_asks_for_a_token() -> None:
+    for name in ("head", "worker", "gateway"):
+        assert SERVICES[name]["environment"]["RAY_AUTH_MODE"] == "token"
+
+
+def test_images_of_others_have_a_version() -> None:
+    for name, service in SERVICES.items():
+        if name not in OWN:
+            assert re.fullmatch(r"\$\{\w+_IMAGE:-[\w./-]+:v?\d+\.\d+\.\d+\}", service["image"]), name
+
+
+def test_final_stages_run_as_a_user() -> None:
+    of = {stage: base for base, stage in re.findall(r"^FROM (\S+) AS ([\w-]+)$", DOCKERFILE, re.MULTILINE)}
+    for target in ("server", "worker", "trainer"):
+        chain = [target]
+        while chain[-1] in of:
+            chain.append(of[chain[-1]])
+        assert "run" in chain, f"{target} is not built on the stage with the user"
+        assert "build" not in chain, f"{target} has what packages are installed with"
+    text = DOCKERFILE[DOCKERFILE.index("AS run\n") :]
+    assert text.index("\nUSER 10001\n") < text.index("\nFROM ")
+
+
+def test_images_have_labels_of_version_and_commit() -> None:
+    assert f"org.opencontainers.image.version={rollserve.__version__} " in DOCKERFILE
+    assert DOCKERFILE.count("LABEL org.opencontainers.image.revision=$COMMIT") == 3
+
+
+def test_pip_in_images_checks_hashes() -> None:
+    for command in re.findall(r"pip install[^&\n]*", DOCKERFILE):
+        assert "--require-hashes" in command or "--no-index" in command, command
+
+
+def test_lock_has_hashes_of_the_versions_that_are_tested() -> None:
+    constraints = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    versions = {normal(name): version for name, version in constraints.items()}
+    packages = locked()
+    assert packages
+    for name, (version, num_hashes) in packages.items():
+        assert versions.get(name) == version, f"{name}: run `make requirements.lock`"
+        assert num_hashes, name
+    assert "http" not in (ROOT / "requirements.lock").read_text()
+
+
+@pytest.mark.parametrize(("folder", "extras"), [("client", ""), ("server", "atari,envpool,mujoco")])
+def test_lock_has_all_requirements(folder: str, extras: str) -> None:
+    command = [sys.executable, "deploy/requirements.py", folder, extras]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    packages = locked()
+    for line in printed.splitlines():
+        requirement = Requirement(line)
+        version = packages[normal(requirement.name)][0]
+        assert version in requirement.specifier, f"{line}: run `make requirements.lock`"
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    assert len(printed.splitlines()) >= len(project["dependencies"]) - 1
+
+
+def test_unknown_extra_is_refused() -> None:
+    command = [sys.executable, "deploy/requirements.py", "server", "atari,mojuco"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "mojuco" in done.stderr
+
+
+def expressions() -> list[str]:
+    targets = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    variables = [variable["definition"] for variable in DASHBOARD["templating"]["list"]]
+    return targets + variables + [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
+    described = (ROOT / "docs/metrics.md").read_text()
+    families = [family.name for family in Metrics({}).registry.collect()]
+    assert families
+    for expression in expressions():
+        for name in re.findall(r"\b(?:rollserve|process)_\w+", expression):
+            family = re.sub(r"_(total|bucket|sum|count)$", "", name)
+            assert family in families, f"{expression}: no metric {name}"
+            assert family in described or family.startswith("process_"), f"{name} is not in docs/metrics.md"
+
+
+def test_panels_do_not_overlap_and_have_descriptions() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        assert panel["description"], panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_each_alert_is_documented_and_tested() -> None:
+    alerts = [rule["alert"] for group in ALERTS["groups"] for rule in group["rules"]]
+    tested = (ROOT / "deploy/prometheus/alerts_test.yml").read_text()
+    described = (ROOT / "docs/deployment.md").read_text()
+    for alert in alerts:
+        assert f"alertname: {alert}" in tested, alert
+        assert f"`{alert}`" in described, alert
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "deploy").glob("*.sh")), ids=lambda path: path.name)
+def test_shell_scripts_parse(script: Path) -> None:
+    subprocess.run(["sh", "-n", script], check=True)
