@@ -15,7 +15,6 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
-
 METHODS = list(pb.DESCRIPTOR.services_by_name["SamplerService"].methods)
 NO_MESSAGE = b"\xff\xff"
 NO_UTF8 = pb.UpdateEnvRequest(sampler="xyz").SerializeToString().replace(b"xyz", b"\xff12")
