@@ -208,6 +208,25 @@ def test_buffer_memory_is_reused(sampler: rollserve.Sampler) -> None:
     assert equal(sampler.obtain_exact_episodes(3, seed=4, out=buffer), sampler.obtain_exact_episodes(3, seed=4))
 
 
+def test_buffer_takes_messages_with_and_without_masks() -> None:
+    """A message has the mask of an info only if one of its rows lacks the info."""
+    whole, gaps = batch_of({"x": np.arange(3)}), batch_of({"x": np.arange(3), "_x": np.array([True, False, True])})
+    for batches in ([whole, gaps], [gaps, whole], [whole, gaps, whole]):
+        buffer = rollserve.EpisodeBuffer()
+        batch = join(batches, 0, buffer)
+        assert equal(batch, join_batches(batches, account_of(batches)))
+        assert "_x" in batch.env_infos
+        assert len(buffer) == batch.num_steps
+        assert np.shares_memory(join([whole], 0, buffer).rewards, batch.rewards)
+
+
+def batch_of(env_infos: dict[str, np.ndarray]) -> rollserve.EpisodeBatch:
+    """Return an episode of three steps."""
+    columns = {"observations": np.zeros((3, 2)), "last_observations": np.zeros(2), "actions": np.zeros(3)}
+    ends = {"rewards": np.ones(3), "terminated": True, "truncated": False}
+    return rollserve.EpisodeBatch.from_list([{**columns, **ends, "env_infos": env_infos}])
+
+
 def test_buffer_in_use_is_rejected(sampler: rollserve.Sampler) -> None:
     buffer = rollserve.EpisodeBuffer()
     with Joining(out=buffer), raises(ValueError, field="out"):

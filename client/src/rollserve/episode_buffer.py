@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from rollserve._codec.batch_fields import HEADERS, SEGMENT_COLUMNS
+from rollserve._codec.batch_fields import HEADERS, INFOS, SEGMENT_COLUMNS
 from rollserve.errors import mismatch
 
 __all__ = ["ArrayKey", "EpisodeBuffer"]
@@ -69,13 +69,19 @@ class EpisodeBuffer:
     def add(self, arrays: Mapping[ArrayKey, np.ndarray]) -> bool:
         """Append a batch, joining its first segment to the last one if it continues that one.
 
+        A mask that only the batch or only the buffer has is true in the other's rows: batches leave out the mask of an
+        info without gaps.
+
         Returns:
             False, without a change, if the batch has other columns than those in the buffer.
         """
         if not self._num_steps:
             self._begin(arrays)
-        elif not self._fits(arrays):
+        elif arrays.keys() != self._columns.keys():
+            arrays = _with_masks(arrays, like=self._columns.keys())
+        if not self._fits(arrays):
             return False
+        self._add_masks(arrays)
         num_joined = int(self._continues(arrays))
         if num_joined:
             self._last("lengths")[...] += arrays["lengths", ""][0]
@@ -107,9 +113,19 @@ class EpisodeBuffer:
             self._columns[key] = column
 
     def _fits(self, arrays: Mapping[ArrayKey, np.ndarray]) -> bool:
-        return arrays.keys() == self._columns.keys() and all(
-            self._columns[key].fits(array) for key, array in arrays.items()
+        """Whether arrays have the buffer's columns, and no others but masks."""
+        return self._columns.keys() <= arrays.keys() and all(
+            self._columns[key].fits(array) if key in self._columns else _masked(key) in self._columns
+            for key, array in arrays.items()
         )
+
+    def _add_masks(self, arrays: Mapping[ArrayKey, np.ndarray]) -> None:
+        """Add the masks that the buffer lacks, true in all rows up to now."""
+        for key in arrays.keys() - self._columns.keys():
+            mask = _Column(np.dtype(np.bool_), ())
+            mask.clear(0 if key[0] in _SEGMENT_FIELDS else self._num_expected)
+            mask.add(np.ones(len(self._columns[_masked(key)]), np.bool_))
+            self._columns[key] = mask
 
     def _continues(self, arrays: Mapping[ArrayKey, np.ndarray]) -> bool:
         """Whether the first segment continues the last one in the buffer, as `EpisodeBatch.joined` defines it."""
@@ -122,6 +138,22 @@ class EpisodeBuffer:
         return self._columns[field, ""].last
 
 
+def _masked(key: ArrayKey) -> ArrayKey:
+    """Return the key of the info that a mask belongs to; the key itself for arrays that cannot be a mask."""
+    field, name = key
+    return (field, name[1:]) if field in INFOS and name.startswith("_") else key
+
+
+def _with_masks(arrays: Mapping[ArrayKey, np.ndarray], like: Iterable[ArrayKey]) -> dict[ArrayKey, np.ndarray]:
+    """Return arrays with the masks that others have, true in each row."""
+    masks = {
+        key: np.ones(len(arrays[masked]), np.bool_)
+        for key in like
+        if key not in arrays and (masked := _masked(key)) in arrays
+    }
+    return {**arrays, **masks}
+
+
 class _Column:
     """Rows of one dtype and shape in an array that grows."""
 
@@ -130,6 +162,9 @@ class _Column:
         self._num_rows = 0
         self._num_expected = 0
         self._has_views = False
+
+    def __len__(self) -> int:
+        return self._num_rows
 
     @property
     def last(self) -> np.ndarray:
@@ -164,7 +199,10 @@ class _Column:
         return self._array
 
     def _grow(self, num_rows: int) -> None:
-        """Raise the capacity to at least a number of rows. Spare capacity takes no memory until it is written to."""
+        """Raise the capacity to at least a number of rows.
+
+        Capacity for the rows expected takes no memory until it is written to. numpy clears what an array grows by.
+        """
         row_bytes = self._array.itemsize * math.prod(self._array.shape[1:])
         margin = num_rows if num_rows * row_bytes < _DOUBLED_BYTES else num_rows // 4
         if self._num_rows:
