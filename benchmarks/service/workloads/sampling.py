@@ -14,8 +14,8 @@ from benchmarks.shared.commands import Child
 
 __all__ = ["measure_sampling"]
 
-_WARM_UP_DIVISOR = 4
 _SAMPLE_STEPS = 3000
+_BARE_WARM_UP_DIVISOR = 4
 
 
 def measure_sampling(name: str, options: Options) -> list[Result]:
@@ -27,7 +27,6 @@ def measure_sampling(name: str, options: Options) -> list[Result]:
     spec = SAMPLING[name]
     num_rows = spec.num_rows * options.num_workers
     num_steps = options.scaled(spec.num_steps, num_rows)
-    num_warm_up_steps = max(num_steps // _WARM_UP_DIVISOR // num_rows, 1) * num_rows
     settings = {**spec.settings, "num_steps": num_steps, "num_workers": options.num_workers}
     result = Result(name, spec.title, settings)
     with contextlib.ExitStack() as stack:
@@ -36,8 +35,8 @@ def measure_sampling(name: str, options: Options) -> list[Result]:
             for seed in range(options.num_workers)
         ]
         service = stack.enter_context(running_service(spec.env, spec.agent, options.num_workers))
-        _run_bare_loops(bare_loops, num_warm_up_steps)
-        service.client.ask("obtain", call=spec.call, num_steps=num_warm_up_steps, **spec.options)
+        _run_bare_loops(bare_loops, num_steps // _BARE_WARM_UP_DIVISOR)
+        service.client.ask("obtain", call=spec.call, num_steps=num_steps, **spec.options)
         for _ in range(options.num_rounds):
             bare = _run_bare_loops(bare_loops, num_steps)
             figures, result.checks = _run_calls(service, spec, num_steps)
