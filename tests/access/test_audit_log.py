@@ -71,6 +71,29 @@ def test_each_rpc_has_a_line_at_its_end(tmp_path: Path) -> None:
     assert alice not in path.read_text()
 
 
+def test_refused_rpc_has_its_line_before_the_client_hears_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with serving(tmp_path, "--audit-log", str(path)) as server, rollserve.connect(server.address) as sampler:
+        for num_lines in range(1, 201):
+            with raises(rollserve.PreconditionError, reason=Reason.NO_AGENT) as caught:
+                sampler.obtain_samples(10)
+            found = lines(path)
+            assert len(found) == num_lines  # none is left out, however often the same client is refused
+            assert found[-1]["request_id"] == caught.value.request_id
+
+
+def test_line_is_short_whatever_the_client_sends(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with serving(tmp_path, "--audit-log", str(path)) as server:
+        with (
+            rollserve.connect(server.address, sampler="x" * 4000) as sampler,
+            raises(rollserve.InvalidArgumentError, reason=Reason.SAMPLER_NOT_FOUND),
+        ):
+            sampler.status()
+        (text,) = path.read_text().splitlines()
+    assert len(text) < 1000
+
+
 def test_equal_environments_have_equal_digests(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     with serving(tmp_path, "--audit-log", str(path)) as server, rollserve.connect(server.address) as sampler:

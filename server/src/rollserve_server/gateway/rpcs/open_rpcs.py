@@ -70,15 +70,15 @@ class OpenRpcs:
         rpc = OpenRpc(name, context, self._stall_seconds)
         if is_awaited:
             self._awaited.add(rpc)
-        with self._recorded(rpc) as end:
+        with self._metrics.counting(rpc.name) as end:
             try:
-                async with rpc.endable():
-                    if self._access is not None:
-                        rpc.admit(self._access)
-                    with self._places.held_by(rpc), rpc.held:
-                        yield rpc
+                with self._audited(rpc, end):
+                    async with rpc.endable():
+                        if self._access is not None:
+                            rpc.admit(self._access)
+                        with self._places.held_by(rpc), rpc.held:
+                            yield rpc
             except Exception as error:  # nothing unforeseen may reach the client
-                end.status, end.reason = code_of(error).name, reason_of(error)
                 with self._counting_unread(rpc):
                     await rpc.initial_metadata_sent()
                     await abort(context, error, rpc, self._refusals)
@@ -111,14 +111,18 @@ class OpenRpcs:
             raise OverLimitError.of("", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_STALLED_CALLS)
 
     @contextlib.contextmanager
-    def _recorded(self, rpc: OpenRpc) -> Generator[RpcEnd, None, None]:
-        """Count the RPC of the block, and write its line of the audit log. The block says how the RPC ended."""
-        end = None
+    def _audited(self, rpc: OpenRpc, end: RpcEnd) -> Generator[None, None, None]:
+        """Record how the RPC of the block ends, and write its line of the audit log before the client has its status."""
         try:
-            with self._metrics.counting(rpc.name) as end:
-                yield end
+            yield
+        except Exception as error:
+            end.status, end.reason = code_of(error).name, reason_of(error)
+            raise
+        except BaseException:
+            end.status = "CANCELLED"
+            raise
         finally:
-            if end is not None and self._audit_log is not None:
+            if self._audit_log is not None:
                 self._audit_log.write(rpc, end.status, end.reason)
 
     @contextlib.contextmanager
