@@ -26,18 +26,23 @@ KNOWN_TOKEN = "f" * 64
 LIGHT = ("--env", "CartPole-v1", "--workers", "1", "--rows", "2")
 
 
-def listening(process: psutil.Process) -> set[tuple[str, int]]:
-    """Return address and port of each listener of a process."""
-    return {one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
-
-
-def listeners(process: psutil.Process) -> list[tuple[str, int]]:
-    """Return the kind of process and the port of each listener of the cluster's processes."""
-    found = []
-    for each in process.children(recursive=True):
-        kind = next((kind for kind in METHODS if each.name().startswith(kind)), None)
-        found += [(kind, port) for _, port in listening(each) if kind]
+def listening(root: psutil.Process) -> set[tuple[str, str, int]]:
+    """Return the process's name, address and port of each listener of a process and its descendants."""
+    found = set()
+    for each in (root, *root.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # Ray has helpers that end by themselves
+            name = each.name()
+            addresses = [one.laddr for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+            found |= {(name, address.ip, address.port) for address in addresses}
     return found
+
+
+def listeners(server: psutil.Process) -> list[tuple[str, int]]:
+    """Return the kind of process and the port of each listener of the cluster's processes."""
+    found = [
+        (next((kind for kind in METHODS if name.startswith(kind)), None), port) for name, _, port in listening(server)
+    ]
+    return [(kind, port) for kind, port in found if kind]
 
 
 def status_of(method: str, port: int, token: str | None) -> grpc.StatusCode:
@@ -65,9 +70,7 @@ def test_ray_of_the_server_refuses_calls_without_its_token_whatever_it_inherits(
 
 def test_ray_of_the_server_listens_on_loopback_only(tmp_path: Path) -> None:
     with local_server(*LIGHT, log=tmp_path / "log") as server:
-        root = psutil.Process(server.process.pid)
-        family = [root, *root.children(recursive=True)]
-        found = {(each.name(), *address) for each in family for address in listening(each)}
+        found = listening(psutil.Process(server.process.pid))
         assert len(found) > 5
         assert {address for _, address, _ in found} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
