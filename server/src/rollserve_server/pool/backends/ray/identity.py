@@ -9,7 +9,7 @@ from typing import Any
 
 from rollserve_server.pool.state.codec import decode, encode
 
-__all__ = ["ForgedMessageError", "SamplerIdentity", "Seal"]
+__all__ = ["ForgedMessageError", "SamplerIdentity", "Seal", "UnreadableMessageError"]
 
 _DIGEST = hashlib.sha256
 _DIGEST_BYTES = _DIGEST().digest_size
@@ -42,6 +42,10 @@ class ForgedMessageError(Exception):
     """A message of somebody who does not know the sampler's secret."""
 
 
+class UnreadableMessageError(ValueError):
+    """A message of somebody who knows the secret, in a form that another version of the server has."""
+
+
 class Seal:
     """Turns values into messages that only who knows the key can make, and back."""
 
@@ -58,8 +62,12 @@ class Seal:
 
         Raises:
             ForgedMessageError: the message was made without the key.
+            UnreadableMessageError: it was made with the key, and not by this version of the server.
         """
         data = memoryview(message)[_DIGEST_BYTES:]
         if not hmac.compare_digest(message[:_DIGEST_BYTES], hmac.digest(self._key, data, _DIGEST)):
             raise ForgedMessageError("a message that was made without the sampler's secret")
-        return decode(data)
+        try:
+            return decode(data)
+        except ValueError as error:
+            raise UnreadableMessageError(str(error)) from error

@@ -11,7 +11,7 @@ import ray.exceptions
 
 from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, SamplerLostError
-from rollserve_server.pool.backends.ray.identity import ForgedMessageError
+from rollserve_server.pool.backends.ray.identity import ForgedMessageError, UnreadableMessageError
 from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
 from rollserve_server.pool.backends.ray.names import JOURNAL_FORMAT, end_actors, other_journals
 from rollserve_server.pool.journal.held_lease import taken_error
@@ -27,6 +27,10 @@ _log = logging.getLogger(__name__)
 
 OPEN_SECONDS = 60.0
 """Time in which a journal has to start."""
+_FORMAT = f"format {JOURNAL_FORMAT}"
+_OTHER_VERSION = (
+    "start the version that left it to take the sampler over; --no-adopt ends the sampler and starts a new one"
+)
 
 
 async def acquire_lease(
@@ -44,7 +48,8 @@ async def acquire_lease(
         The journal and its answer, which has an epoch.
 
     Raises:
-        InvalidValueError: an actor with the journal's name does not know the sampler's secret.
+        InvalidValueError: an actor with the journal's name does not know the sampler's secret, or another version of
+            the server left a state that this one cannot read.
         SamplerLostError: another server has the lease and is alive, or the journal does not start within 60 s.
     """
     refusal, deadline = None, time.monotonic() + OPEN_SECONDS
@@ -57,6 +62,9 @@ async def acquire_lease(
             expected, got = "an actor that knows the sampler's secret", f"{error}, under the journal's name"
             hint = "end that actor, or use another --ray-namespace"
             raise InvalidValueError.of("journal", expected=expected, got=got, hint=hint) from None
+        except UnreadableMessageError as error:
+            got = f"a state that this server cannot read ({error})"
+            raise InvalidValueError.of("journal", expected=_FORMAT, got=got, hint=_OTHER_VERSION) from None
         except (ray.exceptions.RayError, TimeoutError, ValueError):  # the actor is just ending or starting
             await asyncio.sleep(RENEW_SECONDS / 4)
             continue
@@ -91,8 +99,7 @@ async def has_other_journals(identity: SamplerIdentity, *, may_end: bool) -> boo
     if journals and not may_end:
         oldest = min(journal.format for journal in journals)
         got = f"format {oldest}, of a sampler that another version of the server left in this Ray namespace"
-        hint = "start that version to take the sampler over; --no-adopt ends the sampler and starts a new one"
-        raise InvalidValueError.of("journal", expected=f"format {JOURNAL_FORMAT}", got=got, hint=hint)
+        raise InvalidValueError.of("journal", expected=_FORMAT, got=got, hint=_OTHER_VERSION)
     return bool(journals)
 
 
