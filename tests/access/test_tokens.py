@@ -200,7 +200,11 @@ def test_command_line_context_and_variables_name_the_token(
     path, text = tmp_path / "token", tokens.create("named", "status")
     path.write_text(text)
     assert run("status", asking.address, "--token-file", path).returncode == 0
-    assert run("status", asking.address).returncode == 1
+    other = tmp_path / "other"
+    other.write_text(tokens.create("bob", "sample"))
+    for arguments, reason in (((), Reason.TOKEN_MISSING), (("--token-file", other), Reason.SCOPE_MISSING)):
+        shown = run("status", asking.address, *arguments)  # the server is up, whatever this client may see
+        assert (shown.returncode, reason in shown.stderr) == (5, True), shown.stderr
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "rollserve").mkdir()
     (tmp_path / "rollserve" / "contexts.toml").write_text(

@@ -21,7 +21,7 @@ from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
 from rollserve.environments import EnvSpec
-from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError, mismatch
+from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError, mismatch
 from rollserve.reasons import Reason
 from rollserve.sampler import Sampler, connect
 from rollserve.samplers import Quota
@@ -60,8 +60,11 @@ exit status:
   2    the command line is wrong
   3    the server is out of reach
   4    the result cannot be written
+  5    the server is up and does not permit the call: no valid token, or no scope
   130  interrupted
 """
+_STATUSES: Mapping[type[RollserveError], int] = {UnavailableError: 3, AccessError: 5}
+"""Exit statuses of errors; 1 for others."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except RollserveError as error:
         print(f"rollserve: {options.target}: {_one_line(error)}", file=sys.stderr)
-        return 3 if isinstance(error, UnavailableError) else 1
+        return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 1)
     except OSError as error:
         if error.filename is None:  # standard output failed: drop its content, so that exiting does not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -237,7 +240,7 @@ def _add_create(commands: _Commands, common: argparse.ArgumentParser) -> None:
         "create",
         parents=[common],
         help="create a sampler, whose name --sampler gives",
-        description="Create a sampler beside the default one. Its name is that of --sampler.",
+        description="Create a sampler beside the default one. --sampler gives its name.",
     )
     create.add_argument("--env", required=True, metavar="ID", help="environment to start with")
     create.add_argument("--env-kwargs", type=_json_object, metavar="JSON", help="its keyword arguments")

@@ -1,8 +1,7 @@
 """The gRPC side of the server: translates requests for the pool, forwards sampled bytes, maps errors to statuses."""
 
-from rollserve_server.gateway.access import DEFAULT_SAMPLER
 from rollserve_server.gateway.audit import check_audit_log
 from rollserve_server.gateway.certificates import check_certificates
 from rollserve_server.gateway.server import Gateway
 
-__all__ = ["DEFAULT_SAMPLER", "Gateway", "check_audit_log", "check_certificates"]
+__all__ = ["Gateway", "check_audit_log", "check_certificates"]

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
     from rollserve_server.identity import Authentication, Principal
 
-__all__ = ["DEFAULT_SAMPLER", "SAMPLER_KEY", "SCOPES", "Access", "Client", "check_scope"]
+__all__ = ["SAMPLER_KEY", "SCOPES", "Access", "Client", "check_scope"]
 
-DEFAULT_SAMPLER = "default"
-"""Name of the sampler that requests without a name are for."""
 SAMPLER_KEY = "rollserve-sampler"
 """Key of the metadata that names the sampler, so that nobody has to read the request to know it."""
 
@@ -83,7 +81,7 @@ def check_scope(principal: Principal, scope: Scope | None, what: str, sampler: s
     if scope is None:
         raise NotAllowedError.of("", expected="an RPC that has a scope", got=what, reason=Reason.SCOPE_MISSING)
     if not principal.has(scope, sampler):
-        text = f"expected the scope {scope} on the sampler {sampler!r} for {what}, which {principal.name} does not have"
+        text = f"expected the scope {scope} on the sampler {sampler!r} for {what}, which {principal.name!r} lacks"
         raise NotAllowedError(text, reason=Reason.SCOPE_MISSING)
 
 

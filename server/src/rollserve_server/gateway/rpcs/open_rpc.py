@@ -13,9 +13,10 @@ import grpc.aio
 
 from rollserve_server.errors import ClientStalledError, DomainError, InvalidValueError
 from rollserve_server.futures import ignore_result
-from rollserve_server.gateway.access import DEFAULT_SAMPLER, check_scope
+from rollserve_server.gateway.access import check_scope
 from rollserve_server.gateway.peers import charged_peer
 from rollserve_server.identity import ANONYMOUS, Scope
+from rollserve_server.samplers import DEFAULT_SAMPLER
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.access import Access
