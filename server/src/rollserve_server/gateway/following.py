@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
-from rollserve_server.errors import OverLimitError
+from rollserve_server.gateway.rpcs.stream_places import StreamPlaces
 
 if TYPE_CHECKING:
     from rollserve_server.pool import EpisodeLog, EpisodeRecords
 
 __all__ = ["RecordStreams"]
 
-_MAX_STREAMS, _MAX_CONNECTION_STREAMS = 64, 16
+_MAX_STREAMS, _MAX_CLIENT_STREAMS = 64, 16
 _MAX_RECORDS = 1000
 """Records in a response: about 60 kB, and 1 ms of the event loop."""
 _PAUSE_SECONDS = 0.1
@@ -27,7 +24,7 @@ class RecordStreams:
     """A bounded number of streams of records. None keeps more records than one response has."""
 
     def __init__(self) -> None:
-        self._num_streams: Counter[str] = Counter()
+        self._places = StreamPlaces("streams of records", _MAX_STREAMS, _MAX_CLIENT_STREAMS)
 
     async def records(
         self, log: EpisodeLog, since: int, log_id: str, *, follow: bool, peer: str
@@ -39,15 +36,15 @@ class RecordStreams:
             since: position of the first record.
             log_id: name of the log that the position is of; empty for any.
             follow: whether to go on with records to come.
-            peer: connection of the client.
+            peer: the client.
 
         Raises:
-            OverLimitError: too many streams, of the same connection or in all.
+            OverLimitError: too many streams, of the same client or in all.
             NotReadyError: the position is of another log.
             InvalidValueError: the position is beyond the next record.
             DomainError: the log has ended.
         """
-        with self._counting(peer):
+        with self._places.held_by(peer):
             records = log.since(since, log_id, _MAX_RECORDS)
             yield records
             until = log.num_added
@@ -57,21 +54,3 @@ class RecordStreams:
                     await asyncio.sleep(_PAUSE_SECONDS)
                 records = log.since(records.stop, log.log_id, _MAX_RECORDS)
                 yield records
-
-    @contextlib.contextmanager
-    def _counting(self, peer: str) -> Iterator[None]:
-        num_of_peer, num_in_all = self._num_streams[peer], self._num_streams.total()
-        if num_of_peer >= _MAX_CONNECTION_STREAMS or num_in_all >= _MAX_STREAMS:
-            raise OverLimitError.of(
-                "",
-                expected=f"at most {_MAX_CONNECTION_STREAMS} streams by connection and {_MAX_STREAMS} in all",
-                got=f"{num_of_peer} and {num_in_all} beside this one",
-                reason=Reason.TOO_MANY_CALLS,
-            )
-        self._num_streams[peer] += 1
-        try:
-            yield
-        finally:
-            self._num_streams[peer] -= 1
-            if not self._num_streams[peer]:
-                del self._num_streams[peer]

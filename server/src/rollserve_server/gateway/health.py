@@ -7,20 +7,19 @@ library waits for each of its watchers before it goes on, and accepts requests o
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health_pb2
 
 from rollserve import Reason
-from rollserve_server.errors import NotFoundError, OverLimitError
+from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.requests.parsing import parse
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
+from rollserve_server.gateway.rpcs.stream_places import StreamPlaces
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake
@@ -35,8 +34,8 @@ MAX_CHECK_BYTES = 4 << 10
 """Size of the largest request."""
 _MAX_RPCS, _PATIENCE_SECONDS = 512, 0.5
 """RPCs at a time, watchers included, and how long a request may take to arrive when another RPC needs the place."""
-_MAX_WATCHERS, _MAX_CONNECTION_WATCHERS = 256, 64
-"""Watchers at a time, in all and by connection. Each is an open RPC, for as long as its client likes."""
+_MAX_WATCHERS, _MAX_CLIENT_WATCHERS = 256, 64
+"""Watchers at a time, in all and by client. Each is an open RPC, for as long as its client likes."""
 _HAS_LIST = hasattr(health_pb2, "HealthListResponse")
 """Whether the installed grpcio-health-checking knows the RPC `List`; older ones do not."""
 
@@ -61,7 +60,7 @@ class Health:
         self._intake = intake
         self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
         self._has_stopped = False
-        self._num_watchers: Counter[str] = Counter()
+        self._places = StreamPlaces("watchers", _MAX_WATCHERS, _MAX_CLIENT_WATCHERS)
         # Set at the next change of the status; each change makes another event.
         self._changed = asyncio.Event()
 
@@ -107,9 +106,9 @@ class Health:
         """Answer `Watch`. A client that reads late gets the newest status next, and none of those in between.
 
         Raises:
-            OverLimitError: too many watchers, of the same connection or in all.
+            OverLimitError: too many watchers, of the same client or in all.
         """
-        with self._watching(rpc.peer):
+        with self._places.held_by(rpc.peer):
             is_known = await self._requested_service(rpc) in self._services
             reported: int | None = None
             while True:
@@ -123,24 +122,6 @@ class Health:
 
     async def _requested_service(self, rpc: OpenRpc) -> str:
         return str(parse(health_pb2.HealthCheckRequest, await self._intake.name_request(rpc)).service)
-
-    @contextlib.contextmanager
-    def _watching(self, peer: str) -> Iterator[None]:
-        num_of_peer, num_in_all = self._num_watchers[peer], self._num_watchers.total()
-        if num_of_peer >= _MAX_CONNECTION_WATCHERS or num_in_all >= _MAX_WATCHERS:
-            raise OverLimitError.of(
-                "",
-                expected=f"at most {_MAX_CONNECTION_WATCHERS} watchers by connection and {_MAX_WATCHERS} in all",
-                got=f"{num_of_peer} and {num_in_all} beside this one",
-                reason=Reason.TOO_MANY_CALLS,
-            )
-        self._num_watchers[peer] += 1
-        try:
-            yield
-        finally:
-            self._num_watchers[peer] -= 1
-            if not self._num_watchers[peer]:
-                del self._num_watchers[peer]
 
     def _set(self, status: int) -> None:
         self._status = status

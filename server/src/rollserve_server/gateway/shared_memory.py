@@ -101,7 +101,7 @@ class Rings:
 
 
 class SamplerRings:
-    """Rings of each sampler, apart from those of others."""
+    """Rings of all samplers. No sampler uses the rings of another."""
 
     def __init__(self, max_bytes: int, max_samplers: int) -> None:
         """Start without rings.

@@ -1,4 +1,4 @@
-"""Samplers: requests for new ones, and what clients learn of those that there are."""
+"""Messages about samplers: requests for new samplers, and what clients learn of the present ones."""
 
 from __future__ import annotations
 

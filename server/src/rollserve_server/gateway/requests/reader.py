@@ -136,7 +136,7 @@ class RequestReader:
         return self._sampler(rpc, parse(pb.GetSamplerRequest, data).sampler)
 
     def new_sampler(self, rpc: OpenRpc, data: bytes) -> tuple[SamplerRequest, bool]:
-        """Read the request of `CreateSampler`: what the sampler is to be, and whether it may exist."""
+        """Read the request of `CreateSampler`: the new sampler, and whether an equal one may exist."""
         request = parse(samplers_pb2.CreateSamplerRequest, data)
         rpc.use_sampler(request.sampler)
         return sampler_request_from_proto(request, self._allowed_paths), request.exist_ok

@@ -112,7 +112,7 @@ class OpenRpcs:
 
     @contextlib.contextmanager
     def _audited(self, rpc: OpenRpc, end: RpcEnd) -> Generator[None, None, None]:
-        """Record how the RPC of the block ends, and write its line of the audit log before the client has its status."""
+        """Record how the RPC of the block ends, and write its audit line before the client has the status."""
         try:
             yield
         except Exception as error:
