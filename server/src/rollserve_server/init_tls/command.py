@@ -60,7 +60,7 @@ def init_tls_command(folder: Path, names: tuple[str, ...], client_name: str, day
 
 
 def _make(folder: Path, names: Iterable[str], client_name: str, days: int) -> None:
-    """Write all files, none of which may exist."""
+    """Write all files. None of them may exist."""
     # Imported late, for a quick --help.
     from rollserve_server.init_tls.authority import Authority
 

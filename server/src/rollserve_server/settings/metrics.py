@@ -1,4 +1,4 @@
-"""What a sampler records of ended episodes, for `GetMetrics` and Prometheus."""
+"""Settings of the records of ended episodes, for `GetMetrics` and Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RETURN_BOUNDS = (*(-bound for bound in reversed(_POSITIVE)), 0.0, *_POSITIVE)
 
 
 class MetricsSettings(Group):
-    """What a sampler records of ended episodes."""
+    """Settings of the records of ended episodes."""
 
     episode_records: int = Field(
         default=10_000,
