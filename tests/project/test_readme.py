@@ -12,6 +12,7 @@ import pytest
 
 import rollserve
 from rollserve_server.local import LocalServer
+from rollserve_server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -45,6 +46,27 @@ def test_links_point_to_existing_files() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text()):
             assert (ROOT / link).exists(), f"{name}: {link}"
+
+
+def test_readme_or_contributing_links_every_page() -> None:
+    linked = README + (ROOT / "CONTRIBUTING.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in linked] == []
+
+
+def test_each_setting_is_described() -> None:
+    described = (ROOT / "docs" / "server.md").read_text()
+    names = [field.name.replace("_", "-") for field in Settings.flat_fields() if field.info.description]
+    assert "env" in names
+    assert [name for name in names if not re.search(rf"`--(no-)?{name}\b", described)] == []
+
+
+def test_each_folder_of_tests_is_described() -> None:
+    described = (ROOT / "docs" / "tests.md").read_text()
+    folders = {
+        path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
+    }
+    table = "\n".join(line.split("|")[1] for line in described.splitlines() if line.startswith("| `"))
+    assert [folder for folder in sorted(folders) if f"`{folder}`" not in table] == []
 
 
 def test_named_make_targets_exist() -> None:

@@ -312,7 +312,7 @@ def _top(sampler: Sampler, options: argparse.Namespace) -> None:
     except ImportError:
         hint = "pip install 'rollserve[top]'"
         raise InvalidArgumentError.of("top", expected="the package rich", got="none", hint=hint) from None
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not (options.once or console.is_terminal):
         raise InvalidArgumentError.of("top", expected="a terminal, or --once", got="standard output that is none")
     show_top(sampler, options.target, console, once=options.once)
