@@ -38,6 +38,9 @@ RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels .
     && pip install --no-deps --no-index wheels/*.whl
 
 FROM $BASE AS run
+# Bases come without compiled modules of the standard library, and containers cannot write them: each process would
+# compile what it imports. A module that cannot be compiled is compiled when it is imported, as before.
+RUN python -m compileall -qq "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" || true
 # Volumes at these folders belong to the user, too, once Docker has made them.
 RUN useradd --uid 10001 --create-home rollserve \
     && for folder in authority client cluster gateway; do install -d -m 700 -o rollserve -g rollserve /secrets/$folder; done \
@@ -63,7 +66,7 @@ COPY deploy/health.py deploy/ray-node.sh deploy/secrets.sh /opt/deploy/
 ENV RAY_USAGE_STATS_ENABLED=0 RAY_ROTATION_MAX_BYTES=4194304 RAY_ROTATION_BACKUP_COUNT=1 RAY_STORE_BYTES=268435456
 
 FROM run-server AS worker
-HEALTHCHECK --interval=2s --timeout=2s --start-period=60s --retries=5 \
+HEALTHCHECK --interval=2s --timeout=15s --start-period=60s --retries=3 \
     CMD ["python", "-IS", "/opt/deploy/health.py", "tcp", "6380"]
 ENTRYPOINT ["/opt/deploy/ray-node.sh"]
 CMD ["worker"]
@@ -73,7 +76,7 @@ LABEL org.opencontainers.image.revision=$COMMIT
 FROM run-server AS server
 ENV ROLLSERVE_LISTEN=0.0.0.0:50051 ROLLSERVE_HEALTH_LISTEN=127.0.0.1:50052
 EXPOSE 50051
-HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
+HEALTHCHECK --interval=3s --timeout=15s --start-period=60s --retries=3 \
     CMD ["python", "-I", "/opt/deploy/health.py", "grpc", "50052"]
 ENTRYPOINT ["rollserve-server"]
 ARG COMMIT=unknown

@@ -2,18 +2,28 @@
 
 python health.py grpc PORT    # gRPC's health service on this machine
 python health.py tcp PORT     # whether something listens at a port of the container's first address
+
+A check waits for something to listen, so that a container that starts is healthy as soon as it can be: the engine's
+next check would come seconds later.
 """
 
 from __future__ import annotations
 
 import socket
 import sys
+import time
 
 _SECONDS = 2.0
+"""How long an answer may take."""
+_START_SECONDS, _PERIOD_SECONDS = 10.0, 0.1
+"""How long a check waits for something to listen, and how often it looks."""
 
 
 def grpc_serves(port: int) -> bool:
     """Return whether gRPC's health service at a port says SERVING."""
+    if not tcp_listens(port, "127.0.0.1"):
+        return False
+    # Imported here, because this takes longer than all else, and something listens now.
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -26,14 +36,19 @@ def grpc_serves(port: int) -> bool:
     return answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def tcp_listens(port: int) -> bool:
-    """Return whether something accepts connections at a port of the container's first address."""
-    try:
-        socket.create_connection((socket.gethostname(), port), _SECONDS).close()
-    except OSError as error:
-        print(error, file=sys.stderr)
-        return False
-    return True
+def tcp_listens(port: int, host: str = "") -> bool:
+    """Return whether something accepts connections at a port of a host, or of the container's first address."""
+    until = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            socket.create_connection((host or socket.gethostname(), port), _SECONDS).close()
+        except OSError as error:
+            if time.monotonic() > until:
+                print(error, file=sys.stderr)
+                return False
+        else:
+            return True
+        time.sleep(_PERIOD_SECONDS)
 
 
 if __name__ == "__main__":

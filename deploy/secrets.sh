@@ -1,12 +1,15 @@
 #!/bin/sh
 # Make what the containers share in secret; each part lies in a volume of its own, for the containers that need it.
 #
-#   secrets.sh           make what is missing
-#   secrets.sh renew     replace the certificates of server and client, by the same authority
-#   secrets.sh client    write the client's files to standard output, as a tar archive
+#   secrets.sh               make what is missing
+#   secrets.sh renew         replace the certificates of server and client, by the same authority
+#   secrets.sh renew-token   give the client another token, beside the old one
+#   secrets.sh client        write the client's files to standard output, as a tar archive
+#   secrets.sh token …       run `rollserve-server token` with the gateway's file
 set -eu
 umask 077
 cd /secrets
+export ROLLSERVE_TOKEN_HASHES=gateway/tokens.json
 
 # Write standard input to a file, in one step.
 write() {
@@ -16,6 +19,12 @@ write() {
 
 random() {
     python -c 'import secrets; print(secrets.token_hex(32))'
+}
+
+# Give the client a token that permits all but pickles.
+new_token() {
+    token=$(rollserve-server token create --name trainer --scope '*')
+    echo "$token" | write client/token
 }
 
 # Hand the certificates out. A key comes before its certificate: the server uses neither until both belong together.
@@ -35,6 +44,7 @@ make)
     fi
     distribute
     [ -e cluster/token ] || random | write cluster/token
+    [ -e client/token ] && [ -e "$ROLLSERVE_TOKEN_HASHES" ] || new_token
     [ -e gateway/sampler-secret ] || random | write gateway/sampler-secret
     [ -e grafana/password ] || random | write grafana/password
     chmod a+r grafana/password # Grafana's container has another user, and no other container has the volume
@@ -43,11 +53,17 @@ renew)
     rollserve-server init-tls authority --renew > /dev/null
     distribute
     ;;
+renew-token)
+    new_token
+    ;;
+token)
+    exec rollserve-server "$@"
+    ;;
 client)
     tar -C client -c .
     ;;
 *)
-    echo "command: expected make, renew or client, got $1" >&2
+    echo "command: expected make, renew, renew-token, client or token, got $1" >&2
     exit 2
     ;;
 esac

@@ -51,7 +51,7 @@ class Scenario:
             "one container until healthy": self.start_alone,
             "compose up until healthy": self.start,
             "limits of the containers": self.check_confinement,
-            "clients without a certificate": self.refuse_strangers,
+            "clients without certificate or token": self.refuse_strangers,
             "undisturbed calls": self.sample_undisturbed,
             "trainer learns CartPole": self.train,
             "nodes 2 to 4, calls run": lambda: self.scale(4),
@@ -61,6 +61,7 @@ class Scenario:
             "gateway restarted": self.restart_gateway,
             "worker cut off, and back": self.cut_off_worker,
             "certificate renewed": self.renew_certificate,
+            "token replaced": self.replace_token,
             "head killed": self.kill_head,
             "metrics and alerts": self.check_metrics,
             "picture": self.take_picture,
@@ -121,8 +122,8 @@ class Scenario:
             raise
         finally:
             self._engine.docker("rm", "--force", "--volumes", container)
-        assert seconds < MAX_HEALTHY_SECONDS, f"{seconds:.1f} s"
-        return f"{seconds:.1f} s"
+        assert seconds < MAX_HEALTHY_SECONDS, f"expected less than {MAX_HEALTHY_SECONDS:g} s, got {seconds:.1f} s, {_busy()}"
+        return f"{seconds:.1f} s, {_busy()}"
 
     # The project
 
@@ -137,14 +138,13 @@ class Scenario:
         seconds = time.monotonic() - began
         monitoring = ["prometheus", *(["grafana"] if self._has_grafana else [])]
         engine.compose("--profile", "monitoring", "up", "--detach", "--no-recreate", *monitoring)
-        archive = engine.compose_bytes("run", "--rm", "-T", "secrets", "client")
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(self._folder / "client", filter="data")
+        self._fetch_client_files()
         for argument, name in (("ca", "ca"), ("cert", "client"), ("key", "client-key")):
             self._files[argument] = self._folder / "client" / f"{name}.pem"
+        self._files["token_file"] = self._folder / "client" / "token"
         with self._connect() as sampler:
             assert _num_healthy(sampler.status()) == 2
-        return f"{seconds:.1f} s; Prometheus: {source}"
+        return f"{seconds:.1f} s, {_busy()}; Prometheus: {source}"
 
     def check_confinement(self) -> str:
         """Check limits, privileges and ports of all containers."""
@@ -163,8 +163,9 @@ class Scenario:
         return f"{len(containers)} containers, one published port"
 
     def refuse_strangers(self) -> str:
-        """Check that plaintext, and TLS without a client's certificate, get nothing."""
-        for files in ({}, {"ca": self._files["ca"]}):
+        """Check that plaintext, and TLS without a client's certificate or token, get nothing."""
+        without_token = {name: path for name, path in self._files.items() if name != "token_file"}
+        for files in ({}, {"ca": self._files["ca"]}, without_token):
             try:
                 with rollserve.connect(ADDRESS, timeout=5, **files) as sampler:
                     sampler.status()
@@ -178,7 +179,7 @@ class Scenario:
         with contextlib.suppress(CommandError):
             self._engine.docker("exec", *environment, head, "python", "-c", query)
             raise AssertionError("Ray let a program without the token in")
-        return "plaintext, TLS without certificate, Ray without token: refused"
+        return "plaintext, TLS without certificate or without token, Ray without token: refused"
 
     def sample_undisturbed(self) -> str:
         """Set the agent, and record what calls return."""
@@ -276,6 +277,25 @@ class Scenario:
             assert digest(*parts) == expected
         return "a running stream went on; new connections see the new certificate"
 
+    def replace_token(self) -> str:
+        """Replace the client's token while calls run, and revoke the old one."""
+        engine, stranger = self._engine, self._folder / "old-token"
+        stranger.write_text(self._files["token_file"].read_text())
+        with self._load() as load:
+            secrets = ("run", "--rm", "-T", "secrets")
+            [old] = engine.compose(*secrets, "token", "list").splitlines()
+            engine.compose(*secrets, "renew-token")
+            load.wait_for_calls(2)  # with the old one still
+            self._fetch_client_files()
+            engine.compose(*secrets, "token", "revoke", old.split()[0])
+            load.wait_for_calls(4)
+        try:
+            with rollserve.connect(ADDRESS, timeout=5, **{**self._files, "token_file": stranger}) as sampler:
+                sampler.status()
+        except rollserve.RollserveError:
+            return f"the old one is refused; {_said(load)}"
+        raise AssertionError("the old token was accepted")
+
     def kill_head(self) -> str:
         """Kill Ray's head, and with it the cluster: all start again, with a new sampler."""
         with self._load(may_fail=True) as load, self._connect() as sampler:
@@ -297,7 +317,8 @@ class Scenario:
         dashboard = json.loads((ROOT / "deploy/grafana/dashboards/rollserve.json").read_text())
         expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
         for expression in expressions:
-            self._results(expression.replace("$sampler", ".*").replace("$__rate_interval", "1m"))
+            query = expression.replace("$sampler", ".*").replace("$__rate_interval", "1m")
+            assert self._results(query), f"no data: {query}"
         container = self._engine.containers("prometheus")[0]
         # The tests of alerts write to a temporary folder.
         rules = ("promtool", "test", "rules", "/etc/prometheus/alerts_test.yml")
@@ -305,7 +326,7 @@ class Scenario:
         self._engine.docker("exec", container, "promtool", "check", "config", "/etc/prometheus/prometheus.yml")
         alerts = self._results("ALERTS{alertstate='firing'}")
         assert not alerts, alerts
-        return f"{len(expressions)} queries of the dashboard, tests of the alerts, none firing"
+        return f"data for {len(expressions)} queries of the dashboard; tests of the alerts; none firing"
 
     def take_picture(self) -> str:
         """Take a picture of the dashboard in Chromium, or of Prometheus where there is no Grafana."""
@@ -329,7 +350,7 @@ class Scenario:
         (self._folder / "containers.log").write_text(logs)
         show = "cat /secrets/*/token /secrets/*/sampler-secret /secrets/grafana/password"
         found = self._engine.compose("run", "--rm", "-T", "--entrypoint", "sh", "secrets", "-c", show).split()
-        assert len(found) == 3
+        assert len(found) == 4
         assert not [secret for secret in found if secret in logs], "a secret is in the logs"
         assert "PRIVATE KEY" not in logs
         return f"{len(found)} secrets looked for in {len(logs.splitlines())} lines"
@@ -345,6 +366,15 @@ class Scenario:
         return f"{seconds:.1f} s; no container, volume or network is left"
 
     # Helpers
+
+    def _fetch_client_files(self) -> None:
+        archive = self._engine.compose_bytes("run", "--rm", "-T", "secrets", "client")
+        folder, new = self._folder / "client", self._folder / "client.new"
+        folder.mkdir(exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(new, filter="data")
+        for path in new.iterdir():  # in one step each, because clients read them
+            path.replace(folder / path.name)
 
     def _connect(self, **options: Any) -> rollserve.Sampler:
         return rollserve.connect(ADDRESS, timeout=120, shared=True, **options, **self._files)
@@ -417,6 +447,11 @@ def _check_is_same(before: rollserve.SamplerStatus, after: rollserve.SamplerStat
 
 def _num_healthy(status: rollserve.SamplerStatus) -> int:
     return sum(worker.healthy for worker in status.workers)
+
+
+def _busy() -> str:
+    """Tell how busy the machine is: durations depend on it."""
+    return f"at a load of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
 def _said(load: Load) -> str:

@@ -140,6 +140,12 @@ def test_settings_of_the_gateway_exist() -> None:
         assert given <= known, given - known
 
 
+def test_gateway_asks_clients_for_a_certificate_and_a_token() -> None:
+    gateway, trainer = (SERVICES[name]["environment"] for name in ("gateway", "trainer"))
+    assert {"ROLLSERVE_TLS_CLIENT_CA", "ROLLSERVE_TOKEN_HASHES"} <= gateway.keys()
+    assert {"ROLLSERVE_CERT", "ROLLSERVE_KEY", "ROLLSERVE_TOKEN_FILE"} <= trainer.keys()
+
+
 def test_cluster_asks_for_a_token() -> None:
     for name in ("head", "worker", "gateway"):
         assert SERVICES[name]["environment"]["RAY_AUTH_MODE"] == "token"
