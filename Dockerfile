@@ -76,7 +76,7 @@ LABEL org.opencontainers.image.revision=$COMMIT
 FROM run-server AS server
 ENV ROLLSERVE_LISTEN=0.0.0.0:50051 ROLLSERVE_HEALTH_LISTEN=127.0.0.1:50052
 EXPOSE 50051
-HEALTHCHECK --interval=3s --timeout=15s --start-period=60s --retries=3 \
+HEALTHCHECK --interval=5s --timeout=15s --start-period=60s --retries=3 \
     CMD ["python", "-I", "/opt/deploy/health.py", "grpc", "50052"]
 ENTRYPOINT ["rollserve-server"]
 ARG COMMIT=unknown

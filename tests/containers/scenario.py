@@ -194,7 +194,8 @@ class Scenario:
         printed = self._engine.compose("--profile", "example", "run", "--rm", "-T", "trainer", timeout=600.0)
         with self._connect() as sampler:  # as it was before, for the calls of the other steps
             sampler.update_agent(new_agent(sampler))
-        return next(line for line in printed.splitlines() if "mean return" in line).removeprefix("demo: ")
+        [result] = [line for line in printed.splitlines() if line.startswith("demo: ")]
+        return result.removeprefix("demo: ")
 
     # Disturbances
 
