@@ -122,8 +122,9 @@ class Scenario:
             raise
         finally:
             self._engine.docker("rm", "--force", "--volumes", container)
-        assert seconds < MAX_HEALTHY_SECONDS, f"expected less than {MAX_HEALTHY_SECONDS:g} s, got {seconds:.1f} s, {_busy()}"
-        return f"{seconds:.1f} s, {_busy()}"
+        seen = f"{seconds:.1f} s, {_busy()}"
+        assert seconds < MAX_HEALTHY_SECONDS, seen
+        return seen
 
     # The project
 
@@ -311,8 +312,10 @@ class Scenario:
         """Ask Prometheus for the metrics, and test its alerts."""
         with self._load() as load:
             load.wait_for_calls(10)
+            self._cause_error()
             _wait(lambda: self._query('up{job="rollserve"}') == 1.0, "Prometheus reads the gateway")
             _wait(lambda: self._query("rate(rollserve_delivered_steps_total[1m])") > 0, "steps are counted")
+            _wait(lambda: bool(self._results("rate(rollserve_rpc_errors_total[1m])")), "errors are counted")
         healthy = self._query('sum(rollserve_workers{health="healthy"})')
         assert healthy == 2, f"{healthy} healthy workers"
         dashboard = json.loads((ROOT / "deploy/grafana/dashboards/rollserve.json").read_text())
@@ -426,6 +429,11 @@ class Scenario:
             context.wrap_socket(raw, server_hostname=host) as wrapped,
         ):
             return wrapped.getpeercert(binary_form=True) or b""
+
+    def _cause_error(self) -> None:
+        with self._connect(sampler="missing") as sampler, contextlib.suppress(rollserve.RollserveError):
+            sampler.status()
+            raise AssertionError("a sampler was found that does not exist")
 
     def _results(self, query: str) -> list[dict[str, Any]]:
         """Ask Prometheus, which raises an error if the query is wrong."""
