@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import yaml
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from packaging.requirements import Requirement
 
 import rollserve
@@ -26,6 +32,7 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 OWN = [name for name, service in SERVICES.items() if "build" in service]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/rollserve.json").read_text())
 ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+ServingStatus = HealthCheckResponse.ServingStatus
 NO_SERIES = re.compile(r"^(up|ALERTS)$")
 FUNCTIONS = {"sum", "rate", "increase", "time", "histogram_quantile", "label_values"}
 
@@ -250,6 +257,25 @@ def test_each_alert_is_documented_and_tested() -> None:
     for alert in alerts:
         assert f"alertname: {alert}" in tested, alert
         assert f"`{alert}`" in described, alert
+
+
+@pytest.mark.parametrize(("status", "expected"), [(ServingStatus.SERVING, 0), (ServingStatus.NOT_SERVING, 1)])
+def test_check_of_health_waits_for_a_server_that_starts(status: ServingStatus, expected: int) -> None:
+    with socket.socket() as placeholder:
+        placeholder.bind(("127.0.0.1", 0))
+        port = placeholder.getsockname()[1]
+    command = [sys.executable, "-I", "deploy/health.py", "grpc", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as check:
+        with pytest.raises(subprocess.TimeoutExpired):
+            check.wait(0.5)
+        health = HealthServicer()
+        health.set("", status)
+        server = grpc.server(ThreadPoolExecutor(1))
+        add_HealthServicer_to_server(health, server)
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        assert check.wait(30) == expected
+        server.stop(None)
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "deploy").glob("*.sh")), ids=lambda path: path.name)
