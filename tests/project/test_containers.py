@@ -33,8 +33,6 @@ OWN = [name for name, service in SERVICES.items() if "build" in service]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/rollserve.json").read_text())
 ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
 ServingStatus = HealthCheckResponse.ServingStatus
-NO_SERIES = re.compile(r"^(up|ALERTS)$")
-FUNCTIONS = {"sum", "rate", "increase", "time", "histogram_quantile", "label_values"}
 
 
 def locked() -> dict[str, tuple[str, int]]:
@@ -220,7 +218,8 @@ def test_unknown_extra_is_refused() -> None:
 def expressions() -> list[str]:
     targets = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     variables = [variable["definition"] for variable in DASHBOARD["templating"]["list"]]
-    return targets + variables + [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
+    annotations = [annotation["expr"] for annotation in DASHBOARD["annotations"]["list"]]
+    return targets + variables + annotations + [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
 
 
 def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
