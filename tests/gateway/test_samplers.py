@@ -123,6 +123,17 @@ def test_deleted_sampler_ends_its_calls_and_frees_its_place(server: Server) -> N
         assert sampler.status().policy_version == 0
 
 
+def test_deleted_sampler_ends_streams_of_its_records(server: Server) -> None:
+    with server.connect("a") as sampler, server.connect("a") as deleter:
+        sampler.create_sampler(SPEC)
+        with sampler.stream_metrics() as records:
+            assert len(next(records)) == 0
+            deleter.delete_sampler()
+            with raises(rollserve.InvalidArgumentError, field="sampler", reason="SAMPLER_DELETED", quotes="'a'"):
+                for _ in records:
+                    pass
+
+
 def test_default_sampler_cannot_be_deleted(server: Server) -> None:
     with server.connect() as sampler, raises(rollserve.InvalidArgumentError, field="sampler", reason="INVALID_VALUE"):
         sampler.delete_sampler()

@@ -50,9 +50,7 @@ class BaseSampler(Generic[_Stream]):
 
     @functools.cached_property
     def _stub(self) -> RawStreamsStub:
-        connection = self._connection
-        has_metadata = connection.token is not None or connection.sampler
-        return RawStreamsStub(self._channel, connection.metadata if has_metadata else None)
+        return RawStreamsStub(self._channel, self._connection.metadata)
 
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> _Stream:
         """Stream what `obtain_samples` returns, batch by batch as it arrives.

@@ -14,6 +14,7 @@ from rollserve._calls.contexts import find_server
 from rollserve._calls.requests import Reception
 from rollserve._calls.tls import TlsFiles, tls_of
 from rollserve._calls.token import TokenSource, check_encrypted
+from rollserve._calls.trace_context import trace_metadata
 from rollserve._checks import check_connection, check_flag
 from rollserve.memory import reuse_message_memory
 
@@ -86,7 +87,8 @@ class Connection:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of a call; raise InvalidArgumentError if the token cannot be read."""
         token = () if self.token is None else (("authorization", f"Bearer {self.token.read()}"),)
-        return (*token, ("rollserve-sampler", self.sampler)) if self.sampler else token
+        sampler = (("rollserve-sampler", self.sampler),) if self.sampler else ()
+        return (*token, *sampler, *trace_metadata())
 
     def channel(self) -> grpc.Channel:
         """Return a new channel. It connects with its first call."""

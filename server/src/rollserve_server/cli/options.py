@@ -27,6 +27,7 @@ _METAVARS = {
     "jwt_scope_claim": "NAME",
     "listen": "HOST:PORT",
     "metrics_listen": "HOST:PORT",
+    "otlp_endpoint": "URL",
     "ray_address": "ADDRESS",
     "ray_namespace": "NAME",
     "allow_path": "PATH",

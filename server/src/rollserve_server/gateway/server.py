@@ -30,6 +30,7 @@ from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
 from rollserve_server.gateway.shared_memory import SamplerRings
 from rollserve_server.identity import Authentication
 from rollserve_server.metrics import Metrics
+from rollserve_server.tracing import Tracing
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -79,6 +80,7 @@ class Gateway:
 
         Raises:
             InvalidValueError: the files with the certificate, tokens, keys or principals cannot be used.
+            NotFoundError: traces are to be sent, and OpenTelemetry is not installed.
             OSError: the settings ask for shared memory, which this system does not have; or the audit log cannot be
                 opened.
         """
@@ -90,7 +92,8 @@ class Gateway:
         self.metrics = Metrics(samplers)
         places = Places(limits.max_rpcs, limits.max_peer_rpcs, _REQUEST_PATIENCE_SECONDS)
         access, self._audit_log = Access(Authentication(settings.identity)), AuditLog(settings.audit_log)
-        self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log)
+        self._tracing = Tracing(settings.tracing)
+        self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
         rings = SamplerRings(settings.shared_memory_bytes, samplers.max_samplers)
         for forget in (rings.forget, self.metrics.forget):
@@ -164,6 +167,7 @@ class Gateway:
             if self._health_listener is not None:
                 await self._health_listener.stop()
             self._audit_log.close()
+            await asyncio.to_thread(self._tracing.close)
 
     async def _wait_for_calls(self, seconds: float) -> None:
         """Wait until no call runs, the time is over, or `hurry` is called."""

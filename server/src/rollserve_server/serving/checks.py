@@ -14,6 +14,7 @@ from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.gateway import check_audit_log, check_certificates
 from rollserve_server.identity import Authentication
 from rollserve_server.serving.build import env_spec, naming_settings, pool_settings
+from rollserve_server.tracing import check_tracing
 
 if TYPE_CHECKING:
     from rollserve_server.envs import WorkerSpecs
@@ -40,6 +41,7 @@ def check_settings(settings: Settings) -> None:
     check_certificates(settings.gateway.tls)
     Authentication(settings.gateway.identity)  # raises if a file cannot be used
     check_audit_log(settings.gateway.audit_log)
+    check_tracing(settings.gateway.tracing)
     if settings.ray.ray_address is None:  # else workers may have others
         check_providers(settings.pool.agents.onnx_providers)
     num_workers, min_healthy = settings.pool.workers, settings.pool.health.min_healthy_workers

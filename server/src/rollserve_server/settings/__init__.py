@@ -19,6 +19,7 @@ from rollserve_server.settings.ray import RaySettings
 from rollserve_server.settings.samplers import SamplerSettings
 from rollserve_server.settings.server import Settings
 from rollserve_server.settings.tls import TlsSettings
+from rollserve_server.settings.tracing import TracingSettings
 from rollserve_server.settings.workers import HealthSettings, RowSettings, WorkerSettings
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "SandboxLimits",
     "Settings",
     "TlsSettings",
+    "TracingSettings",
     "VersionSettings",
     "WorkerSettings",
     "WrapperSetting",

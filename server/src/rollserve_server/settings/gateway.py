@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from rollserve_server.settings.groups import Address, Group
 from rollserve_server.settings.identity import IdentitySettings
 from rollserve_server.settings.tls import TlsSettings
+from rollserve_server.settings.tracing import TracingSettings
 
 __all__ = ["ClientLimits", "GatewaySettings"]
 
@@ -107,6 +108,7 @@ class GatewaySettings(Group):
     """Settings of the gateway: its addresses, and the largest requests."""
 
     tls: TlsSettings = TlsSettings()
+    tracing: TracingSettings = TracingSettings()
     identity: IdentitySettings = IdentitySettings()
     audit_log: Path | None = Field(
         default=None,

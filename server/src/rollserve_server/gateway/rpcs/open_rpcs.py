@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
-from rollserve_server.errors import DomainError, OverLimitError
+from rollserve_server.errors import DomainError, OverLimitError, shorten
 from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
 from rollserve_server.gateway.rpcs.refusal_log import RefusalLog
 from rollserve_server.gateway.rpcs.statuses import abort, code_of, reason_of
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.audit import AuditLog
     from rollserve_server.gateway.rpcs.places import Places
     from rollserve_server.metrics import Metrics, RpcEnd
+    from rollserve_server.tracing import Span, Tracing
 
 __all__ = ["OpenRpcs"]
 
 _MAX_UNREAD_BYTES = 256 << 20
 """Largest size of messages of ended RPCs that clients have not read. If a client never reads its message, gRPC frees it
 only with the connection."""
+_MAX_NAME = 200
+"""Characters of a name that the client chooses."""
 
 
 class OpenRpcs:
@@ -38,6 +41,7 @@ class OpenRpcs:
         metrics: Metrics,
         access: Access | None = None,
         audit_log: AuditLog | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Start without RPCs.
 
@@ -47,10 +51,12 @@ class OpenRpcs:
             metrics: counts the RPCs.
             access: decides which RPCs are answered; None for all.
             audit_log: has a line for each RPC; None for no lines.
+            tracing: makes spans of RPCs; None for no spans.
         """
         self._stall_seconds = stall_seconds
         self._access = access
         self._audit_log = audit_log
+        self._tracing = tracing
         self._places = places
         self._metrics = metrics
         self._refusals = RefusalLog()
@@ -70,7 +76,7 @@ class OpenRpcs:
         rpc = OpenRpc(name, context, self._stall_seconds)
         if is_awaited:
             self._awaited.add(rpc)
-        with self._metrics.counting(rpc.name) as end:
+        with self._recorded(rpc, context) as end:
             try:
                 with self._audited(rpc, end):
                     async with rpc.endable():
@@ -111,6 +117,19 @@ class OpenRpcs:
             raise OverLimitError.of("", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_STALLED_CALLS)
 
     @contextlib.contextmanager
+    def _recorded(self, rpc: OpenRpc, context: Context) -> Generator[RpcEnd, None, None]:
+        """Count the RPC of the block, and trace it. The block says how it ended."""
+        span = None
+        if self._tracing is not None:
+            span = self._tracing.begin_rpc(rpc.name, rpc.began, context.invocation_metadata)
+        with self._metrics.counting(rpc.name) as end:
+            try:
+                yield end
+            finally:
+                if span is not None:
+                    _end_span(span, rpc, end)
+
+    @contextlib.contextmanager
     def _audited(self, rpc: OpenRpc, end: RpcEnd) -> Generator[None, None, None]:
         """Record how the RPC of the block ends, and write its audit line before the client has the status."""
         try:
@@ -133,3 +152,21 @@ class OpenRpcs:
             yield
         finally:
             self._num_unread_bytes -= rpc.num_unread_bytes
+
+
+def _end_span(span: Span, rpc: OpenRpc, end: RpcEnd) -> None:
+    """End the span of an RPC, with what is known about it by now."""
+    attributes = {
+        "rpc.system.name": "grpc",
+        "rpc.method": rpc.name,
+        "rpc.response.status_code": end.status,
+        "request_id": rpc.request_id,
+        "sampler": shorten(rpc.sampler, _MAX_NAME),
+        "peer": rpc.connection,
+    }
+    if rpc.principal is not None and rpc.principal.is_known:
+        attributes["principal"] = rpc.principal.name
+    span.set(attributes)
+    if end.reason:
+        span.fail(end.reason)
+    span.end()

@@ -15,11 +15,13 @@ from rollserve import Reason
 from rollserve_server.admission import Turn
 from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
 from rollserve_server.pool.accounts.episode_log import CallKind, Origin
+from rollserve_server.pool.calls.call_trace import CallTrace
 from rollserve_server.pool.interface.requests import SampleRequest
 from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
 from rollserve_server.pool.interface.targets import Exactly, Fragments
 from rollserve_server.pool.plan.end_watch import EndWatch
 from rollserve_server.pool.sequences.in_flight import InFlight, submit
+from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +87,7 @@ class Call(ABC, Generic[_O, _R]):
         self._failure: BaseException | None = None
         self._warning = ""  # for the client, with the next progress
         self._end_watch: EndWatch | None = None
+        self._trace: CallTrace | None = None
         self._has_answered = [False] * len(workforce)
         self._num_losses = [0] * len(workforce)
         self._started = time.monotonic()
@@ -101,19 +104,24 @@ class Call(ABC, Generic[_O, _R]):
             CallTooLongError: the call has run for as long as it may.
             WorkerLostError: workers are lost again and again, or for long.
         """
-        self._begin()
-        self.start()
-        try:
-            async with contextlib.aclosing(self._items()) as items:
-                yield items
-        finally:
-            self.stop()
-            self._end()
-            self._workforce.count_simulated(self.account)
-            account = self.account
-            account.elapsed_seconds = time.monotonic() - self._started
-            account.paused_seconds, account.num_pauses = self.turn.paused_seconds, self.turn.num_pauses
-            account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
+        with child_span("call") as span:
+            if span is not None:
+                self._trace = CallTrace(span, self._kind)
+            self._begin()
+            self.start()
+            try:
+                async with contextlib.aclosing(self._items()) as items:
+                    yield items
+            finally:
+                self.stop()
+                self._end()
+                self._workforce.count_simulated(self.account)
+                account = self.account
+                account.elapsed_seconds = time.monotonic() - self._started
+                account.paused_seconds, account.num_pauses = self.turn.paused_seconds, self.turn.num_pauses
+                account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
+                if self._trace is not None:
+                    self._trace.describe(account)
 
     def beginning(self) -> Beginning:
         """Return the inputs that determine the call's episodes."""
@@ -235,13 +243,20 @@ class Call(ABC, Generic[_O, _R]):
                 continue
             sent = in_flight[0]
             # If the call ends meanwhile, the report is the next call's.
-            report = await asyncio.shield(sent.report)
+            try:
+                report = await asyncio.shield(sent.report)
+            except WorkerLostError as error:
+                if self._trace is not None:
+                    self._trace.add_loss(self._workforce[worker].index, sent.sent, error)
+                raise
             was_lost = not in_flight or in_flight[0] is not sent  # found when what it had written was fetched
             if was_lost or self._is_abandoned(worker):
                 return
             in_flight.popleft()
             self.turn.count(report.num_simulated_steps)
             step_rate.count(report.num_simulated_steps)
+            if self._trace is not None:
+                self._trace.add_report(self._workforce[worker].index, sent.sent, report)
             self._take_report(worker, sent, report)
 
     async def _ready(self, worker: int) -> WorkerHandle:

@@ -27,6 +27,7 @@ from rollserve_server.pool.sequences.root_seeds import derived_seed
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
 from rollserve_server.sampling import Population, SequenceSpec
 from rollserve_server.settings import MAX_EVALUATIONS
+from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -90,14 +91,16 @@ class Evaluations:
         arrived = time.monotonic()
         turn = self.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            async with self.admission.admitting(stack, receiver, turn) as ticks:
-                async for _ in ticks:
-                    yield Progress(0)
+            with child_span("admission"):
+                async with self.admission.admitting(stack, receiver, turn) as ticks:
+                    async for _ in ticks:
+                        yield Progress(0)
             queued_seconds = time.monotonic() - arrived
-            preparing = self._start_preparing(request, stack)
-            while not (await asyncio.wait({preparing}, timeout=parts.settings.calls.progress_seconds))[0]:
-                yield Progress(0)
-            prepared = await preparing
+            with child_span("preparation"):
+                preparing = self._start_preparing(request, stack)
+                while not (await asyncio.wait({preparing}, timeout=parts.settings.calls.progress_seconds))[0]:
+                    yield Progress(0)
+                prepared = await preparing
             workforce = stack.enter_context(parts.workers.using_workforce())
             parts.selection.check_num_workers(prepared.policy_version, prepared.env_number, len(workforce))
             call: EvaluationCall | PopulationCall

@@ -21,6 +21,7 @@ from rollserve_server.pool.plan.placement import PerWorker
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind
 from rollserve_server.sampling import SequenceSpec
+from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -69,9 +70,10 @@ class Samplings:
         arrived = time.monotonic()
         turn = self.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            async with self.admission.admitting(stack, receiver, turn) as ticks:
-                async for _ in ticks:
-                    yield Progress(0)
+            with child_span("admission"):
+                async with self.admission.admitting(stack, receiver, turn) as ticks:
+                    async for _ in ticks:
+                        yield Progress(0)
             stack.callback(parts.eviction.run)  # of versions that the call was the last to use
             try:
                 call, settlement = await self._begin(request, stack)

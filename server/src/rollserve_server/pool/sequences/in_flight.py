@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -20,18 +21,19 @@ _R = TypeVar("_R")
 
 
 class InFlight(NamedTuple, Generic[_O, _R]):
-    """An order, the report to come, and the buffer that the report's messages will be in."""
+    """An order, the report to come, the buffer that the report's messages will be in, and when it was sent."""
 
     order: _O
     report: asyncio.Future[_R]
     buffer: RemoteBuffer
+    sent: float
 
 
 def submit(worker: WorkerHandle, order: WorkOrder[_R]) -> InFlight[Any, _R]:
     """Send an order to a worker. Nobody has to wait for the report: calls and pools may end before it comes."""
     report, buffer = worker.work(order)
     report.add_done_callback(ignore_result)
-    return InFlight(order, report, buffer)
+    return InFlight(order, report, buffer, time.monotonic())
 
 
 class DroppedSteps:
