@@ -218,11 +218,12 @@ class VectorFragmentCollector(FragmentCollector):
         if not len(rows):
             return
         self.attempts.succeed(self._block_start)
-        self._finish(rows, envs.terminated[rows], truncated[rows])
+        now = time.perf_counter()
+        self._finish(rows, envs.terminated[rows], truncated[rows], now)
         self._columns.begin(rows)
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
-        self._total_rewards[rows], self._began[rows] = 0.0, time.perf_counter()
+        self._total_rewards[rows], self._began[rows] = 0.0, now
         self._indices[rows] += self._sequence.stride
         self._recurrent_states.begin(rows)
         if self._has_reset_infos:
@@ -233,12 +234,16 @@ class VectorFragmentCollector(FragmentCollector):
     def _cut(self) -> None:
         going_on = np.flatnonzero(self._starts < self._step)
         never = np.zeros(len(going_on), np.bool_)
-        self._finish(going_on, never, never)
+        self._finish(going_on, never, never, time.perf_counter())
 
-    def _finish(self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
+    def _finish(
+        self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], now: float
+    ) -> None:
         """End the fragments of rows with the step before the current one."""
         fragments = EndingFragments(
             self._step,
+            now,
+            self._began[rows],
             self._columns,
             self._env_seed,
             rows,
@@ -248,7 +253,6 @@ class VectorFragmentCollector(FragmentCollector):
             terminated,
             truncated,
             self._total_rewards[rows],
-            time.perf_counter() - self._began[rows],
             self._envs.last_observations(rows),
             [self._take_dropped_infos(row) for row in rows.tolist()],
             [self._reset_infos[row].values for row in rows.tolist()] if self._has_reset_infos else (),
