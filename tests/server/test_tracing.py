@@ -19,6 +19,7 @@ from ray_clusters import free_port
 from support import raises, server_environment
 
 import rollserve
+from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
@@ -165,6 +166,16 @@ def test_client_decides_whether_its_trace_is_recorded(server: LocalServer, colle
     sampled.obtain(step_count=10)
     assert collector.trace(sampled.trace_id)
     assert unsampled.trace_id not in {rpc.trace_id for rpc in collector.roots()}
+
+
+@pytest.mark.parametrize("sent", ["", "00-0-0-01", f"00-{'0' * 32}-{'1' * 16}-01", "x" * 55])
+def test_malformed_traceparent_begins_another_trace(server: LocalServer, collector: Collector, sent: str) -> None:
+    before = len(collector.roots())
+    with grpc.insecure_channel(server.address) as channel:
+        request = agent_versions_pb2.ListAgentVersionsRequest()
+        SamplerServiceStub(channel).ListAgentVersions(request, metadata=(("traceparent", sent),))
+    assert soon(lambda: len(collector.roots()) > before)
+    assert collector.roots()[-1].parent_id == ""
 
 
 def test_python_client_sends_the_span_of_its_program(server: LocalServer, collector: Collector) -> None:
