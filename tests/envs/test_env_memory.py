@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
+from gymnasium import spaces
 from native_envs import ALLOWED
 from pools import evaluate, pool_of, sample
 from support import equal, raises
@@ -12,7 +16,9 @@ from support import equal, raises
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Wrapper
 from rollserve_server.agents import RandomSpec
+from rollserve_server.envs import pickle_uniform_boxes
 from rollserve_server.errors import OverLimitError
+from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, InProcessBackend, RowUpdates
 
 FIELD = "all_workers.environment"
@@ -98,3 +104,44 @@ def test_small_request_for_much_memory_costs_no_worker(
     with raises(rollserve.LimitError, field=FIELD, reason=Reason.ENVIRONMENTS_TOO_LARGE, quotes=quotes):
         sampler.update_env(pong)
     assert [worker.process_id for worker in sampler.status().workers] == workers
+
+
+def test_bounds_of_large_observations_take_no_memory_of_the_server(
+    sampler: rollserve.Sampler, server: LocalServer
+) -> None:
+    """Each worker describes its spaces, and gymnasium's boxes have four arrays of an observation's shape."""
+    process = psutil.Process(server.process.pid)
+    before = process.memory_full_info().uss
+    sampler.update_env(big(16 * MIB, num_rows=1))
+    assert process.memory_full_info().uss - before < 64 * MIB
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 255, (50, 84, 84), np.uint8),
+        spaces.Box(-np.inf, np.inf, (3,), np.float32),
+        spaces.Box(np.float32(-0.1), np.inf, (2, 2)),
+        spaces.Dict(a=spaces.Box(-1, 1, (4,), np.int8), b=spaces.Tuple([spaces.Box(0, 1, ()), spaces.Discrete(3)])),
+        spaces.Box(np.array([0, 1], np.float32), np.array([2, 2], np.float32)),
+        spaces.Box(-1, 1, (0,), np.float32),
+    ],
+    ids=str,
+)
+def test_pickled_spaces_are_equal(space: spaces.Space[Any]) -> None:
+    pickle_uniform_boxes()
+    pickled = pickle.dumps(space)
+    assert len(pickled) < 1000
+    copied = pickle.loads(pickled)
+    assert copied == space
+    for box, original in zip(boxes_in(copied), boxes_in(space), strict=True):
+        for name in ("low", "high", "bounded_below", "bounded_above"):
+            assert np.array_equal(getattr(box, name), getattr(original, name))
+            assert getattr(box, name).dtype == getattr(original, name).dtype
+
+
+def boxes_in(space: Any) -> list[spaces.Box]:
+    if isinstance(space, spaces.Box):
+        return [space]
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else getattr(space, "spaces", ())
+    return [box for part in parts for box in boxes_in(part)]

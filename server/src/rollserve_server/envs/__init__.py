@@ -20,6 +20,7 @@ from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.space_sizes import check_space_sizes
+from rollserve_server.envs.uniform_boxes import pickle_uniform_boxes
 from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "make_rows",
     "module_of",
     "paths_in",
+    "pickle_uniform_boxes",
     "requested",
     "run_probe",
     "specs_of_rows",

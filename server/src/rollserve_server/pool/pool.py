@@ -12,6 +12,7 @@ from rollserve import EnvSpec, Reason
 from rollserve_server import __version__
 from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of
+from rollserve_server.envs import pickle_uniform_boxes
 from rollserve_server.errors import DomainError, NotReadyError
 from rollserve_server.pool.assembly import decide, make_parts, start_workers
 from rollserve_server.pool.calls.evaluations import Evaluations
@@ -93,6 +94,7 @@ class Pool:
             NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made, or the existing pool
                 was made with other settings.
         """
+        pickle_uniform_boxes()
         journal = await backend.open_journal()
         state = journal.state
         try:

@@ -6,7 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gymnasium import Space
+
 from rollserve import Reproducibility
+from rollserve.spaces import space_to_proto
+from rollserve_server.envs import describe_space
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool.versions.fields import element_field
 
@@ -37,9 +41,16 @@ def check_same(description: EnvDescription, first: EnvDescription) -> None:
     """Raise InvalidValueError unless a worker's environments have the spaces of another's and step alike."""
     expected = _compared(first)
     for name, got in _compared(description).items():
-        if got != expected[name]:
+        if not _are_equal(got, expected[name]):
             text = f"expected the first worker's {name}, {expected[name]}, got {got}"
             raise InvalidValueError(text)
+
+
+def _are_equal(one: object, other: object) -> bool:
+    """Whether two values are equal: spaces by their messages, because gymnasium makes several copies of bounds."""
+    if isinstance(one, Space) and isinstance(other, Space):
+        return space_to_proto(describe_space(one)) == space_to_proto(describe_space(other))
+    return one == other
 
 
 def _compared(description: EnvDescription) -> Mapping[str, object]:

@@ -11,6 +11,7 @@ import numpy as np
 import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
+from rollserve_server.envs import pickle_uniform_boxes
 from rollserve_server.sampling.encode.messages import new_array
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import Order, Report
@@ -58,6 +59,7 @@ class Worker:
         """
         # Workers share the machine's cores, and are fastest with one thread each.
         threadpoolctl.threadpool_limits(1)
+        pickle_uniform_boxes()
         self.activity = Activity()
         self._envs = InstalledEnvs(settings)
         self._agents = InstalledAgents()
