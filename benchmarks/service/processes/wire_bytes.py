@@ -9,6 +9,7 @@ import grpc
 
 import rollserve
 from rollserve._calls.connection import Connection
+from rollserve._calls.gateways import Gateways
 from rollserve._calls.requests import DEFAULT_MESSAGE_BYTES, Reception
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._calls.tls import tls_of
@@ -28,7 +29,8 @@ class CountingSampler(grpc.UnaryStreamClientInterceptor):
         # `rollserve.connect` takes no interceptors.
         reception, tls = Reception.of(DEFAULT_MESSAGE_BYTES, None), tls_of(None, {"ca": ca}, {})
         connection = Connection(address, "", DEFAULT_TIMEOUT, reception, False, tls)
-        self.sampler = rollserve.Sampler(connection, grpc.intercept_channel(connection.channel(), self))
+        channel = connection.channel(Gateways(address))
+        self.sampler = rollserve.Sampler(connection, grpc.intercept_channel(channel, self))
         self.num_wire_bytes = 0
 
     def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 from rollserve.errors import InvalidArgumentError, mismatch
 
 __all__ = [
+    "DNS_SCHEME",
+    "SCHEMES",
     "check_choice",
     "check_connection",
     "check_count",
@@ -27,9 +29,11 @@ __all__ = [
     "type_error",
 ]
 
-# Schemes of gRPC's names for servers. gRPC itself checks what follows them.
-_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
-_HOST_AND_PORT = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
+SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
+"""Schemes of gRPC's names for servers. gRPC itself checks what follows them."""
+DNS_SCHEME = "dns:///"
+"""Beginning of a name that stands for a gateway at each of its addresses."""
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s,:/@\[\]]+):([0-9]{1,5})")
 
 
 def check_connection(target: str, sampler: str, timeout: float, max_message_bytes: int | None) -> None:
@@ -146,8 +150,13 @@ def type_error(name: str, expected: str, value: object) -> TypeError:
 def _check_target(target: str) -> None:
     """Check that a target is HOST:PORT or has one of gRPC's schemes."""
     check_text("target", target)
-    if target.startswith(_SCHEMES):
-        return
-    match = _HOST_AND_PORT.fullmatch(target)
-    if match is None or not 1 <= int(match[2]) <= 65535:
-        raise InvalidArgumentError.of("target", expected="HOST:PORT, such as 127.0.0.1:50051", got=repr(target))
+    if target.startswith(DNS_SCHEME) and not _is_address(target.removeprefix(DNS_SCHEME)):
+        raise InvalidArgumentError.of("target", expected=f"{DNS_SCHEME}HOST:PORT", got=repr(target))
+    if not target.startswith(SCHEMES) and not all(_is_address(part.strip()) for part in target.split(",")):
+        expected = "HOST:PORT, such as 127.0.0.1:50051, or several with commas between them"
+        raise InvalidArgumentError.of("target", expected=expected, got=repr(target))
+
+
+def _is_address(text: str) -> bool:
+    match = _HOST_AND_PORT.fullmatch(text)
+    return match is not None and 1 <= int(match[2]) <= 65535

@@ -305,7 +305,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
     @functools.cached_property
     def _channel(self) -> grpc.aio.Channel:
-        return self._connection.async_channel()
+        channel: grpc.aio.Channel = self._connection.async_channel(self._contact.gateways)
+        return channel
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
         return AsyncSampleStream(self._opened(method), request, self._time_limits(options), self._contact)

@@ -70,7 +70,8 @@ def connect(
     Args:
         target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path"; or the
             name of a context, a table of the file `~/.config/rollserve/contexts.toml` with the keys `address`, `ca`,
-            `cert`, `key` and `token_file`.
+            `cert`, `key` and `token_file`. Several addresses with commas between them, or "dns:///host:port" for all
+            addresses of a name, stand for gateways of which one has the sampler.
         sampler: name of the sampler; empty for the default one.
         timeout: seconds that an update may take, and that a sampling call may go without any progress. A long call does
             not reach the timeout as long as it makes steps. A call that begins while the server is away waits for it as
@@ -140,7 +141,7 @@ class Sampler(BaseSampler[SampleStream]):
 
     def __init__(self, connection: Connection, channel: grpc.Channel | None = None) -> None:
         super().__init__(connection)
-        self._channel = connection.channel() if channel is None else channel
+        self._channel = connection.channel(self._contact.gateways) if channel is None else channel
 
     def __enter__(self) -> Self:
         return self

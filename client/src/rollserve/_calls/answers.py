@@ -70,12 +70,11 @@ class _Calls:
 
     def __init__(self, contact: Contact, timeout: float) -> None:
         self.limits = TimeLimits(timeout, timeout)
-        self._contact = contact
-        self._interruptions = Interruptions(self.limits)
+        self._interruptions = Interruptions(self.limits, contact)
 
     def pause(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next attempt; raise the client's error if there is none."""
-        pause = self._interruptions.pause(error) if self._contact.is_lost(error) else None
+        pause = self._interruptions.pause(error)
         if pause is None:
             raise self._error(error) from None
         return pause

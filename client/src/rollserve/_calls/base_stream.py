@@ -32,7 +32,7 @@ class BaseStream:
         self._contact = contact
         self._reader = StreamReader(request)
         self._blackhole = request.options.blackhole
-        self._interruptions = Interruptions(limits)
+        self._interruptions = Interruptions(limits, contact)
         self._unread: deque[Bytes] = deque()
         self._call = method(request, timeout=limits.remaining())
 
@@ -73,8 +73,7 @@ class BaseStream:
     def _pause(self, error: grpc.RpcError) -> float | None:
         """Return the seconds to wait before the stream is resumed, or None if resuming it cannot help."""
         resumption = self._reader.resumption
-        may_resume = resumption.possible if resumption.has_begun else self._contact.is_lost(error)
-        return self._interruptions.pause(error) if may_resume else None
+        return self._interruptions.pause(error, has_begun=resumption.has_begun, can_repeat=resumption.possible)
 
     def _resume(self) -> None:
         """Start the call that delivers the rest of the stream."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import grpc.aio
 
 from rollserve._calls.channel import channel_options
 from rollserve._calls.contexts import find_server
+from rollserve._calls.gateways import Address, Gateways
 from rollserve._calls.requests import Reception
+from rollserve._calls.switching_channel import AsyncSwitchingChannel, SwitchingChannel
 from rollserve._calls.tls import TlsFiles, tls_of
 from rollserve._calls.token import TokenSource, check_encrypted
 from rollserve._calls.trace_context import trace_metadata
@@ -31,7 +34,7 @@ class Connection:
     """Arguments of `rollserve.connect`.
 
     Attributes:
-        target: address of the server.
+        target: address of the server, or of several gateways.
         sampler: name of the sampler; empty for the default one.
         timeout: seconds without an answer or any progress.
         reception: forms in which results are received.
@@ -90,21 +93,37 @@ class Connection:
         sampler = (("rollserve-sampler", self.sampler),) if self.sampler else ()
         return (*token, *sampler, *trace_metadata())
 
-    def channel(self) -> grpc.Channel:
-        """Return a new channel. It connects with its first call."""
-        reuse_message_memory()
-        options, credentials = self._options(), self._credentials()
-        if credentials is None:
-            return grpc.insecure_channel(self.target, options=options)
-        return grpc.secure_channel(self.target, credentials, options=options)
+    def channel(self, gateways: Gateways) -> Any:
+        """Return a new channel, as `grpc.Channel`. It connects with its first call.
 
-    def async_channel(self) -> grpc.aio.Channel:
-        """Return a new channel for the running event loop. It connects with its first call."""
+        Args:
+            gateways: gateways that the target stands for.
+        """
+        if gateways.are_several:
+            return SwitchingChannel(gateways, functools.partial(self._open, grpc))
+        return self._open(grpc, Address(self.target))
+
+    def async_channel(self, gateways: Gateways) -> Any:
+        """Return a new channel for the running event loop, as `grpc.aio.Channel`; see `channel`."""
+        if gateways.are_several:
+            return AsyncSwitchingChannel(gateways, functools.partial(self._open, grpc.aio))
+        return self._open(grpc.aio, Address(self.target))
+
+    def _open(self, module: Any, address: Address) -> Any:
+        """Return a new channel to one gateway.
+
+        Args:
+            module: `grpc` or `grpc.aio`.
+            address: address of the gateway.
+        """
         reuse_message_memory()
-        options, credentials = self._options(), self._credentials()
+        options: list[tuple[str, int | str]] = [*self._options()]
+        if address.name:
+            options += [("grpc.default_authority", address.name), ("grpc.ssl_target_name_override", address.name)]
+        credentials = self._credentials()
         if credentials is None:
-            return grpc.aio.insecure_channel(self.target, options=options)
-        return grpc.aio.secure_channel(self.target, credentials, options=options)
+            return module.insecure_channel(address.target, options=options)
+        return module.secure_channel(address.target, credentials, options=options)
 
     def _options(self) -> list[tuple[str, int]]:
         options = channel_options(self.reception.max_message_bytes)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from rollserve._calls.gateways import Gateways
 from rollserve._calls.rpc_errors import reason_of
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ class Contact:
 
     Attributes:
         connection: arguments of the connection.
+        gateways: gateways that the connection's target stands for.
         was_made: whether the server has answered.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.gateways = Gateways(connection.target)
         self.was_made = False
 
     def is_lost(self, error: grpc.RpcError) -> bool:

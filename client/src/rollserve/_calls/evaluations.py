@@ -210,7 +210,7 @@ def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLim
     If connection or server are lost, the call is repeated, up to `timeout` seconds after the first loss: nothing of an
     interrupted evaluation is kept.
     """
-    interruptions = Interruptions(limits)
+    interruptions = Interruptions(limits, contact)
     while True:
         reader.begin()
         watchdog = Watchdog(limits.timeout)
@@ -227,7 +227,7 @@ def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLim
         except grpc.RpcError as error:
             if watchdog.expired:
                 raise interruptions.silence_error() from interruptions.last
-            time.sleep(_pause(error, reader, interruptions, contact))
+            time.sleep(_pause(error, reader, interruptions))
         finally:
             call.cancel()
 
@@ -236,7 +236,7 @@ async def receive_async(
     method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits, contact: Contact
 ) -> _Result:
     """Make the call of a reader for asyncio and return its result; see `receive`."""
-    interruptions = Interruptions(limits)
+    interruptions = Interruptions(limits, contact)
     while True:
         reader.begin()
         call = method(reader.request, timeout=limits.remaining())
@@ -251,15 +251,14 @@ async def receive_async(
         except TimeoutError:
             raise interruptions.silence_error() from interruptions.last
         except grpc.RpcError as error:
-            await asyncio.sleep(_pause(error, reader, interruptions, contact))
+            await asyncio.sleep(_pause(error, reader, interruptions))
         finally:
             call.cancel()
 
 
-def _pause(error: grpc.RpcError, reader: Reader[Any], interruptions: Interruptions, contact: Contact) -> float:
+def _pause(error: grpc.RpcError, reader: Reader[Any], interruptions: Interruptions) -> float:
     """Return the seconds to wait before the call is repeated, or raise the error if repeating it cannot help."""
-    may_repeat = reader.can_repeat if reader.has_begun else contact.is_lost(error)
-    pause = interruptions.pause(error) if may_repeat else None
+    pause = interruptions.pause(error, has_begun=reader.has_begun, can_repeat=reader.can_repeat)
     if pause is None:
         raise interruptions.final_error(error) from interruptions.cause_of(error)
     return pause

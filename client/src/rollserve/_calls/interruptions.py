@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from rollserve._calls.gateways import Search
 from rollserve._calls.rpc_errors import error_from_rpc, reason_of
 from rollserve.reasons import Reason
 
 if TYPE_CHECKING:
+    from rollserve._calls.contact import Contact
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.errors import DeadlineError, RollserveError
 
@@ -32,19 +34,42 @@ class Interruptions:
         waiting_for: what the server last said that the call waits for; empty for nothing.
     """
 
-    def __init__(self, limits: TimeLimits) -> None:
+    def __init__(self, limits: TimeLimits, contact: Contact) -> None:
         self.last: RollserveError | None = None
         self.waiting_for = ""
         self._limits = limits
+        self._contact = contact
+        self._search = Search(contact.gateways)
         self._backoff = Backoff(limits.timeout)
 
     def advance(self) -> None:
         """Record that new data has arrived."""
         self._backoff.succeed()
 
-    def pause(self, error: grpc.RpcError) -> float | None:
-        """Return the seconds to wait before the next attempt, or None if there is none."""
-        if error.code() is not grpc.StatusCode.UNAVAILABLE or reason_of(error) in _FINAL:
+    def pause(self, error: grpc.RpcError, *, has_begun: bool = False, can_repeat: bool = True) -> float | None:
+        """Return the seconds to wait before the next attempt, or None if there is none.
+
+        Args:
+            error: how the last attempt ended.
+            has_begun: whether the call's beginning has arrived.
+            can_repeat: whether a call that has begun can be made again.
+
+        Raises:
+            UnavailableError: no gateway has the sampler, but one is out of reach and may have it.
+        """
+        if has_begun and not can_repeat:
+            return None
+        if self._search.goes_on(error):
+            return 0.0
+        is_missing = self._search.is_missing(error)
+        if is_missing and not self._contact.was_made:
+            unavailable = self._search.unavailable()
+            if unavailable is not None:
+                raise error_from_rpc(unavailable) from None
+            return None
+        if not (is_missing or has_begun or self._contact.is_lost(error)):
+            return None
+        if not is_missing and (error.code() is not grpc.StatusCode.UNAVAILABLE or reason_of(error) in _FINAL):
             return None
         seconds = self._backoff.next_seconds()
         if seconds is None:

@@ -86,14 +86,14 @@ class TokenSource:
 
 def check_encrypted(target: str) -> None:
     """Raise InvalidArgumentError for the target of a connection without TLS that leaves this machine."""
-    if not (target.startswith(_LOCAL_SCHEMES) or _is_loopback(target)):
+    if not (target.startswith(_LOCAL_SCHEMES) or all(map(_is_loopback, target.split(",")))):
         expected = "an encrypted connection, because others in the network could read the token"
         hint = "give `ca` for TLS, or connect to a loopback address"
         raise InvalidArgumentError.of("token", expected=expected, got=f"none to {target!r}", hint=hint)
 
 
 def _is_loopback(target: str) -> bool:
-    host = unquote(_SCHEME.sub("", target)).rpartition(":")[0].strip("[]")
+    host = unquote(_SCHEME.sub("", target)).strip().rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,0 +1,145 @@
+"""Gateways that one target stands for, and the search for the gateway that has the sampler.
+
+The calls themselves are the questions: a call that reaches a gateway without the sampler, or none at all, is made again
+at the next gateway. Later calls begin at the gateway that was found last.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import grpc
+
+from rollserve._calls.rpc_errors import reason_of
+from rollserve._checks import DNS_SCHEME, SCHEMES
+from rollserve.errors import UnavailableError, mismatch
+from rollserve.reasons import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Address", "Gateways", "Search"]
+
+_ELSEWHERE = ("", Reason.SERVER_STOPPING, Reason.SAMPLER_TAKEN, Reason.JOURNAL_LOST)
+"""Reasons of UNAVAILABLE that another gateway need not have."""
+
+
+class Address(NamedTuple):
+    """Address of one gateway.
+
+    Attributes:
+        target: the address, as gRPC takes it.
+        name: host that the gateway's certificate has to name, if it is not the one in the target; else empty.
+    """
+
+    target: str
+    name: str = ""
+
+
+class Gateways:
+    """Gateways that may have a sampler, and the one that calls go to. Thread-safe.
+
+    Attributes:
+        are_several: whether the target can stand for several: a list of addresses with commas between them, or a
+            `dns:///` name, which stands for all of its addresses.
+        turn: number of times that calls have gone on to the next gateway.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.are_several = target.startswith(DNS_SCHEME) or ("," in target and not target.startswith(SCHEMES))
+        self.turn = 0
+        self._target = target
+        self._addresses: Sequence[Address] = ()
+        self._is_stale = True
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def current(self) -> Address:
+        """Return the address of the gateway that calls go to.
+
+        The name is resolved in the caller's thread, with the first call and after each round of all gateways.
+
+        Raises:
+            UnavailableError: the name of the target cannot be resolved.
+        """
+        with self._lock:
+            if self._is_stale:
+                self._addresses, self._is_stale = self._resolved(), False
+            return self._addresses[self.turn % len(self._addresses)]
+
+    def go_on(self, turn: int) -> None:
+        """Go on to the next gateway, unless another call has done so since a turn."""
+        with self._lock:
+            if turn != self.turn:
+                return
+            self.turn += 1
+            # The old addresses still count for calls that are in the middle of their round.
+            self._is_stale = self._is_stale or self.turn % len(self._addresses) == 0
+
+    def _resolved(self) -> Sequence[Address]:
+        """Return the addresses that the target stands for now."""
+        if not self._target.startswith(DNS_SCHEME):
+            return [Address(part.strip()) for part in self._target.split(",")]
+        host, _, port = self._target.removeprefix(DNS_SCHEME).rpartition(":")
+        host = host.strip("[]")
+        try:
+            found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        except OSError as error:
+            text = (
+                f"target: {mismatch('a name that can be resolved', repr(self._target), error.strerror or str(error))}"
+            )
+            raise UnavailableError(text, code=grpc.StatusCode.UNAVAILABLE, field="target") from None
+        addresses = [
+            Address(f"ipv6:[{place[0]}]:{port}" if family == socket.AF_INET6 else f"ipv4:{place[0]}:{port}", host)
+            for family, _, _, _, place in found
+        ]
+        return list(dict.fromkeys(addresses))
+
+
+class Search:
+    """Search of one call for the gateway that has the sampler."""
+
+    def __init__(self, gateways: Gateways) -> None:
+        """Begin at the gateway that calls go to now."""
+        self._gateways = gateways
+        self._turn = gateways.turn
+        self._num_tried = 0
+        self._unavailable: grpc.RpcError | None = None
+
+    def goes_on(self, error: grpc.RpcError) -> bool:
+        """Whether to make the call again at once, because a gateway that was not tried yet may have the sampler.
+
+        Args:
+            error: how the last attempt ended.
+        """
+        if not self._gateways.are_several or not _may_be_elsewhere(error):
+            return False
+        num_gateways = len(self._gateways)
+        self._gateways.go_on(self._turn)
+        self._turn = self._gateways.turn
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            self._unavailable = error
+        self._num_tried += 1
+        if self._num_tried < num_gateways:
+            return True
+        self._num_tried = 0
+        return False
+
+    def is_missing(self, error: grpc.RpcError) -> bool:
+        """Whether an error says that the sampler is at none of several gateways, so that one may take it over."""
+        return self._gateways.are_several and reason_of(error) == Reason.SAMPLER_NOT_FOUND
+
+    def unavailable(self) -> grpc.RpcError | None:
+        """Return the error of a gateway that was out of reach and may have the sampler; None if all have answered."""
+        return self._unavailable
+
+
+def _may_be_elsewhere(error: grpc.RpcError) -> bool:
+    reason = reason_of(error)
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return reason in _ELSEWHERE
+    return reason == Reason.SAMPLER_NOT_FOUND
