@@ -52,11 +52,16 @@ class Client(Protocol):
 
 
 class Access:
-    """Decides which RPCs of a client are answered."""
+    """Decides which RPCs of a client are answered.
 
-    def __init__(self, authentication: Authentication) -> None:
+    Attributes:
+        own_sampler: name of the sampler that requests without a name are for.
+    """
+
+    def __init__(self, authentication: Authentication, own_sampler: str) -> None:
         """Decide by the principals that this finds."""
         self._authentication = authentication
+        self.own_sampler = own_sampler
 
     def principal_of(self, client: Client) -> Principal:
         """Return who the client is; raise UnauthenticatedError if it does not prove that."""

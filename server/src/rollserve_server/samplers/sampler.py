@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from rollserve_server.samplers.request import Creation
     from rollserve_server.settings import Quota
 
-__all__ = ["DEFAULT_SAMPLER", "Sampler", "User"]
-
-DEFAULT_SAMPLER = "default"
-"""Name of the sampler that requests without a name are for."""
+__all__ = ["Sampler", "User"]
 
 
 class User(Protocol):

@@ -25,7 +25,7 @@ from rollserve_server.pool import Pool
 from rollserve_server.samplers.lease import Lease
 from rollserve_server.samplers.limits import Limits
 from rollserve_server.samplers.request import Creation, SamplerRequest, creations_from_text, creations_to_text
-from rollserve_server.samplers.sampler import DEFAULT_SAMPLER, Sampler
+from rollserve_server.samplers.sampler import Sampler
 from rollserve_server.samplers.worker_budget import WorkerBudget
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ class Samplers:
         self._backend = backend
         self._settings = settings
         self._limits = limits
-        self.default = Sampler(DEFAULT_SAMPLER, default, limits.default_quota(default.max_workers), time.time())
-        self._samplers = {DEFAULT_SAMPLER: self.default}
+        name = settings.sampler_name
+        self.default = Sampler(name, default, limits.default_quota(default.max_workers), time.time())
+        self._samplers = {name: self.default}
         self._creating: dict[str, _Creating] = {}
         self._keeping: dict[Sampler, asyncio.Task[None]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -104,7 +105,7 @@ class Samplers:
     def __iter__(self) -> Iterator[Sampler]:
         """Iterate over the samplers: the default one, then the others by name."""
         yield self.default
-        yield from (self._samplers[name] for name in sorted(self._samplers.keys() - {DEFAULT_SAMPLER}))
+        yield from (self._samplers[name] for name in sorted(self._samplers.keys() - {self.default.name}))
 
     @property
     def max_samplers(self) -> int:
@@ -117,12 +118,12 @@ class Samplers:
         Raises:
             NotFoundError: there is none, or not any more.
         """
-        sampler = self._samplers.get(name or DEFAULT_SAMPLER)
+        sampler = self._samplers.get(name or self.default.name)
         if sampler is not None:
             return sampler
         if name in self._former:
             raise copy.copy(self._former[name])
-        expected = "the name of a sampler" if self.max_samplers > 1 else repr(DEFAULT_SAMPLER)
+        expected = "the name of a sampler" if self.max_samplers > 1 else repr(self.default.name)
         got = f"{name!r}, which is being created" if name in self._creating else repr(name)
         raise NotFoundError.of("sampler", expected=expected, got=got, reason=Reason.SAMPLER_NOT_FOUND)
 
@@ -193,7 +194,7 @@ class Samplers:
         """
         sampler = self.find(name)
         if sampler is self.default:
-            expected = f"a sampler that a client has created, not {DEFAULT_SAMPLER!r}, which ends with its server"
+            expected = f"a sampler that a client has created, not {name!r}, which ends with its server"
             raise InvalidValueError.of("sampler", expected=expected, got=repr(name))
         _log.info("sampler deleted", extra={"sampler": sampler.name})
         await self._remove(sampler, _former(sampler, "which was deleted", Reason.SAMPLER_DELETED))

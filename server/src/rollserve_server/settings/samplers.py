@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import re
+
+from pydantic import Field, field_validator
 
 from rollserve_server.settings.groups import Group
 
 __all__ = ["SamplerSettings"]
 
+_NAME = re.compile(r"[a-z0-9-]{1,63}")
+
 
 class SamplerSettings(Group):
-    """Settings of samplers beside the default one. Each maximum is for one sampler."""
+    """Settings of samplers: the default one's name, and limits of the others. Each maximum is for one sampler."""
 
+    sampler_name: str = Field(
+        default="default",
+        description="Name of the default sampler, for clients that look for it among several gateways. Requests "
+        "without a name are for it, too.",
+    )
     max_samplers: int = Field(
         default=1,
         ge=1,
@@ -62,3 +71,10 @@ class SamplerSettings(Group):
         le=1e9,
         description="The longest such time that a creator may ask for. With 0, any, also for ever.",
     )
+
+    @field_validator("sampler_name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("expected 1 to 63 characters of a to z, 0 to 9 and -")
+        return value

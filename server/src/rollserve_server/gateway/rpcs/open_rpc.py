@@ -16,7 +16,6 @@ from rollserve_server.futures import ignore_result
 from rollserve_server.gateway.access import check_scope
 from rollserve_server.gateway.peers import charged_peer
 from rollserve_server.identity import ANONYMOUS, Scope
-from rollserve_server.samplers import DEFAULT_SAMPLER
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.access import Access
@@ -65,7 +64,7 @@ class OpenRpc:
         self.connection: str = context.peer()
         self.charged_to: tuple[str, ...] = (charged_peer(self.connection),)
         self.principal: Principal | None = None
-        self.sampler = DEFAULT_SAMPLER
+        self.sampler = ""
         self.changes: dict[str, object] = {}
         self.unsent_since: float | None = time.monotonic()
         self.stalled_since: float | None = None
@@ -104,7 +103,7 @@ class OpenRpc:
             InvalidValueError: the metadata is malformed.
         """
         self._named_sampler = access.named_sampler(self._context)
-        self.sampler = self._named_sampler or DEFAULT_SAMPLER
+        self.sampler = self._named_sampler or access.own_sampler
         principal = access.principal_of(self._context)
         self.principal = principal
         if principal.is_known:
