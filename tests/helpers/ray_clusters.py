@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,13 @@ class RayCluster:
         address: address of its head.
         environment: variables that let a server connect to it.
         process: parent of all its processes.
+        folder: folder of its files.
     """
 
     address: str
     environment: Mapping[str, str]
     process: psutil.Process
+    folder: Path
 
     def actors(self, *kinds: str) -> set[int]:
         """Return the process ids of a sampler's actors, or only of the actors of some classes."""
@@ -52,12 +55,20 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def ray_cluster(num_cpus: int = 4) -> Iterator[RayCluster]:
-    """Yield a cluster that is apart from all others on this machine; start it up to three times."""
+def ray_cluster(
+    num_cpus: int = 4, host: str = "127.0.0.1", variables: Mapping[str, str] = types.MappingProxyType({})
+) -> Iterator[RayCluster]:
+    """Yield a cluster that is apart from all others on this machine; start it up to three times.
+
+    Args:
+        num_cpus: number of cores that it counts.
+        host: address of this machine that it listens on.
+        variables: further environment variables of its processes.
+    """
     with contextlib.ExitStack() as stack:
         for attempt in range(_MAX_STARTS):
             try:
-                cluster = stack.enter_context(_started_cluster(num_cpus))
+                cluster = stack.enter_context(_started_cluster(num_cpus, host, variables))
                 break
             except RuntimeError:
                 if attempt + 1 == _MAX_STARTS:
@@ -66,13 +77,13 @@ def ray_cluster(num_cpus: int = 4) -> Iterator[RayCluster]:
 
 
 @contextlib.contextmanager
-def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
+def _started_cluster(num_cpus: int, host: str, variables: Mapping[str, str]) -> Iterator[RayCluster]:
     folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # paths of sockets are limited to about 100 characters
     port, client_port = free_port(), free_port()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    environment = {**token, **server_environment(), **PATIENT, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**token, **server_environment(), **PATIENT, "RAY_USAGE_STATS_ENABLED": "0", **variables}
     ray = Path(sys.executable).with_name("ray")
-    command = [str(ray), "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1"]
+    command = [str(ray), "start", "--head", "--block", f"--port={port}", f"--node-ip-address={host}"]
     command += [f"--ray-client-server-port={client_port}", "--include-dashboard=false", f"--num-cpus={num_cpus}"]
     command += [f"--object-store-memory={200 << 20}", f"--temp-dir={folder}"]
     with (folder / "log").open("wb") as log:
@@ -82,7 +93,7 @@ def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
     try:
         _wait_for(folder / "log", "Ray runtime started", process)
         _check_is_alive(folder / "log", process)
-        yield RayCluster(f"127.0.0.1:{port}", environment, psutil.Process(process.pid))
+        yield RayCluster(f"{host}:{port}", environment, psutil.Process(process.pid), folder)
     finally:
         everyone = family(process.pid)
         for each in everyone:

@@ -30,6 +30,7 @@ _METAVARS = {
     "otlp_endpoint": "URL",
     "ray_address": "ADDRESS",
     "ray_namespace": "NAME",
+    "sampler_name": "NAME",
     "allow_path": "PATH",
 }
 

@@ -15,7 +15,7 @@ from rollserve_server.settings.pool import PoolSettings
 from rollserve_server.settings.process import ProcessSettings
 from rollserve_server.settings.profiles import ProfileSetting, ProfileSettings
 from rollserve_server.settings.quota import Quota
-from rollserve_server.settings.ray import RaySettings
+from rollserve_server.settings.ray import RaySettings, WorkerPlacement
 from rollserve_server.settings.samplers import SamplerSettings
 from rollserve_server.settings.server import Settings
 from rollserve_server.settings.tls import TlsSettings
@@ -48,6 +48,7 @@ __all__ = [
     "TlsSettings",
     "TracingSettings",
     "VersionSettings",
+    "WorkerPlacement",
     "WorkerSettings",
     "WrapperSetting",
 ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from rollserve_server.settings.groups import Group, parse_json
 
-__all__ = ["RaySettings"]
+__all__ = ["RaySettings", "WorkerPlacement"]
+
+WorkerPlacement = Literal["any", "spread", "pack"]
+"""Ways to place workers on the machines of a cluster."""
 
 _MIN_AMOUNT = 0.0001  # Ray counts no smaller parts of a resource
 _FLAGS = {
@@ -68,6 +71,11 @@ class RaySettings(Group):
     worker_resources: Annotated[dict[str, float], BeforeValidator(parse_json)] = Field(
         default={},
         description='Custom resources that Ray reserves for each worker, as JSON: {"name": amount}.',
+    )
+    worker_placement: WorkerPlacement = Field(
+        default="any",
+        description="Where workers run on an existing Ray cluster: spread, evenly on all machines with room; pack, on "
+        "the server's machine as long as it has room, then on one after the other; any, where Ray chooses.",
     )
     object_store_bytes: int | None = Field(
         default=None,

@@ -18,6 +18,7 @@ from rollserve_server.pool.backends.ray.identity import ForgedMessageError, Samp
 from rollserve_server.pool.backends.ray.journal import RayJournal
 from rollserve_server.pool.backends.ray.losses import KernelKills, putting
 from rollserve_server.pool.backends.ray.names import WorkerNames, end_actors
+from rollserve_server.pool.backends.ray.placement import scheduling_strategy
 from rollserve_server.pool.backends.ray.sampler_mark import read_directory, write_directory
 from rollserve_server.pool.backends.ray.worker import CONTROL, RayWorker, WorkerActor
 from rollserve_server.pool.journal.journal import NoJournal
@@ -114,6 +115,7 @@ class RayBackend:
             num_gpus=self._settings.worker_num_gpus,
             memory=self._settings.worker_memory_bytes,
             resources=dict(self._settings.worker_resources) if has_room else {},
+            scheduling_strategy=scheduling_strategy(worker_index, self._settings),
             enable_task_events=False,  # nobody reads them
             **lasting,
         )
