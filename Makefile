@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check test-compose chaos soak fuzz bench bench-peers protos serve lock clean
+.PHONY: help setup demo test test-slow check test-compose chaos soak fuzz bench bench-peers protos serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,7 +90,19 @@ requirements.lock: constraints.txt client/pyproject.toml server/pyproject.toml #
 	deploy/lock.sh $(VENV)-lock/bin/uv
 	rm -rf $(VENV)-lock
 
+# In an environment of its own: what it needs is no part of the project.
+$(VENV)-audit/ready:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.7,<3' 'cyclonedx-bom>=7,<8'
+	@touch $@
+
+audit: $(VENV)-audit/ready ## look for known vulnerabilities of all dependencies
+	.ci/audit $(VENV)-audit/bin/python
+
+sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of both distributions
+	$(VENV)-audit/bin/python .ci/sbom.py $(BIN)/python sbom.json
+
 clean: ## remove everything that the other targets make
-	rm -rf $(VENV) .venv-protos .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
+	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
 		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
