@@ -31,7 +31,8 @@ def test_fuzzed_requests_get_answers_of_the_contract(tmp_path: Path) -> None:
     assert not verdict.wrong
     assert "Traceback" not in log.read_text()
     assert guard.credentials.valid not in log.read_text()
-    assert {"UNAUTHENTICATED TOKEN_INVALID", "PERMISSION_DENIED SCOPE_MISSING"} <= verdict.outcomes.keys()
+    refusals = {"UNAUTHENTICATED TOKEN_INVALID", "PERMISSION_DENIED SCOPE_MISSING"}
+    assert {*refusals, "RESOURCE_EXHAUSTED"} <= verdict.outcomes.keys()  # the last by gRPC, for too much metadata
     assert verdict.num_inputs == _NUM_INPUTS
     assert len(verdict.outcomes) > 10  # requests get beyond the first check
 
@@ -70,7 +71,7 @@ def test_fuzzing_finds_requests_that_are_let_in(tmp_path: Path) -> None:
         for number in range(40):
             credential = guard.credentials.of(0, number)
             _, is_wrong = answer(channel, Input(method, b""), credential)
-            assert is_wrong == bool(credential.refusal)
+            assert is_wrong == (credential.refusal in ("UNAUTHENTICATED", "PERMISSION_DENIED"))
 
 
 def test_fuzzing_inputs_cover_all_methods_and_are_reproducible() -> None:

@@ -17,6 +17,7 @@ from faults.chaos.catalogue import ENVS, agent
 from faults.chaos.digests import segments_of
 from faults.fuzzing.credentials import Credential, Credentials
 from faults.fuzzing.inputs import Input, input_of
+from faults.fuzzing.signed_tokens import SignedTokens
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 from principals import Tokens
@@ -39,6 +40,8 @@ _DEADLINE_SECONDS = 0.4  # of each input: one that is valid by chance may reques
 _MAX_MESSAGES = 20
 _VALID_SECONDS = 60.0  # timeout of valid calls
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+_TRANSPORT = "RESOURCE_EXHAUSTED"
+"""Status by which gRPC itself refuses too much metadata."""
 _OWN_STATUSES = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 """Statuses that the fuzzing client causes itself."""
 
@@ -54,8 +57,9 @@ class Guard:
 
     def __init__(self, folder: Path) -> None:
         certificates, tokens = Certificates(folder / "certificates"), Tokens(folder / "tokens.json")
-        self.options = (*certificates.server, *tokens.options)
-        self.credentials = Credentials(tokens)
+        signed = SignedTokens(folder / "keys.json")
+        self.options = (*certificates.server, *tokens.options, *signed.options)
+        self.credentials = Credentials(tokens, signed)
         self.ca = certificates.path("ca")
 
 
@@ -145,7 +149,9 @@ def answer(
     credential: Credential = Credential((), ""),  # noqa: B008  # frozen
 ) -> tuple[str, bool]:
     """Send an input; returns the answer, and whether it breaks the contract."""
-    refusal = "" if chosen.method.containing_service.full_name == _HEALTH.full_name else credential.refusal
+    refusal = credential.refusal
+    if chosen.method.containing_service.full_name == _HEALTH.full_name and refusal != _TRANSPORT:
+        refusal = ""  # health asks nobody
     method = channel.unary_stream if chosen.method.server_streaming else channel.unary_unary
     call = method(chosen.path)  # no serializer: the input is bytes
     try:
@@ -157,7 +163,8 @@ def answer(
     except grpc.RpcError as error:
         reason = dict(error.trailing_metadata() or ()).get("rollserve-reason", "")
         is_let_in = error.code().name != refusal and error.code() not in _OWN_STATUSES and bool(refusal)
-        return f"{error.code().name} {reason}".rstrip(), is_let_in or bool(_complaint(error, reason))
+        is_wrong = is_let_in or (bool(_complaint(error, reason)) and not refusal == error.code().name == _TRANSPORT)
+        return f"{error.code().name} {reason}".rstrip(), is_wrong
     return f"ok{' without a right to it' if refusal else ''}", bool(refusal)
 
 

@@ -1,4 +1,4 @@
-"""Metadata of fuzzed requests: tokens that are valid, too weak, or changed; and names of samplers."""
+"""Metadata of fuzzed requests: tokens that are valid, too weak, or changed; names of samplers; too much of all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from faults.fuzzing.signed_tokens import Refusal, SignedTokens
 from principals import Tokens
 
 __all__ = ["Credential", "Credentials"]
@@ -30,11 +31,12 @@ class Credential:
 
     Attributes:
         metadata: keys and values.
-        refusal: reason of the status that each request with it gets; empty if it lets a request in.
+        refusal: status that each request with it gets; empty if it lets a request in. RESOURCE_EXHAUSTED is gRPC's
+            own, for metadata that the server never sees.
     """
 
     metadata: Sequence[tuple[str, str | bytes]]
-    refusal: Literal["", "UNAUTHENTICATED", "PERMISSION_DENIED"]
+    refusal: Refusal | Literal["RESOURCE_EXHAUSTED"]
 
 
 class Credentials:
@@ -44,15 +46,16 @@ class Credentials:
         valid: a token with all scopes.
     """
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, signed: SignedTokens) -> None:
+        self._signed = signed
         self.valid = tokens.create("valid", "*", "pickle")
         self._weak = tokens.create("weak", "pool:resize@other")
 
     def of(self, seed: int, number: int) -> Credential:
-        """Return the metadata of a request: 60% let it in."""
+        """Return the metadata of a request: about half of it lets the request in."""
         source = random.Random(f"credential {seed} {number}")
         good = ("authorization", f"Bearer {self.valid}")
-        match source.randrange(10):
+        match source.randrange(13):
             case 0:
                 return Credential(self._others(source), "UNAUTHENTICATED")
             case 1:
@@ -63,6 +66,11 @@ class Credentials:
                 return Credential([("authorization", self._changed(source)), *self._others(source)], "UNAUTHENTICATED")
             case 4:
                 return Credential([good, ("rollserve-sampler", source.choice(_SAMPLERS))], "")
+            case 5 | 6:
+                token, refusal = self._signed.draw(source)
+                return Credential([("authorization", f"Bearer {token}"), *self._others(source)], refusal)
+            case 7:
+                return Credential([good, *self._huge(source)], "RESOURCE_EXHAUSTED")
         return Credential([good, *self._others(source)], "")
 
     def _changed(self, source: random.Random) -> str:
@@ -82,9 +90,18 @@ class Credentials:
         text = "".join(token)
         return f"Bearer {text if text.strip() != self.valid else text[:-1]}"
 
+    def _huge(self, source: random.Random) -> list[tuple[str, str | bytes]]:
+        """Return more metadata than a server takes: one long value, or many short ones."""
+        if source.random() < 0.5:
+            key = source.choice(["authorization-bin", "cookie", "rollserve-sampler"])
+            size = source.choice([40_000, 1_000_000])
+            return [(key, source.randbytes(size) if key.endswith("-bin") else "x" * size)]
+        return [(f"x-{number}", "x" * 10) for number in range(source.choice([1000, 10_000]))]
+
     def _others(self, source: random.Random) -> list[tuple[str, str | bytes]]:
         """Return metadata that nobody reads."""
-        keys = ["authorization-bin", "x-authorization", "rollserve-token", "cookie", "x-forwarded-for", "principal"]
+        keys = ["authorization-bin", "rollserve-sampler-bin", "x-authorization", "rollserve-token", "cookie"]
+        keys += ["x-forwarded-for", "principal", "traceparent", "x-request-id"]
         found: list[tuple[str, str | bytes]] = []
         for key in source.sample(keys, source.choice([0, 0, 1, 3])):
             if key.endswith("-bin"):
