@@ -13,8 +13,8 @@ from faults.chaos.schedule import DEFAULT_KINDS, schedule
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_chaos_run_finds_nothing_wrong(tmp_path: Path) -> None:
-    outcome = run(Options(tmp_path / "run", seed=10, seconds=45.0))
-    print_report(outcome.story, outcome.verdict, outcome.growths, outcome.wrong)  # pytest shows it on failure
+    outcome = run(Options(tmp_path / "run", seed=10, seconds=45.0, num_share_pairs=2, share_seconds=5.0))
+    print_report(outcome)  # pytest shows it on failure
     assert not outcome.wrong
     assert outcome.verdict.num_compared_steps > 1000
     assert {"worker killed", "gateway killed", "client killed"} <= longest_waits(outcome.story).keys()

@@ -32,6 +32,12 @@ def main() -> int:
     parser.add_argument(
         "--cluster", action="store_true", help="run the workers on a Ray cluster, where they outlive the server"
     )
+    parser.add_argument(
+        "--share-pairs",
+        type=int,
+        default=6,
+        help="pairs of windows, quiet and hostile, that compare the throughput; 0 for none, and no hostile tenant",
+    )
     parser.add_argument("server", nargs="*", help="options of the server, after --")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
@@ -46,9 +52,10 @@ def main() -> int:
         pause_seconds=given.pause,
         server_options=given.server,
         on_cluster=given.cluster,
+        num_share_pairs=given.share_pairs,
     )
     outcome = run(options)
-    print_report(outcome.story, outcome.verdict, outcome.growths, outcome.wrong)
+    print_report(outcome)
     if outcome.wrong:
         sys.stderr.write(f"chaos: {len(outcome.wrong)} problems; seed {options.seed}, logs in {options.folder}\n")
     return bool(outcome.wrong)

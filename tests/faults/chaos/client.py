@@ -128,8 +128,9 @@ class Client:
         options: Any = dict(call.options)
         reader: Reader[Any]
         if call.kind == "population":
-            options["policy_version"] = version = sampler.agent_versions()[-1].policy_version
-            found = sampler.agent_parameters(version)
+            versions = sampler.agent_versions()  # none of a sampler that has just begun
+            options["policy_version"] = version = versions[-1].policy_version if versions else 0
+            found = sampler.agent_parameters(version) if versions else {}
             if not found:
                 recording.end("ok", has_parameters=False)
                 return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.chaos.events import EventLog
-from faults.chaos.service import python_path
+from faults.chaos.service import Service, python_path
 
 __all__ = ["Fleet"]
 
@@ -27,10 +27,11 @@ class Fleet:
         problems: a sentence for each client that did not end properly.
     """
 
-    def __init__(self, folder: Path, log: EventLog, num_clients: int, config: dict[str, Any]) -> None:
-        """Start the clients with a configuration for `client.main`."""
+    def __init__(self, service: Service, folder: Path, log: EventLog, num_clients: int, config: dict[str, Any]) -> None:
+        """Start the clients of a server, each a principal, with a configuration for `client.main`."""
         self.logs: list[Path] = []
         self.problems: list[str] = []
+        self._service = service
         self._folder = folder
         self._log = log
         self._stop = folder / "stop"
@@ -80,11 +81,13 @@ class Fleet:
         name = f"client-{number}-{incarnation}"
         self.logs.append(self._folder / f"{name}.jsonl")
         EventLog(self.logs[-1]).close()
-        config = {**self._config, "name": name, "log": str(self.logs[-1])}
+        config = {**self._config, "address": self._service.address, "name": name, "log": str(self.logs[-1])}
+        token = self._service.token_file(f"client-{number}", "client")
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with (self._folder / f"{name}.txt").open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "faults.chaos.client", json.dumps(config)],
-                env={**os.environ, **python_path(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env={**os.environ, **python_path(), **threads, "ROLLSERVE_TOKEN_FILE": str(token)},
                 stdout=output,
                 stderr=output,
             )

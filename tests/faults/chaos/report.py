@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from faults.chaos.checks import Verdict
-from faults.chaos.settling import Growth
+from faults.chaos.run import Outcome
+from faults.chaos.shares import Shares
 from faults.chaos.story import Story
 from rich.console import Console
 from rich.table import Table
@@ -31,8 +31,9 @@ def longest_waits(story: Story) -> Mapping[str, tuple[int, float]]:
     return {kind: (len(seconds), max(seconds)) for kind, seconds in sorted(waits.items())}
 
 
-def print_report(story: Story, verdict: Verdict, growths: Sequence[Growth], wrong: Sequence[str]) -> None:
-    """Print the faults, the calls, the processes, and what is wrong."""
+def print_report(outcome: Outcome) -> None:
+    """Print the faults, the calls, the hostile tenant's attacks, the processes, what is wrong, and the shares."""
+    story, verdict, wrong = outcome.story, outcome.verdict, outcome.wrong
     console = Console()
     if console.width < _MIN_WIDTH:
         console = Console(width=_MIN_WIDTH)
@@ -43,12 +44,15 @@ def print_report(story: Story, verdict: Verdict, growths: Sequence[Growth], wron
     for kind, outcomes in sorted(_outcomes(story).items()):
         calls.add_row(kind, str(outcomes.total()), _listed(outcomes))
     processes = _table("processes", "kind", "number", "resident MB", "threads", "files")
-    for growth in growths:
+    for growth in outcome.growths:
         pairs = (growth.count, growth.num_threads, growth.num_files)
         count, threads, files = (f"{before} → {after}" for before, after in pairs)
         memory = " → ".join(f"{num_bytes / 1e6:.0f}" for num_bytes in growth.rss_bytes)
         processes.add_row(growth.name, count, memory, threads, files)
-    for table in (faults, calls, processes):
+    attacks = _table("the hostile tenant", "attack", "tried", "answers")
+    for attack, answers in sorted(outcome.answers.items()):
+        attacks.add_row(attack, str(answers.total()), _listed(answers))
+    for table in (faults, calls, *([attacks] if outcome.answers else []), processes):
         console.print(table)
     console.print(
         f"compared: {verdict.num_compared_calls} calls, {verdict.num_compared_steps} steps, "
@@ -57,6 +61,18 @@ def print_report(story: Story, verdict: Verdict, growths: Sequence[Growth], wron
     )
     for text in wrong[:_MAX_SHOWN]:
         console.print(f"wrong: {text}", markup=False, highlight=False)
+    if outcome.shares is not None:
+        console.print(_shares(outcome.shares))
+
+
+def _shares(shares: Shares) -> str:
+    """Return a sentence about the throughput beside the hostile tenant."""
+    return (
+        f"beside the hostile tenant: {sum(shares.beside):,.0f} steps/s of {len(shares.beside)} clients, "
+        f"{sum(shares.beside) / sum(shares.alone):.2f} of the {sum(shares.alone):,.0f} without it; "
+        f"the client with the least keeps {min(shares.kept):.2f}, expected at least {shares.bound:.2f} "
+        f"(0.8 of a fair share, {shares.fair:.2f})"
+    )
 
 
 def _outcomes(story: Story) -> Mapping[str, Counter[str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from faults.chaos.fleet import Fleet
 from faults.chaos.injection import Injector
 from faults.chaos.references import running_references
 from faults.chaos.schedule import DEFAULT_KINDS, schedule
-from faults.chaos.service import Cluster, Service, notes_of
+from faults.chaos.service import HOSTILE, Cluster, Service, notes_of
 from faults.chaos.settling import Growth, growth_until_settled
+from faults.chaos.shares import Shares, answers_of, measure_shares
 from faults.chaos.story import Story, read_story
+from faults.chaos.tenant import Tenant
 from faults.chaos.updates import Updates
 
 import rollserve
@@ -56,6 +59,9 @@ class Options:
         pause_seconds: mean pause of a client between two calls.
         server_options: further options of the server.
         on_cluster: whether workers run on a Ray cluster, where they outlive the server.
+        num_share_pairs: pairs of windows in which shares of the throughput are measured; 0 for none, and no hostile
+            tenant either.
+        share_seconds: duration of such a window.
     """
 
     folder: Path
@@ -68,15 +74,28 @@ class Options:
     pause_seconds: float = 0.1
     server_options: Sequence[str] = ()
     on_cluster: bool = False
+    num_share_pairs: int = 6
+    share_seconds: float = 8.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Events of a run, and everything that is wrong."""
+    """Events of a run, and everything that is wrong.
+
+    Attributes:
+        story: what happened.
+        verdict: comparison with references.
+        growths: growth of processes.
+        answers: how often each attack of the hostile tenant got each answer.
+        shares: throughput beside the hostile tenant and without it, if it was measured.
+        wrong: a sentence for each problem.
+    """
 
     story: Story
     verdict: Verdict
     growths: Sequence[Growth]
+    answers: Mapping[str, Counter[str]]
+    shares: Shares | None
     wrong: Sequence[str]
 
 
@@ -99,7 +118,7 @@ def run(options: Options) -> Outcome:
             options=options.server_options,
             cluster=stack.enter_context(_cluster(options.folder)) if options.on_cluster else None,
         )
-        fleet, growths, wrong = _disturb(options, service, log)
+        fleet, growths, shares, wrong = _disturb(options, service, log)
     story = read_story(options.folder / "events.jsonl", fleet.logs)
     with running_references(options.folder) as references:
         verdict = check_story(story, references)
@@ -114,7 +133,11 @@ def run(options: Options) -> Outcome:
     wrong += [f"a traceback is in {path}" for path in service.logs if "Traceback" in path.read_text(errors="replace")]
     if not verdict.num_compared_calls:
         wrong.append("nothing was compared")
-    return Outcome(story, verdict, growths, wrong)
+    answers, improper = answers_of(sorted(options.folder.glob(f"{HOSTILE}.jsonl")))
+    wrong += improper
+    if shares is not None:
+        wrong += shares.problems()
+    return Outcome(story, verdict, growths, answers, shares, wrong)
 
 
 @contextlib.contextmanager
@@ -130,36 +153,46 @@ def _cluster(folder: Path) -> Iterator[Cluster]:
         del os.environ[FOLDER]
 
 
-def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, list[Growth], list[str]]:
-    """Run the server and its clients under faults; returns the clients, the growth of processes, and problems."""
+def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, list[Growth], Shares | None, list[str]]:
+    """Run the server and its clients under faults; returns clients, growth of processes, shares, and problems."""
     with contextlib.ExitStack() as stack:
         service.start()
         stack.callback(service.stop)
-        updates = Updates(service.address, log, options.envs)
+        updates = Updates(service, log, options.envs)
         stack.callback(updates.close)
         updates.begin(0.0)
-        _call_all(service.address)
+        _call_all(service)
         before = service.usages()
-        config = {
-            "address": service.address,
-            "seed": options.seed,
-            "pause_seconds": options.pause_seconds,
-            "in_full": True,
-        }
-        fleet = Fleet(options.folder, log, options.num_clients, config)
+        config = {"seed": options.seed, "pause_seconds": options.pause_seconds, "in_full": True}
+        fleet = Fleet(service, options.folder, log, options.num_clients, config)
         stack.callback(fleet.kill_all)
+        tenant = None
+        if options.num_share_pairs:
+            tenant = Tenant(service, options.folder, HOSTILE, options.seed, with_hangs=True)
+            stack.callback(tenant.end)
         injector = Injector(service, fleet, updates, log)
         stack.callback(injector.close)
         injector.run(schedule(options.seed, options.seconds, options.kinds), options.seconds)
         fleet.wait()
         injector.close()
-        wrong = list(_problems_after_healing(service.address, options.num_workers))
-        return fleet, growth_until_settled(service.usages, before), wrong
+        if tenant is not None:
+            tenant.end()
+        wrong = list(_problems_after_healing(service, options.num_workers))
+        shares = None
+        if options.num_share_pairs and not wrong:
+            shares = measure_shares(
+                service,
+                options.folder,
+                seed=options.seed,
+                num_pairs=options.num_share_pairs,
+                seconds=options.share_seconds,
+            )
+        return fleet, growth_until_settled(service.usages, before), shares, wrong
 
 
-def _call_all(address: str) -> None:
+def _call_all(service: Service) -> None:
     """Make a call of each kind."""
-    with rollserve.connect(address, shared_memory=True) as sampler:
+    with service.connect(shared_memory=True) as sampler:
         status = sampler.status()
         sampler.obtain_samples(2000)
         sampler.obtain_samples(2000, compression="zstd", prefetch=True)
@@ -168,9 +201,9 @@ def _call_all(address: str) -> None:
         sampler.evaluate(8)
 
 
-def _problems_after_healing(address: str, num_workers: int) -> Iterator[str]:
+def _problems_after_healing(service: Service, num_workers: int) -> Iterator[str]:
     """Yield what is wrong with the sampler after the faults."""
-    with rollserve.connect(address) as sampler:
+    with service.connect() as sampler:
         deadline = time.monotonic() + _HEALING_SECONDS
         while not all(worker.healthy for worker in sampler.status().workers):
             if time.monotonic() > deadline:
@@ -181,7 +214,7 @@ def _problems_after_healing(address: str, num_workers: int) -> Iterator[str]:
             sampler.resize(num_workers)
             sampler.update_env(ENVS["cart"].spec)
             sampler.update_agent(agent("mlp 1"))
-            _call_all(address)
+            _call_all(service)
         except rollserve.RollserveError as error:
             yield f"a call fails after the faults: {error}"
         in_use = [version.policy_version for version in sampler.agent_versions() if version.in_use]

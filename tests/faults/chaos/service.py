@@ -9,18 +9,29 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 from faults.chaos.catalogue import ENV_MODULE, MAX_WORKERS, NUM_ROWS
 from faults.chaos.environments import FOLDER
 from faults.chaos.events import EventLog
 from faults.chaos.processes import Usage, family, name_of, still_running, usage_of
+from principals import Tokens
 from ray_clusters import free_port
 
-__all__ = ["REPOSITORY", "Cluster", "Service", "notes_of", "python_path"]
+import rollserve
+
+__all__ = ["HOSTILE", "REPOSITORY", "Cluster", "Service", "notes_of", "python_path"]
 
 REPOSITORY = Path(__file__).parents[3]
+HOSTILE = "hostile"
+"""Name of the hostile tenant's principal, and of the sampler that it may do with what it likes."""
+_SCOPES = {
+    "operator": ("*",),
+    "client": ("status", "sample", "agent:read"),
+    HOSTILE: ("status@default", "sample@default", f"*@{HOSTILE}"),
+}
+"""Scopes of each role."""
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
 _FAMILY_SECONDS = 100.0  # agents of Ray check once a minute that their raylet lives
@@ -52,7 +63,7 @@ def notes_of(folder: Path) -> Path:
 
 
 class Service:
-    """A server that can be killed, stopped and restarted.
+    """A server that can be killed, stopped and restarted, and asks its clients for tokens.
 
     Attributes:
         address: address where it listens, `host:port`.
@@ -87,13 +98,17 @@ class Service:
         self._earlier: list[psutil.Process] = []
         self.logs: list[Path] = []
         self._folder = folder
+        self._tokens = Tokens(folder / "tokens.json")
+        self._token_files: dict[str, Path] = {}
         self._log = log
         self._command = [
             *(sys.executable, "-m", "rollserve_server", "--env", "CartPole-v1", "--vectorization", "rows"),
             *("--rows", str(NUM_ROWS), "--workers", str(num_workers), "--seed", str(seed), "--listen", self.address),
-            *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(64 << 20)),
+            *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(128 << 20)),
             *("--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
-            *("--worker-num-cpus", "0.1", "--max-workers", str(max(MAX_WORKERS, num_workers))),
+            *("--worker-num-cpus", "0.1", "--max-workers", str(max(MAX_WORKERS, num_workers) + 1)),
+            *("--max-samplers", "2", "--max-sampler-workers", "1", "--max-sampler-steps-per-second", "1000"),
+            *self._tokens.options,
             *("--step-seconds", "3", "--reset-seconds", "60", "--worker-restarts-per-hour", "100000"),
             *("--end-with-parent", str(os.getpid()), *options),
         ]
@@ -105,6 +120,17 @@ class Service:
             self._command += ["--ray-address", cluster.address]
             self._environment |= cluster.environment
         self._process: subprocess.Popen[bytes] | None = None
+
+    def token_file(self, name: str, role: str) -> Path:
+        """Return a file with a token of a principal, which has the scopes of a role."""
+        if name not in self._token_files:
+            path = self._token_files[name] = self._folder / f"{name}.token"
+            path.write_text(self._tokens.create(name, *_SCOPES[role]))
+        return self._token_files[name]
+
+    def connect(self, **options: Any) -> rollserve.Sampler:
+        """Return a client that may do everything."""
+        return rollserve.connect(self.address, token_file=self.token_file("operator", "operator"), **options)
 
     def start(self) -> None:
         """Start the server, and wait until it serves.

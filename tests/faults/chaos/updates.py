@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from faults.chaos.catalogue import AGENTS, ENVS, MAX_WORKERS, agent, parameters
 from faults.chaos.events import EventLog
+from faults.chaos.service import Service
 
 import rollserve
 
@@ -19,10 +20,10 @@ _TIMEOUT = 60.0
 class Updates:
     """The only client that updates agents and environments."""
 
-    def __init__(self, address: str, log: EventLog, envs: Sequence[str]) -> None:
+    def __init__(self, service: Service, log: EventLog, envs: Sequence[str]) -> None:
         """Connect to a server, and choose among these environments of the catalogue."""
         # Shared: after a restart, agents are sent to the server's own environment.
-        self._sampler = rollserve.connect(address, timeout=_TIMEOUT, shared=True)
+        self._sampler = service.connect(timeout=_TIMEOUT, shared=True)
         self._log = log
         self._envs = envs
         self._forget()

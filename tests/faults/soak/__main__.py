@@ -30,8 +30,6 @@ from faults.soak.watching import MAX_GROWTH, Track, Watch
 from rich.console import Console
 from rich.table import Table
 
-import rollserve
-
 _UPDATES = ("agent updated", "parameters updated", "env updated")
 _OPTIONS = ("--no-hold-memory",)  # held memory would hide growth
 _NUM_RESTS = 12
@@ -82,11 +80,11 @@ def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]
         service.start()
         stack.callback(service.check_left_behind)
         stack.callback(service.stop)
-        updates = Updates(service.address, log, given.envs.split(","))
+        updates = Updates(service, log, given.envs.split(","))
         stack.callback(updates.close)
         updates.begin(0.0)
-        config = {"address": service.address, "seed": given.seed, "pause_seconds": given.pause, "in_full": False}
-        fleet = Fleet(given.folder, log, given.clients, config)
+        config = {"seed": given.seed, "pause_seconds": given.pause, "in_full": False}
+        fleet = Fleet(service, given.folder, log, given.clients, config)
         stack.callback(fleet.kill_all)
         every = max(_MIN_SECONDS, given.seconds / _MAX_SAMPLES)
         watch = Watch(lambda: _usages(service, fleet, given.clients), every)
@@ -95,7 +93,7 @@ def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]
         stack.callback(injector.close)
         kinds = [kind for kind in given.faults.split(",") if kind]
         faults = schedule(given.seed, given.seconds, kinds)
-        sampler = stack.enter_context(rollserve.connect(service.address))
+        sampler = stack.enter_context(service.connect())
         for start, stop in itertools.pairwise(np.linspace(0, given.seconds, _NUM_RESTS + 1).tolist()):
             injector.run([fault for fault in faults if start <= fault.at_seconds < stop], stop)
             with injector.resting(), resting(given.folder, given.clients, updates, sampler):
