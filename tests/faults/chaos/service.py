@@ -105,6 +105,7 @@ class Service:
             *(sys.executable, "-m", "rollserve_server", "--env", "CartPole-v1", "--vectorization", "rows"),
             *("--rows", str(NUM_ROWS), "--workers", str(num_workers), "--seed", str(seed), "--listen", self.address),
             *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(128 << 20)),
+            *("--worker-observation-bytes", str(256 << 20)),
             *("--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
             *("--worker-num-cpus", "0.1", "--max-workers", str(max(MAX_WORKERS, num_workers) + 1)),
             *("--max-samplers", "2", "--max-sampler-workers", "1", "--max-sampler-steps-per-second", "1000"),
