@@ -207,6 +207,20 @@ def test_grant_counts_for_its_samplers(
     check_error(caught.value, reason=reason)
 
 
+def test_grant_for_any_sampler_lists_what_it_covers(channel: grpc.Channel, tokens: Tokens) -> None:
+    for grant, expected in (("status@other", []), ("status@def*", ["default"])):
+        response = channel.unary_unary(f"/{SERVICE.full_name}/ListSamplers")(
+            b"", metadata=sampler_metadata(tokens.create("somebody", grant))
+        )
+        found = samplers_pb2.ListSamplersResponse.FromString(response)
+        assert [each.sampler for each in found.samplers] == expected
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/{SERVICE.full_name}/ListSamplers")(
+            b"", metadata=sampler_metadata(tokens.create("somebody", "sample@other"))
+        )
+    check_error(caught.value, reason=Reason.SCOPE_MISSING)
+
+
 def test_grants_cover_names_by_asterisks() -> None:
     (grant,) = Grant.parse("sample@team-*-x")
     assert grant.covers(Scope.SAMPLE, "team-a-x")

@@ -38,6 +38,9 @@ SCOPES: Mapping[str, Scope] = {
 }
 """Scope that each RPC needs on its sampler. An RPC without a line here is refused, whoever asks."""
 
+_OF_THE_SERVER = ("ListSamplers", "ServerReflectionInfo")
+"""RPCs that are of no sampler: whoever has the scope on any sampler may call them."""
+
 
 class Client(Protocol):
     """The client of an RPC before its request, as `grpc.aio.ServicerContext` has it."""
@@ -77,8 +80,11 @@ class Access:
         return str(values[0]) if values else ""
 
     def check(self, principal: Principal, rpc: str, sampler: str) -> None:
-        """Raise NotAllowedError unless a principal may call an RPC of a sampler."""
-        check_scope(principal, SCOPES.get(rpc), rpc, sampler)
+        """Raise NotAllowedError unless a principal may call an RPC of a sampler, or one of the server."""
+        scope = SCOPES.get(rpc)
+        if rpc in _OF_THE_SERVER and scope is not None and principal.has_somewhere(scope):
+            return
+        check_scope(principal, scope, rpc, sampler)
 
 
 def check_scope(principal: Principal, scope: Scope | None, what: str, sampler: str) -> None:

@@ -35,6 +35,10 @@ class Principal:
         """Whether the principal has a scope on a sampler."""
         return any(grant.covers(scope, sampler) for grant in self.grants)
 
+    def has_somewhere(self, scope: Scope) -> bool:
+        """Whether the principal has a scope on any sampler."""
+        return any(grant.scope is scope for grant in self.grants)
+
 
 ANONYMOUS = Principal(_ANONYMOUS_NAME, frozenset(map(Grant, Scope)))
 """Every client of a server without authentication. Its settings bound what that client may do."""
