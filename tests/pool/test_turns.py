@@ -244,8 +244,8 @@ async def test_paused_call_delivers_the_same(target: AtLeast | Exactly | Fragmen
 async def sample_as(pool: Pool, peer: str, target: AtLeast | Exactly | Fragments) -> tuple[rollserve.EpisodeBatch, int]:
     """Return the batch of a client's call, and how often it paused."""
     reader, parts, num_pauses = StreamReader(pb.ObtainSamplesRequest()), [], 0
-    make = pool._samplings.admission.new_turn
-    turn = make()
+    admission = pool._samplings.admission
+    turn = Admission.new_turn(admission)  # not what another client has put there
     pause = turn.pause
 
     def count_and_pause() -> None:
@@ -255,11 +255,8 @@ async def sample_as(pool: Pool, peer: str, target: AtLeast | Exactly | Fragments
 
     turn.pause = count_and_pause  # type: ignore[method-assign]
     items = pool.sample(sample_request(target, seed=3), Client(peer))
-    pool._samplings.admission.new_turn = lambda: turn  # type: ignore[method-assign]
-    try:
-        first = await anext(items)
-    finally:
-        pool._samplings.admission.new_turn = make  # type: ignore[method-assign]
+    admission.new_turn = lambda: turn  # type: ignore[method-assign]  # taken before anything is awaited
+    first = await anext(items)
     parts += read(reader, first)
     async for item in items:
         parts += read(reader, item)

@@ -152,7 +152,7 @@ def _check_target(target: str) -> None:
     check_text("target", target)
     if target.startswith(DNS_SCHEME) and not _is_address(target.removeprefix(DNS_SCHEME)):
         raise InvalidArgumentError.of("target", expected=f"{DNS_SCHEME}HOST:PORT", got=repr(target))
-    if not target.startswith(SCHEMES) and not all(_is_address(part.strip()) for part in target.split(",")):
+    if not target.startswith(SCHEMES) and not all(_is_address(part.strip(" ")) for part in target.split(",")):
         expected = "HOST:PORT, such as 127.0.0.1:50051, or several with commas between them"
         raise InvalidArgumentError.of("target", expected=expected, got=repr(target))
 

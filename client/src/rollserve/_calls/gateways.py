@@ -83,7 +83,7 @@ class Gateways:
     def _resolved(self) -> Sequence[Address]:
         """Return the addresses that the target stands for now."""
         if not self._target.startswith(DNS_SCHEME):
-            return [Address(part.strip()) for part in self._target.split(",")]
+            return [Address(part.strip(" ")) for part in self._target.split(",")]
         host, _, port = self._target.removeprefix(DNS_SCHEME).rpartition(":")
         host = host.strip("[]")
         try:
