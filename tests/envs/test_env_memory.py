@@ -19,6 +19,7 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import pickle_uniform_boxes
 from rollserve_server.errors import OverLimitError
 from rollserve_server.local import LocalServer
+from rollserve_server.machine import num_cores
 from rollserve_server.pool import AtLeast, InProcessBackend, RowUpdates
 
 FIELD = "all_workers.environment"
@@ -69,6 +70,60 @@ async def test_rows_that_differ_share_the_memory_for_observations() -> None:
             await pool.update_env([RowUpdates((row, row, row, row))])
         change = EnvChange(kwargs={"length": 3})
         assert (await pool.update_env([RowUpdates((change, None, change, None))])).version == 2
+
+
+async def test_sampler_refuses_observations_that_take_too_much_memory_in_all_workers() -> None:
+    settings = {**ALLOWED, "rows": 4, "worker_observation_bytes": GIB, "sampler_observation_bytes": 2 * LIMIT}
+    async with pool_of(InProcessBackend(), **settings) as pool:
+        await pool.update_agent([RandomSpec()])
+        before = await sample(pool, AtLeast(20), seed=1)
+        quotes = ("--sampler-observation-bytes", str(2 * LIMIT), str(2 * HELD * 4 * (MIB + 1)))
+        too_large: dict[str, Any] = {"reason": Reason.ENVIRONMENTS_TOO_LARGE, "quotes": quotes}
+        with raises(OverLimitError, field=FIELD, **too_large):
+            await pool.update_env([big(MIB + 1)])
+        with raises(OverLimitError, field="options.environment", **too_large):
+            await evaluate(pool, 1, env=big(MIB + 1))
+        assert pool.status().env_version == 1
+        assert equal(await sample(pool, AtLeast(20), seed=1), before)
+        assert (await pool.update_env([big(MIB)])).version == 2
+
+
+async def test_resize_refuses_observations_that_take_too_much_memory_in_all_workers() -> None:
+    settings = {**ALLOWED, "rows": 4, "max_workers": 4, "sampler_observation_bytes": 2 * LIMIT}
+    async with pool_of(InProcessBackend(), big(MIB), **settings) as pool:
+        quotes = ("--sampler-observation-bytes", str(2 * LIMIT), str(3 * LIMIT))
+        with raises(OverLimitError, field="worker_count", reason=Reason.ENVIRONMENTS_TOO_LARGE, quotes=quotes):
+            await pool.resize(3)
+        assert len(pool.status().workers) == 2
+        await pool.update_env([big(MIB // 2)])
+        assert await pool.resize(4) == 2
+
+
+async def test_evaluation_counts_the_workers_that_a_resize_has_added() -> None:
+    settings = {**ALLOWED, "rows": 4, "max_workers": 4, "sampler_observation_bytes": 2 * LIMIT}
+    async with pool_of(InProcessBackend(), **settings) as pool:
+        await pool.update_agent([RandomSpec()])
+        await evaluate(pool, 1, env=big(MIB))
+        await pool.resize(3)
+        with raises(OverLimitError, field="options.environment", reason=Reason.ENVIRONMENTS_TOO_LARGE):
+            await evaluate(pool, 1, env=big(MIB))
+
+
+async def test_sampler_does_not_start_with_observations_that_take_too_much_memory() -> None:
+    settings = {**ALLOWED, "rows": 4, "sampler_observation_bytes": 2 * LIMIT - 1}
+    with raises(
+        OverLimitError, field=FIELD, reason=Reason.ENVIRONMENTS_TOO_LARGE, quotes="--sampler-observation-bytes"
+    ):
+        async with pool_of(InProcessBackend(), big(MIB), **settings):
+            pass
+
+
+async def test_default_memory_for_observations_is_that_of_four_workers_for_each_core() -> None:
+    settings = {**ALLOWED, "rows": 1, "max_workers": 4 * num_cores() + 1, "worker_observation_bytes": HELD * KIB}
+    async with pool_of(InProcessBackend(), big(KIB), **settings) as pool:
+        with raises(OverLimitError, field="worker_count", quotes=str(HELD * KIB * 4 * num_cores())):
+            await pool.resize(4 * num_cores() + 1)
+        assert await pool.resize(3) == 2
 
 
 @pytest.mark.parametrize("at", ["construction", "reset", "step"])

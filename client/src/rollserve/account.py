@@ -86,7 +86,7 @@ class Account:
         shared_message_bytes: bytes of messages received through shared memory instead of the connection.
         num_retried_episodes: number of retries of episodes after something had failed.
         retry_reasons: number of retries by reason, a constant of the server such as `environment_failed`,
-            `worker_lost` or `worker_hung`.
+            `worker_lost`, `worker_hung` or `worker_out_of_memory`.
         num_straggler_episodes: episodes that were started a second time on another worker, because the first run took
             far longer than others. Nothing has failed, so they are no retries.
         num_missing_steps: for fragments with `fraction_of_workers`, requested steps that were not simulated.

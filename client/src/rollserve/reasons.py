@@ -142,8 +142,9 @@ class Reason(enum.StrEnum):
     ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE"
     """RESOURCE_EXHAUSTED: The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an
     environment more than 1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations
-    of a worker's rows would take more memory than they may (`--worker-observation-bytes`), or an environment needs more
-    when it is tried (`--probe-memory-bytes`)."""
+    of a worker's rows, or of the rows of all workers, would take more memory than they may
+    (`--worker-observation-bytes`, `--sampler-observation-bytes`), or an environment needs more when it is tried
+    (`--probe-memory-bytes`)."""
 
     OBJECT_STORE_FULL = "OBJECT_STORE_FULL"
     """RESOURCE_EXHAUSTED: Ray's object store, and the disk it spills to, have no room for results."""
@@ -195,6 +196,10 @@ class Reason(enum.StrEnum):
     CALL_TOO_LONG = "CALL_TOO_LONG"
     """UNAVAILABLE: The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its
     place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again."""
+
+    WORKER_OUT_OF_MEMORY = "WORKER_OUT_OF_MEMORY"
+    """UNAVAILABLE: A worker was killed because its process took too much memory (`--worker-max-memory-bytes`), and so
+    were the workers before it, with the same episode or update."""
 
     TOKEN_MISSING = "TOKEN_MISSING"
     """UNAUTHENTICATED: The server asks who the client is, and the request has no token in its metadata (`authorization:

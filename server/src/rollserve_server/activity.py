@@ -10,7 +10,7 @@ import enum
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 __all__ = ["Activity", "Heartbeat", "Phase", "current_activity"]
 
@@ -35,7 +35,8 @@ class Phase(enum.Enum):
     LOADING = "making an agent"
 
 
-class Heartbeat(NamedTuple):
+@dataclass(frozen=True)
+class Heartbeat:
     """A look at an activity. Two equal heartbeats show the same piece of work: none has ended between them.
 
     Attributes:
@@ -44,6 +45,8 @@ class Heartbeat(NamedTuple):
         row: index of the row, within the worker, that the piece of work is for.
         text: description of the piece of work, such as `a step of episode 17`.
         episode: index of that episode; None if the piece of work is for no single episode.
+        memory_bytes: memory that the worker's process shares with no other; 0 if the worker has no process of its own.
+        max_memory_bytes: memory that it may take; 0 for any.
     """
 
     phase: Phase
@@ -51,6 +54,13 @@ class Heartbeat(NamedTuple):
     row: int
     text: str
     episode: int | None = None
+    memory_bytes: int = field(default=0, compare=False)
+    max_memory_bytes: int = field(default=0, compare=False)
+
+    @property
+    def takes_too_much_memory(self) -> bool:
+        """Whether the worker's process takes more memory than it may."""
+        return 0 < self.max_memory_bytes < self.memory_bytes
 
 
 class Activity:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["memory_bytes", "num_cores"]
+__all__ = ["data_bytes", "memory_bytes", "num_cores", "private_bytes"]
 
 _LIMIT_FILES = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
 """Files with the limit of a control group's memory, by the controllers that `/proc/self/cgroup` names it with."""
@@ -26,6 +26,32 @@ def memory_bytes(root: Path = Path("/")) -> int:
         root: folder with `proc` and `sys`.
     """
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_limits(root)])
+
+
+def private_bytes(root: Path = Path("/")) -> int:
+    """Return the memory that this process shares with no other; 0 where the system does not say.
+
+    Args:
+        root: folder with `proc`.
+    """
+    try:
+        _, resident, shared, *_ = (root / "proc/self/statm").read_text().split()
+    except OSError:  # only Linux has the file
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def data_bytes(root: Path = Path("/")) -> int:
+    """Return the size of this process's data segment, as `RLIMIT_DATA` counts it; 0 where the system does not say.
+
+    Args:
+        root: folder with `proc`.
+    """
+    try:
+        lines = (root / "proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:")), 0)
 
 
 def _limits(root: Path) -> Iterator[int]:

@@ -48,7 +48,7 @@ from sample_envs.spaces import (
 )
 from sample_envs.stacks import FrameStackRows, FrameStacks
 from sample_envs.tasks import Recall, Tasks
-from sample_envs.unfit import Crashing, Curious, Hoarding, Misfit, OldStyle, WideRows
+from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldStyle, WideRows
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
@@ -69,6 +69,7 @@ __all__ = [
     "FrameStackRows",
     "FrameStacks",
     "Greedy",
+    "Growing",
     "Hanging",
     "HangingRows",
     "Hoarding",

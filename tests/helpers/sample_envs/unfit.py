@@ -8,9 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from charges import go_off, hang
 from gymnasium import spaces
 
 from sample_envs.native import CoinRows
+from sample_envs.slow import Hanging
 
 
 class OldStyle(gymnasium.Env[np.ndarray, int]):
@@ -90,6 +92,25 @@ class Hoarding(Misfit):
     def _take(self, at: str) -> None:
         if at == self._at:
             self._taken = np.ones(self._num_bytes, np.uint8)
+
+
+class Growing(Hanging):
+    """A random walk that takes memory, and then hangs, once for each charge `growth` in a folder.
+
+    Arguments:
+        folder: the folder.
+        num_bytes: how much memory.
+    """
+
+    def __init__(self, folder: str, num_bytes: int) -> None:
+        super().__init__(folder)
+        self._charges, self._num_bytes = folder, num_bytes
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self._is_first_look and go_off(self._charges, "growth"):
+            self._taken = np.ones(self._num_bytes, np.uint8)
+            hang()
+        return super().step(action)
 
 
 class WideRows(CoinRows):

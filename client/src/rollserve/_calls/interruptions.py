@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Backoff", "Interruptions"]
 
-# The server itself has tried again before it sends the first two, and has lost a worker each time.
-_FINAL = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG, Reason.TLS_FAILED)
+# The server itself has tried again before it sends the first three, and has lost a worker each time.
+_FINAL = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG, Reason.WORKER_OUT_OF_MEMORY, Reason.TLS_FAILED)
 
 
 class Interruptions:

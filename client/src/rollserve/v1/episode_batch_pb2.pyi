@@ -617,8 +617,9 @@ class Account(google.protobuf.message.Message):
     @property
     def retry_reasons(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """The number of retried episodes by reason: `environment_failed`, the environment raised an error; `worker_lost`, the
-        worker's process is gone; `worker_hung`, the worker was replaced because something in it took too long. Servers may
-        add reasons. The values add up to `retried_episode_count`.
+        worker's process is gone; `worker_hung`, the worker was replaced because something in it took too long;
+        `worker_out_of_memory`, because it took too much memory (`--worker-max-memory-bytes`). Servers may add reasons. The
+        values add up to `retried_episode_count`.
         """
 
     @property

@@ -185,9 +185,9 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_ENVIRONMENTS_TOO_LARGE: _ErrorReason.ValueType  # 48
     """The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an environment more than
-    1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows
-    would take more memory than they may (`--worker-observation-bytes`), or an environment needs more when it is tried
-    (`--probe-memory-bytes`).
+    1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows, or
+    of the rows of all workers, would take more memory than they may (`--worker-observation-bytes`,
+    `--sampler-observation-bytes`), or an environment needs more when it is tried (`--probe-memory-bytes`).
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_OBJECT_STORE_FULL: _ErrorReason.ValueType  # 49
@@ -251,6 +251,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_CALL_TOO_LONG: _ErrorReason.ValueType  # 68
     """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
     by a client with fewer calls. The rest can be asked for, in a call that queues again.
+    Status: UNAVAILABLE.
+    """
+    ERROR_REASON_WORKER_OUT_OF_MEMORY: _ErrorReason.ValueType  # 69
+    """A worker was killed because its process took too much memory (`--worker-max-memory-bytes`), and so were the workers
+    before it, with the same episode or update.
     Status: UNAVAILABLE.
     """
     ERROR_REASON_TOKEN_MISSING: _ErrorReason.ValueType  # 70
@@ -458,9 +463,9 @@ Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_ENVIRONMENTS_TOO_LARGE: ErrorReason.ValueType  # 48
 """The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an environment more than
-1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows
-would take more memory than they may (`--worker-observation-bytes`), or an environment needs more when it is tried
-(`--probe-memory-bytes`).
+1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows, or
+of the rows of all workers, would take more memory than they may (`--worker-observation-bytes`,
+`--sampler-observation-bytes`), or an environment needs more when it is tried (`--probe-memory-bytes`).
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_OBJECT_STORE_FULL: ErrorReason.ValueType  # 49
@@ -524,6 +529,11 @@ Status: UNAVAILABLE.
 ERROR_REASON_CALL_TOO_LONG: ErrorReason.ValueType  # 68
 """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
 by a client with fewer calls. The rest can be asked for, in a call that queues again.
+Status: UNAVAILABLE.
+"""
+ERROR_REASON_WORKER_OUT_OF_MEMORY: ErrorReason.ValueType  # 69
+"""A worker was killed because its process took too much memory (`--worker-max-memory-bytes`), and so were the workers
+before it, with the same episode or update.
 Status: UNAVAILABLE.
 """
 ERROR_REASON_TOKEN_MISSING: ErrorReason.ValueType  # 70

@@ -86,8 +86,8 @@ class SamplerServiceStub:
     calls that are queued use the new version.
 
     Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
-    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG. For Python agents also AGENT_REFUSED, AGENT_NOT_FOUND,
-    MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
+    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
+    AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
 
     UpdateEnv: grpc.UnaryUnaryMultiCallable[
@@ -101,12 +101,13 @@ class SamplerServiceStub:
     One worker first tries each environment in a child process, with a reset and a few steps. ENV_REFUSED if it fails
     in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
     if its observations have another shape or dtype than their space. ENVIRONMENTS_TOO_LARGE if it needs more memory
-    than `--probe-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
-    `--worker-observation-bytes`.
+    than `--probe-memory-bytes`, if a worker with it takes more than `--worker-max-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
+    `--worker-observation-bytes`, or in all workers than `--sampler-observation-bytes`.
 
     Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
     PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
+    RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
+    WORKER_OUT_OF_MEMORY.
     """
 
     ResizePool: grpc.UnaryUnaryMultiCallable[
@@ -124,9 +125,10 @@ class SamplerServiceStub:
     episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
     with another seed. Prefetched episodes are discarded.
 
-    Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
-    those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
-    s by default, for example because the cluster has no room for it).
+    Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (the observations of all
+    requested workers, see `--sampler-observation-bytes`, or, where rows have environments of their own, all of these),
+    WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120 s by default, for example because
+    the cluster has no room for it).
     """
 
     ObtainSamples: grpc.UnaryStreamMultiCallable[
@@ -141,7 +143,7 @@ class SamplerServiceStub:
     Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
     SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
     fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
-    WORKER_HUNG, ENV_FAILED.
+    WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.UnaryStreamMultiCallable[
@@ -201,7 +203,7 @@ class SamplerServiceStub:
     Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
     UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
     NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
-    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
     """
 
     EvaluatePopulation: grpc.UnaryStreamMultiCallable[
@@ -338,8 +340,8 @@ class SamplerServiceAsyncStub:
     calls that are queued use the new version.
 
     Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
-    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG. For Python agents also AGENT_REFUSED, AGENT_NOT_FOUND,
-    MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
+    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
+    AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
 
     UpdateEnv: grpc.aio.UnaryUnaryMultiCallable[
@@ -353,12 +355,13 @@ class SamplerServiceAsyncStub:
     One worker first tries each environment in a child process, with a reset and a few steps. ENV_REFUSED if it fails
     in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
     if its observations have another shape or dtype than their space. ENVIRONMENTS_TOO_LARGE if it needs more memory
-    than `--probe-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
-    `--worker-observation-bytes`.
+    than `--probe-memory-bytes`, if a worker with it takes more than `--worker-max-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
+    `--worker-observation-bytes`, or in all workers than `--sampler-observation-bytes`.
 
     Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
     PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
+    RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
+    WORKER_OUT_OF_MEMORY.
     """
 
     ResizePool: grpc.aio.UnaryUnaryMultiCallable[
@@ -376,9 +379,10 @@ class SamplerServiceAsyncStub:
     episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
     with another seed. Prefetched episodes are discarded.
 
-    Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
-    those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
-    s by default, for example because the cluster has no room for it).
+    Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (the observations of all
+    requested workers, see `--sampler-observation-bytes`, or, where rows have environments of their own, all of these),
+    WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120 s by default, for example because
+    the cluster has no room for it).
     """
 
     ObtainSamples: grpc.aio.UnaryStreamMultiCallable[
@@ -393,7 +397,7 @@ class SamplerServiceAsyncStub:
     Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
     SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
     fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
-    WORKER_HUNG, ENV_FAILED.
+    WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.aio.UnaryStreamMultiCallable[
@@ -453,7 +457,7 @@ class SamplerServiceAsyncStub:
     Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
     UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
     NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
-    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+    WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
     """
 
     EvaluatePopulation: grpc.aio.UnaryStreamMultiCallable[
@@ -592,8 +596,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         calls that are queued use the new version.
 
         Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
-        WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG. For Python agents also AGENT_REFUSED, AGENT_NOT_FOUND,
-        MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
+        WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
+        AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """
 
     @abc.abstractmethod
@@ -609,12 +613,13 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         One worker first tries each environment in a child process, with a reset and a few steps. ENV_REFUSED if it fails
         in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
         if its observations have another shape or dtype than their space. ENVIRONMENTS_TOO_LARGE if it needs more memory
-        than `--probe-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
-        `--worker-observation-bytes`.
+        than `--probe-memory-bytes`, if a worker with it takes more than `--worker-max-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
+        `--worker-observation-bytes`, or in all workers than `--sampler-observation-bytes`.
 
         Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
         PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-        RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
+        RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
+        WORKER_OUT_OF_MEMORY.
         """
 
     @abc.abstractmethod
@@ -634,9 +639,10 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
         with another seed. Prefetched episodes are discarded.
 
-        Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
-        those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
-        s by default, for example because the cluster has no room for it).
+        Reasons: TOO_MANY_WORKERS (`--max-workers`), QUOTA_EXCEEDED, ENVIRONMENTS_TOO_LARGE (the observations of all
+        requested workers, see `--sampler-observation-bytes`, or, where rows have environments of their own, all of these),
+        WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120 s by default, for example because
+        the cluster has no room for it).
         """
 
     @abc.abstractmethod
@@ -653,7 +659,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
         SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
         fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
-        WORKER_HUNG, ENV_FAILED.
+        WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
         """
 
     @abc.abstractmethod
@@ -723,7 +729,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
         UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
         NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
-        WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+        WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
         """
 
     @abc.abstractmethod

@@ -6,6 +6,11 @@ from rollserve_server.envs.making import check_wrapper
 from rollserve_server.envs.native.single_rows import why_not_single
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.permissions import check_allowed
+from rollserve_server.envs.probing.memory import (
+    check_sampler_observations_fit,
+    observation_bytes,
+    worker_observation_bytes,
+)
 from rollserve_server.envs.probing.run import run_probe
 from rollserve_server.envs.profiles import (
     ProfileDescription,
@@ -38,6 +43,7 @@ __all__ = [
     "check_arguments",
     "check_not_free",
     "check_paths",
+    "check_sampler_observations_fit",
     "check_space_sizes",
     "check_wrapper",
     "describe_space",
@@ -49,6 +55,7 @@ __all__ = [
     "leaves_of_space",
     "make_rows",
     "module_of",
+    "observation_bytes",
     "paths_in",
     "pickle_uniform_boxes",
     "requested",
@@ -56,4 +63,5 @@ __all__ = [
     "specs_of_rows",
     "why_not_single",
     "with_envpool",
+    "worker_observation_bytes",
 ]

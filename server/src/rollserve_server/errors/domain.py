@@ -134,7 +134,9 @@ class OverLimitError(DomainError):
 
 
 class WorkerLostError(DomainError):
-    """A worker's process is gone, or was killed because it hung (reason `WORKER_HUNG`).
+    """A worker's process is gone, or was killed.
+
+    The reason is `WORKER_HUNG` if it hung, and `WORKER_OUT_OF_MEMORY` if it took too much memory.
 
     Attributes:
         worker_index: the worker's index.

@@ -6,6 +6,7 @@ import itertools
 import secrets
 from typing import TYPE_CHECKING
 
+from rollserve_server.envs import worker_observation_bytes
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool.accounts.episode_log import EpisodeLog
 from rollserve_server.pool.calls.pool_parts import PoolParts
@@ -37,11 +38,16 @@ _SEED_BITS = 53
 
 
 def decide(settings: PoolSettings, default: int) -> PoolSettings:
-    """Return settings with a seed and numbers of workers, given one worker for each core by default."""
+    """Return settings with a seed, numbers of workers and a sampler's memory; `default` is a worker for each core."""
     num_workers = settings.workers or min(default, settings.max_workers or default)
     max_workers = settings.max_workers or max(_DEFAULT_FACTOR * default, num_workers)
     seed = secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
-    return settings.model_copy(update={"workers": num_workers, "max_workers": max_workers, "seed": seed})
+    health = settings.health
+    if health.sampler_observation_bytes is None:
+        num_bytes = _DEFAULT_FACTOR * default * worker_observation_bytes(health)
+        health = health.model_copy(update={"sampler_observation_bytes": num_bytes})
+    changes = {"workers": num_workers, "max_workers": max_workers, "seed": seed, "health": health}
+    return settings.model_copy(update=changes)
 
 
 def make_parts(backend: Backend, settings: PoolSettings, journal: Journal, state: SamplerState | None) -> PoolParts:

@@ -42,6 +42,10 @@ def check_settings(settings: Settings) -> None:
     Authentication(settings.gateway.identity)  # raises if a file cannot be used
     check_audit_log(settings.gateway.audit_log)
     check_tracing(settings.gateway.tracing)
+    if settings.process.backend == "in-process" and settings.pool.worker.worker_max_memory_bytes:
+        expected = "0 with --backend in-process, whose workers have no memory of their own"
+        got = settings.pool.worker.worker_max_memory_bytes
+        raise InvalidValueError.of("worker_max_memory_bytes", expected=expected, got=got)
     if settings.ray.ray_address is None:  # else workers may have others
         check_providers(settings.pool.agents.onnx_providers)
     num_workers, min_healthy = settings.pool.workers, settings.pool.health.min_healthy_workers

@@ -56,6 +56,14 @@ class WorkerSettings(RowSettings):
         "more are refused. Without it, half of the free room in the folder for temporary files, divided by the "
         "machine's cores.",
     )
+    worker_max_memory_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Memory of its own that a worker's process may take. A worker that takes more is killed and "
+        "replaced, and its work is done again. 0 for any. Without it, the memory of the worker's machine, divided by "
+        "its cores; at least 4 GiB, at most three quarters of the memory. Workers in the server's process have no "
+        "memory of their own.",
+    )
     max_episode_length: int | None = Field(
         default=None,
         ge=1,
@@ -104,6 +112,13 @@ class HealthSettings(Group):
         description="Bytes that the observations of a call's rows may take in a worker, which holds eight of each row. "
         "Environments whose observations take more are refused. Without it, an eighth of the memory of the worker's "
         "machine, divided by its cores; at least 256 MiB.",
+    )
+    sampler_observation_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Bytes that the observations of a call's rows may take in all workers of a sampler together. "
+        "Environments and numbers of workers whose observations take more are refused. Without it, what "
+        "--worker-observation-bytes allows four workers for each core.",
     )
     probe_memory_bytes: int | None = Field(
         default=None,

@@ -99,11 +99,11 @@ def _run(descriptor: int) -> None:
     try:
         with _ReportedActivity(connection).at_work():
             register(registered)
-            probe(specs, settings, health)
+            num_bytes = probe(specs, settings, health)
     except BaseException as error:
         connection.send(portable(error))
     else:
-        connection.send(None)
+        connection.send(num_bytes)
     os._exit(0)  # without running exit handlers of libraries
 
 

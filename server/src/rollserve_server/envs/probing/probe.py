@@ -33,8 +33,8 @@ _MAX_ROWS_SECONDS = 1.0  # for all environments of rows that differ
 _NUM_NATIVE_ROWS = 2
 
 
-def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> None:
-    """Make environments and step them as sampling does; return if sampling can begin.
+def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> int:
+    """Make environments and step them as sampling does; return the memory of their observations if sampling can begin.
 
     An environment that fails is made again, and has another seed, as often as an episode may be run again: some
     environments fail now and then. Of rows that differ, those are tried that can be within a second.
@@ -44,6 +44,9 @@ def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) 
         settings: settings of workers.
         health: has the limit for observations.
 
+    Returns:
+        The bytes that the observations of a call's rows take in a worker.
+
     Raises:
         OverLimitError: an environment needs more memory than it has here, or observations of all rows more than a
             worker has for them.
@@ -52,30 +55,32 @@ def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) 
     """
     if isinstance(specs, EnvSpec):
         with naming_memory_limit(specs.id, health):
-            _probe(specs, settings, health)
-        return
+            return _probe(specs, settings, health)
     until = time.perf_counter() + _MAX_ROWS_SECONDS
     probed: set[str] = set()
+    num_bytes = 0
     for row, spec in enumerate(specs.specs):
         is_single = spec.vectorization in (None, "rows")  # `make_rows` refuses others
         if is_single and repr(spec) not in probed and (not probed or time.perf_counter() < until):
             probed.add(repr(spec))
             with at_row(row), naming_memory_limit(spec.id, health):
                 single = dataclasses.replace(spec, vectorization="rows", num_rows=len(specs.specs))
-                _probe(single, settings, health)
+                num_bytes = _probe(single, settings, health)
+    return num_bytes
 
 
-def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> None:
+def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> int:
     num_native_rows = spec.num_rows or settings.native_rows
     few = settings.model_copy(update={"rows": 1, "native_rows": min(num_native_rows, _NUM_NATIVE_ROWS)})
     num_rows, spec = spec.num_rows or settings.rows, dataclasses.replace(spec, num_rows=None)
     with _closing(make_rows(spec, few, max_episode_length=settings.max_episode_length)) as envs:
         num_rows = num_native_rows if isinstance(envs, VectorEnvs) else num_rows
-        check_observations_fit(envs.observation_leaves, num_rows, health)
+        num_bytes = check_observations_fit(envs.observation_leaves, num_rows, health)
         _try(envs, settings.env_retries)
     # EnvPool's rows are stepped in one way only.
     if isinstance(envs, VectorEnvs) and spec.vectorization != "envpool":
         _probe_other_kinds(spec, envs, settings.env_retries)
+    return num_bytes
 
 
 def _probe_other_kinds(spec: EnvSpec, envs: VectorEnvs, num_retries: int) -> None:

@@ -33,8 +33,8 @@ _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 
 
-def run_probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> None:
-    """Try environments in a child process, as `probe` does.
+def run_probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> int:
+    """Try environments in a child process, and return what `probe` does.
 
     Args:
         specs: environments of a worker, which are allowed.
@@ -54,15 +54,16 @@ def run_probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettin
                 os.killpg(pid, signal.SIGKILL)  # also processes that the environment has started
     if isinstance(outcome, NotFoundError):
         # This process may know the id from code that no other process can import.
-        probe(specs, settings, health)
-    elif outcome is not None:
+        return probe(specs, settings, health)
+    if isinstance(outcome, Exception):
         raise outcome
+    return outcome
 
 
 def _outcome(
     connection: Connection, specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings
-) -> Exception | None:
-    """Return the error that a probe ends with, or None."""
+) -> Exception | int:
+    """Return the error that a probe ends with, or its result."""
     name = specs.id if isinstance(specs, EnvSpec) else "an environment"
     phase, seconds = Phase.MAKING, health.reset_seconds
     message: Any = phase

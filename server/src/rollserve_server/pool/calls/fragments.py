@@ -332,7 +332,9 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     def _restart_lost(self, state: FragmentWorker, error: WorkerLostError) -> None:
         """Restart a lost worker's part; raise the error if that has happened too often."""
         if not self._has_other_cause(error):
-            state.losses.append(state.num_made)
+            # Memory grows over many steps, until somebody looks: no single one of them is the cause.
+            is_memory = error.reason == Reason.WORKER_OUT_OF_MEMORY
+            state.losses.append(max((state.num_made, *state.losses)) if is_memory else state.num_made)
         self._restart(state, error.reason.lower())
         if (num_losses := state.num_losses_at_one_step) > self._settings.unit_retries:
             text = f"{error.text}; {num_losses - 1} workers were lost with the same rows before"

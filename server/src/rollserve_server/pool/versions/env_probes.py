@@ -34,10 +34,13 @@ class EnvProbes:
         self._health = health
         self._isolate_failures = isolate_failures
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._outcomes: dict[str, DomainError | None] = {}
+        self._outcomes: dict[str, DomainError | int] = {}
 
-    async def check(self, worker: WorkerHandle, specs: WorkerSpecs) -> None:
+    async def check(self, worker: WorkerHandle, specs: WorkerSpecs) -> int:
         """Have a worker try environments, unless another one has.
+
+        Returns:
+            The bytes that the observations of a call's rows take in a worker.
 
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: the environments cannot be made or stepped.
@@ -47,8 +50,7 @@ class EnvProbes:
         async with self._locks[key]:
             if key not in self._outcomes:
                 try:
-                    await worker.call(Worker.probe_env, specs, self._health)
-                    self._outcomes[key] = None
+                    self._outcomes[key] = await worker.call(Worker.probe_env, specs, self._health)
                 except WorkerLostError:
                     raise
                 except DomainError as error:
@@ -56,5 +58,6 @@ class EnvProbes:
                         raise
                     self._outcomes[key] = error
         outcome = self._outcomes[key]
-        if outcome is not None:
+        if isinstance(outcome, DomainError):
             raise copy.copy(outcome)  # each worker's caller adds the path of its own field
+        return outcome

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import EnvChange, EnvSpec, Reason
-from rollserve_server.envs import Profiles, WorkerSpecs, check_allowed, check_not_free, specs_of_rows
+from rollserve_server.envs import (
+    Profiles,
+    WorkerSpecs,
+    check_allowed,
+    check_not_free,
+    check_sampler_observations_fit,
+    leaves_of_space,
+    observation_bytes,
+    specs_of_rows,
+)
 from rollserve_server.errors import OverLimitError, at_row, within
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.interface.updates import EnvUpdated
@@ -68,8 +77,7 @@ class EnvUpdates:
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
                 with fields.of(index):
-                    await probes.check(worker, spread[index])
-                    return await worker.call(Worker.add_env, number, spread[index])
+                    return await self._add(probes, worker, number, spread[index])
 
             with versions.installing("env", number):
                 adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first)
@@ -89,6 +97,7 @@ class EnvUpdates:
         for number, env in self._versions.evaluation_envs.items():
             # Values that are equal in Python, such as 1 and 1.0, may differ for an environment.
             if repr(env.specs) == repr(list(specs)):
+                self._check_observations(env.description, len(self._versions.workers))  # there may be more by now
                 return -number
         return None
 
@@ -113,8 +122,7 @@ class EnvUpdates:
             probes = EnvProbes(self._health)
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
-                await probes.check(worker, spread[index])
-                return await worker.call(Worker.add_env, number, spread[index])
+                return await self._add(probes, worker, number, spread[index])
 
             with versions.installing("env", number):
                 adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
@@ -124,14 +132,38 @@ class EnvUpdates:
         return number
 
     def check_room(self, num_workers: int) -> None:
-        """Raise OverLimitError if this many workers would have too many rows, or rows that differ too many."""
+        """Raise OverLimitError if this many workers would have too many rows, or too much of what rows need."""
         env = self._versions.envs.current
         if env is None:
             return
         with within("worker_count"):
             self._check_rows(env.description.num_rows, num_workers)
+            self._check_observations(env.description, num_workers)
             if env.rows_differ:
                 EnvBudget(num_workers=num_workers).spend(env.specs[0])
+
+    def _check_observations(self, env: EnvDescription, num_workers: int) -> None:
+        """Raise OverLimitError if this many workers lack memory for the observations of an environment."""
+        worker_bytes = observation_bytes(leaves_of_space(env.observation_space), env.num_rows)
+        check_sampler_observations_fit(worker_bytes, num_workers, self._health)
+
+    async def _add(self, probes: EnvProbes, worker: WorkerHandle, number: int, specs: WorkerSpecs) -> EnvDescription:
+        """Have a worker try environments and make them; return their properties.
+
+        Raises:
+            NotFoundError, InvalidValueError: as of `EnvProbes.check` and `Worker.add_env`.
+            OverLimitError: also if they take too much memory in all workers, or in this one.
+            WorkerLostError: the worker is lost.
+        """
+        worker_bytes = await probes.check(worker, specs)
+        check_sampler_observations_fit(worker_bytes, len(self._versions.workers), self._health)
+        description = await worker.call(Worker.add_env, number, specs)
+        heartbeat = await worker.heartbeat()
+        if heartbeat.takes_too_much_memory:
+            expected = f"environments with which a worker takes at most {heartbeat.max_memory_bytes} bytes of its own"
+            got, reason = f"{heartbeat.memory_bytes} (--worker-max-memory-bytes)", Reason.ENVIRONMENTS_TOO_LARGE
+            raise OverLimitError.of("", expected=expected, got=got, reason=reason)
+        return description
 
     def _check_rows(self, num_rows: int, num_workers: int) -> None:
         """Raise OverLimitError if the rows of all workers are more than the sampler's quota."""

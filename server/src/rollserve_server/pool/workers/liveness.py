@@ -1,4 +1,4 @@
-"""Liveness: finds workers that hang, and workers that are gone before anybody needs them."""
+"""Liveness: finds workers that hang or take too much memory, and ones that are gone before anybody needs them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
+from rollserve.errors import mismatch
 from rollserve_server.activity import Phase
 from rollserve_server.errors import WorkerLostError
 
@@ -22,7 +23,7 @@ _MAX_PAUSE_SECONDS = 15.0
 
 
 async def wait_for_loss(index: int, worker: WorkerHandle, health: HealthSettings) -> WorkerLostError:
-    """Wait until a worker hangs or is gone; return the error that says which, and what it was doing.
+    """Wait until a worker hangs, takes too much memory, or is gone; return the error that says what it was doing.
 
     A worker that makes progress, however slowly, is left alone: its heartbeats differ. Time is counted in looks, so
     that a worker is not blamed for a time in which this process itself stood still.
@@ -44,6 +45,8 @@ async def wait_for_loss(index: int, worker: WorkerHandle, health: HealthSettings
             return error
         if heartbeat is None:
             return _hung(index, f"it gave no sign of life for {max_seconds:g} s")
+        if heartbeat.takes_too_much_memory:
+            return _too_large(index, heartbeat)
         still_seconds = still_seconds + pause + silent_seconds if heartbeat == last else 0.0
         last, limit = heartbeat, _limit(health, heartbeat.phase)
         if limit is not None and still_seconds >= limit:
@@ -69,6 +72,13 @@ async def _look(worker: WorkerHandle, pause: float, max_seconds: float) -> tuple
         return asked.result(), seconds
     finally:
         asked.cancel()
+
+
+def _too_large(index: int, heartbeat: Heartbeat) -> WorkerLostError:
+    expected = f"at most {heartbeat.max_memory_bytes} bytes of its own (--worker-max-memory-bytes)"
+    got = f"{heartbeat.memory_bytes} in {heartbeat.text}"
+    text = f"worker {index} took too much memory: {mismatch(expected, got)}"
+    return WorkerLostError(text, index, reason=Reason.WORKER_OUT_OF_MEMORY)
 
 
 def _hung(index: int, text: str, episode: int | None = None) -> WorkerLostError:

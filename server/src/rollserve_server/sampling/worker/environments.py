@@ -47,9 +47,9 @@ class InstalledEnvs:
     def __getitem__(self, version: int) -> InstalledEnv:
         return self._envs[version]
 
-    def probe(self, specs: WorkerSpecs, health: HealthSettings) -> None:
-        """Try environments in a child process; raise what `run_probe` raises."""
-        run_probe(with_envpool(specs, self._settings), self._settings, health)
+    def probe(self, specs: WorkerSpecs, health: HealthSettings) -> int:
+        """Try environments in a child process; return and raise what `run_probe` does."""
+        return run_probe(with_envpool(specs, self._settings), self._settings, health)
 
     def install(self, version: int, specs: WorkerSpecs) -> InstalledEnv:
         """Install a version: make its rows, or change free rows of another version in place.

@@ -77,13 +77,16 @@ class Worker:
         """Return the installed versions of the environment and of the agent."""
         return self._envs.versions, self._agents.versions
 
-    def probe_env(self, specs: WorkerSpecs, health: HealthSettings) -> None:
+    def probe_env(self, specs: WorkerSpecs, health: HealthSettings) -> int:
         """Try environments in a child process, with time limits, and install nothing.
+
+        Returns:
+            The bytes that the observations of a call's rows take in this worker.
 
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as `run_probe`.
         """
-        self._envs.probe(specs, health)
+        return self._envs.probe(specs, health)
 
     def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
         """Install a version of the environment, and return its properties.

@@ -19,8 +19,10 @@ import ray.exceptions
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError, portable
 from rollserve_server.futures import ignore_result, in_background
+from rollserve_server.machine import private_bytes
 from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
 from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error
+from rollserve_server.pool.backends.ray.worker_memory import limit_allocations, max_memory_bytes
 from rollserve_server.sampling import Worker, new_array
 
 if TYPE_CHECKING:
@@ -73,7 +75,14 @@ class WorkerActor(Worker):
         self._keeps_memory = settings.hold_memory
         self._epoch = epoch
         self._held: dict[int, Any] = {}
+        self._max_memory_bytes = max_memory_bytes(settings)
+        limit_allocations(self._max_memory_bytes)
         super().__init__(worker_index, settings, self._new_buffer)
+
+    def heartbeat(self) -> Heartbeat:
+        """Return what the worker is doing now, and its process's memory. May be called while another method runs."""
+        heartbeat, max_bytes = super().heartbeat(), self._max_memory_bytes
+        return dataclasses.replace(heartbeat, memory_bytes=private_bytes(), max_memory_bytes=max_bytes)
 
     def fence(self, epoch: int) -> None:
         """Belong to the server of an epoch from now on, and stop all work. May be called while the worker works."""
