@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from charges import lay
+from faults.killable import KillableBackend
 from pools import adds_up, pool_of, sample
 from support import equal, raises
 
@@ -76,6 +78,21 @@ async def test_call_fails_if_its_workers_take_too_much_memory_again_and_again(
         assert batch.account is not None
         assert adds_up(batch.account)
         assert pool.status().workers[0].num_restarts == num_losses + 1
+
+
+async def test_fragment_call_fails_if_its_memory_grows_too_much_at_different_steps() -> None:
+    backend = KillableBackend()
+    env = EnvSpec("sample_envs:Slow", {"step_seconds": 0.01, "length": 10})
+    settings = {"workers": 1, "rows": 1, "unit_retries": 1, "allow_module": ("sample_envs",)}
+    async with pool_of(backend, env, **settings) as pool:
+        await pool.update_agent([RandomSpec()])
+        call = asyncio.create_task(sample(pool, Fragments(500), seed=1))
+        for seconds in (1.5, 0.5):
+            await asyncio.sleep(seconds)
+            error = WorkerLostError("worker 0 took too much memory", 0, reason=Reason.WORKER_OUT_OF_MEMORY)
+            backend.handles[0].kill(error)
+        with raises(WorkerLostError, reason=Reason.WORKER_OUT_OF_MEMORY):
+            await call
 
 
 async def test_update_refuses_environments_with_which_workers_take_too_much_memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import urllib.request
@@ -23,6 +24,7 @@ from rollserve_server.local import LocalServer, local_server
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--vectorization", "rows", "--rows", "2")
 LIMITS = ("--max-samplers", "3", "--max-workers", "6", "--max-sampler-workers", "3", "--max-sampler-rows", "8")
 LIMITS += ("--max-sampler-lease-seconds", "100", "--max-sampler-calls", "2", "--max-sampler-bytes", "1000000")
+LIMITS += ("--sampler-observation-bytes", str(1 << 22))
 SPEC = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 50})
 
 
@@ -132,6 +134,27 @@ def test_deleted_sampler_ends_streams_of_its_records(server: Server) -> None:
             with raises(rollserve.InvalidArgumentError, field="sampler", reason="SAMPLER_DELETED", quotes="'a'"):
                 for _ in records:
                     pass
+
+
+def test_observations_that_take_too_much_memory_in_all_workers_are_refused(server: Server) -> None:
+    def big(kib: int) -> rollserve.EnvSpec:
+        return rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": kib << 10})
+
+    def refused(field: str, num_bytes: int) -> contextlib.AbstractContextManager[object]:
+        quotes = ("--sampler-observation-bytes", str(1 << 22), str(num_bytes))
+        return raises(rollserve.LimitError, field=field, reason="ENVIRONMENTS_TOO_LARGE", quotes=quotes)
+
+    with server.connect() as default, server.connect("a") as sampler:
+        with refused("environment", 16 * 2 * (132 << 10)):
+            sampler.create_sampler(big(132), num_workers=2)
+        assert names(default) == ["default"]
+        sampler.create_sampler(big(128), num_workers=2, quota=Quota(num_workers=3))
+        with refused("all_workers.environment", 16 * 2 * (132 << 10)):
+            sampler.update_env(big(132))
+        with refused("worker_count", 16 * 3 * (128 << 10)):
+            sampler.resize(3)
+        status = sampler.status()
+        assert (status.env_version, status.envs, status.num_workers) == (1, (big(128),), 2)
 
 
 def test_default_sampler_cannot_be_deleted(server: Server) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from rollserve_server.machine import memory_bytes
+from rollserve_server.machine import data_bytes, memory_bytes, private_bytes
 
 MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -33,3 +34,17 @@ def test_memory_is_the_least_limit(groups: str | None, limits: dict[str, str], e
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
     assert memory_bytes(tmp_path) == expected
+
+
+def test_memory_of_the_process_counts_what_it_has_written_alone() -> None:
+    num_bytes = 256 << 20
+    before = private_bytes(), data_bytes()
+    written = np.ones(num_bytes, np.uint8)
+    after = private_bytes(), data_bytes()
+    assert written.nbytes == num_bytes
+    assert after[0] - before[0] >= 0.9 * num_bytes
+    assert after[1] - before[1] >= 0.9 * num_bytes
+
+
+def test_memory_of_the_process_is_zero_where_it_is_unknown(tmp_path: Path) -> None:
+    assert (private_bytes(tmp_path), data_bytes(tmp_path)) == (0, 0)

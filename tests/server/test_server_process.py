@@ -187,11 +187,23 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
         (("--env", "Nope-v0"), ("env: ", "'Nope-v0'")),
         (("--env", "CartPole-v1", "--env-kwargs", '{"nope": 1}'), ("env_kwargs: ", "CartPole-v1")),
         (("--env", "CartPole-v1", "--min-healthy-workers", "3", "--workers", "2"), ("min_healthy_workers: ", "3")),
+        (
+            ("--env", "CartPole-v1", "--backend", "in-process", "--worker-max-memory-bytes", "9999"),
+            ("worker_max_memory_bytes: ", "in-process", "9999"),
+        ),
         (("--env", "CartPole-v1", "--onnx-providers", "CUDAProvider"), ("onnx_providers: ", "'CUDAProvider'")),
         (("--env", "CartPole-v1", "--listen", "{taken}"), ("listen: ", "{taken}", os.strerror(errno.EADDRINUSE))),
         (("--env", "CartPole-v1", "--metrics-listen", "{taken}"), ("metrics_listen: ", "{taken}")),
     ],
-    ids=["id", "arguments", "numbers of workers", "providers", "port in use", "port of metrics in use"],
+    ids=[
+        "id",
+        "arguments",
+        "numbers of workers",
+        "memory of threads",
+        "providers",
+        "port in use",
+        "port of metrics in use",
+    ],
 )
 def test_invalid_setting_is_reported_before_ray_starts(
     options: tuple[str, ...], quotes: tuple[str, ...], tmp_path: Path

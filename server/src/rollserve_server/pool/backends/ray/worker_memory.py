@@ -14,7 +14,7 @@ __all__ = ["limit_allocations", "max_memory_bytes"]
 
 _MIN_BYTES = 4 << 30
 _ROOM_BYTES = 1 << 30
-"""What libraries with many threads may reserve and not use."""
+"""Room for memory that libraries with many threads reserve and do not use."""
 
 
 def max_memory_bytes(settings: WorkerSettings) -> int:
