@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pools import cartpole_agent, pool_of, sample, sample_request, slot_of
+from pools import RecordingBackend, cartpole_agent, pool_of, sample, sample_request, slot_of
 from support import equal
 
 import rollserve
 from rollserve_server.agents import MlpSpec, RandomSpec
+from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Delivery, Exactly, Fragments, InProcessBackend, Pool
+from rollserve_server.pool.backends.ray import worker as ray_worker
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
 
@@ -125,6 +127,22 @@ async def test_memory_of_results_is_bounded(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
+async def test_killed_worker_that_leaves_its_line_first_is_replaced(
+    ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the line can reach the worker before its death, as if another server had taken it."""
+    recording, kill = RecordingBackend(ray_backend), ray_worker._kill
+    async with pool_of(recording) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, Fragments(8 * 500), seed=1)
+        left: list[object] = []
+        monkeypatch.setattr(ray_worker, "_kill", left.append)
+        recording.handles[0].kill(WorkerLostError("killed by the test", 0))
+        assert equal(await sample(pool, Fragments(8 * 500), seed=1), expected)
+        for actor in left:
+            kill(actor)
+
+
 async def test_processes_of_other_users_are_turned_away() -> None:
     listener = Listener()
     connect = f"{BE_NOBODY}; s = socket.socket(socket.AF_UNIX); s.connect('\\0{listener.name}'); print(s.recv(1))"

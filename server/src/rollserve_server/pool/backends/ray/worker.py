@@ -300,7 +300,8 @@ class RayWorker:
             return await answer
         except LineEndedError:
             await asyncio.shield(self._served)
-            raise SamplerLostError("another server has the sampler") from None
+            # A worker that is killed may still notice the end of its line, and leave it as for another server.
+            raise copy.copy(self._lost) or SamplerLostError("another server has the sampler") from None
 
     def _report_on_line(self, answer: asyncio.Future[Answer]) -> asyncio.Future[Any]:
         """Return the report of an answer, without a task that waits for it: such hops delay short calls."""
