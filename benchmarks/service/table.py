@@ -80,13 +80,13 @@ def _iteration_table(results: Sequence[Result]) -> Table:
 
 
 def _phase_table(results: Sequence[Result]) -> Table:
-    """Return the phases of updates and calls."""
+    """Return the phases of updates, of calls, and of calls that update."""
     headings = dict.fromkeys((*CALL_PHASES, *UPDATE_PHASES))
     table = Table("workload", "what", title="phases, medians in ms", title_justify="left")
     for phase in headings:
         table.add_column("Ray" if phase == "ray" else phase, justify="right")
     for result in results:
-        for what in ("update", "call"):
+        for what in ("update", "call", "iteration"):
             seconds = [result.medians.get(f"{what}_{phase}_seconds") for phase in headings]
             if any(value is not None for value in seconds):
                 cells = (_MISSING if value is None else f"{value * 1e3:.2f}" for value in seconds)

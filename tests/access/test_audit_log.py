@@ -35,6 +35,7 @@ def test_each_rpc_has_a_line_at_its_end(tmp_path: Path) -> None:
             hashes = {each.policy_version: each.agents[0].content_hash for each in sampler.agent_versions()}
             with raises(rollserve.PreconditionError):
                 sampler.obtain_samples(10, policy_version=7)
+            sampler.obtain_samples(10, agent=rollserve.RandomAgent())
             stream = sampler.stream_samples(2**40)
             next(stream)
             stream.close()
@@ -53,13 +54,16 @@ def test_each_rpc_has_a_line_at_its_end(tmp_path: Path) -> None:
         ("ResizePool", "OK"),
         ("ListAgentVersions", "OK"),
         ("ObtainSamples", "FAILED_PRECONDITION"),
+        ("ObtainSamples", "OK"),
         ("ObtainSamples", "CANCELLED"),
         ("ResizePool", "PERMISSION_DENIED"),
     ]
-    first, second, env, resized, *_, last = found
+    first, second, env, resized, _, _, with_agent, *_, last = found
     assert first["agent"]["before"] is None
     assert first["agent"]["after"] == second["agent"]["before"]
     assert second["agent"]["after"] == {"version": 2, "digest": hashes[2]}
+    assert with_agent["agent"]["before"] == second["agent"]["after"]
+    assert with_agent["agent"]["after"] == {"version": 3, "digest": first["agent"]["after"]["digest"]}
     assert (env["environment"]["before"]["version"], env["environment"]["after"]["version"]) == (1, 2)
     assert len({env["environment"][when]["digest"] for when in ("before", "after")}) == 2
     assert resized["workers"] == {"before": 1, "after": 2}

@@ -41,6 +41,12 @@ REQUESTS: dict[str, tuple[str, Message]] = {
     "ListAgentVersions": ("ListAgentVersions", agent_versions_pb2.ListAgentVersionsRequest()),
     "ServerReflectionInfo": ("", pb.GetSamplerRequest()),
     "ObtainSamples": ("ObtainSamples", pb.ObtainSamplesRequest(step_count=1)),
+    "ObtainSamples, with an agent": (
+        "ObtainSamples",
+        pb.ObtainSamplesRequest(
+            step_count=1, options=pb.SamplingOptions(agent_update=update(rollserve.RandomAgent()).all_workers)
+        ),
+    ),
     "ObtainExactEpisodes": ("ObtainExactEpisodes", pb.ObtainExactEpisodesRequest(episode_count_per_worker=1)),
     "Evaluate": ("Evaluate", pb.EvaluateRequest(episode_count=1)),
     "EvaluatePopulation": ("EvaluatePopulation", pb.EvaluatePopulationRequest(episode_count=1)),

@@ -111,7 +111,7 @@ def test_phases_add_up_to_the_call() -> None:
         {"name": "written", "time": 35.0, "is_batch": True},
         {"name": "written", "time": 45.0, "is_batch": False},
     ]
-    phases = call_phases([call], times)
+    phases = call_phases("call", [call], times)
     assert phases == {
         "call_client_seconds": 1.0,
         "call_intake_seconds": 2.0,

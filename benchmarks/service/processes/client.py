@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -118,25 +119,33 @@ class _Client:
     def iterate(
         self, call: str, num_steps: int, num_iterations: int, layer_sizes: list[int], head: Head
     ) -> dict[str, Any]:
-        """Time iterations of an on-policy trainer: an update of all parameters, then a call with the new version."""
+        """Time iterations of an on-policy trainer, in turns: calls that update the agent, and updates and calls.
+
+        Returns:
+            The moments of the calls that update, and of updates and calls alone; the number of all steps, and the seed
+            of the last parameters.
+        """
         self._batch = None
         updating = _Updating(self._marked, layer_sizes, head)
         method = getattr(self._marked.sampler, _OBTAIN[call])
-        updates, calls, num_received_steps = [], [], 0
-        for _ in range(num_iterations):
-            updates.append(updating.update())
-            batch, moments = self._marked.timed(method, num_steps)
-            calls.append(moments)
+        moments: dict[str, list[Any]] = {"iterations": [], "updates": [], "calls": []}
+        num_received_steps = 0
+
+        def take(what: str, **options: Any) -> None:
+            nonlocal num_received_steps
+            self._batch = None
+            batch, taken = self._marked.timed(method, num_steps, out=self._buffer, **options)
+            moments[what].append(taken)
             num_received_steps += batch.num_steps
             if np.any(batch.policy_versions != updating.version):
                 raise ValueError(f"policy_versions: expected {updating.version}, got {set(batch.policy_versions)}")
             self._batch = batch
-        return {
-            "updates": updates,
-            "calls": calls,
-            "num_steps": num_received_steps,
-            "last_seed": updating.seed,
-        }
+
+        for _ in range(num_iterations):
+            moments["updates"].append(updating.update())
+            take("calls")
+            take("iterations", agent=updating.next_parameters())
+        return {**moments, "num_steps": num_received_steps, "last_seed": updating.seed}
 
     def _last_batch(self) -> rollserve.EpisodeBatch:
         assert self._batch is not None  # noqa: S101  # commands about the last batch follow a call
@@ -157,11 +166,15 @@ class _Updating:
         self.seed = 0
         self.version = marked.sampler.update_agent(mlp_agent(layer_sizes, head))
 
+    def next_parameters(self) -> Mapping[str, np.ndarray]:
+        """Return the parameters of the next version, for one update."""
+        self.seed = (self.seed + 1) % _NUM_PARAMETER_SETS
+        self.version += 1
+        return self._sets[self.seed]
+
     def update(self) -> dict[str, Any]:
         """Update the parameters; return the moments of the call."""
-        self.seed = (self.seed + 1) % _NUM_PARAMETER_SETS
-        version, moments = self._marked.timed(self._marked.sampler.update_agent, self._sets[self.seed])
-        self.version += 1
+        version, moments = self._marked.timed(self._marked.sampler.update_agent, self.next_parameters())
         if version != self.version:
             raise ValueError(f"policy_version: expected {self.version}, got {version}")
         return moments

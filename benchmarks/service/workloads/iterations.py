@@ -105,25 +105,27 @@ class _Measurement:
 
     def figures(self) -> dict[str, float]:
         """Return the figures of all turns."""
-        updates = [update for answer in self._answers for update in answer["updates"][1:]]
-        calls = [call for answer in self._answers for call in answer["calls"][1:]]
-        pairs = list(zip(updates, calls, strict=True))
-        iterations = [call["ended"] - update["began"] for update, call in pairs]
+        iterations, updates, calls = (
+            [moments for answer in self._answers for moments in answer[what][1:]]
+            for what in ("iterations", "updates", "calls")
+        )
+        seconds = [iteration["ended"] - iteration["began"] for iteration in iterations]
         figures = {
-            "steps_per_second": self.spec.num_steps / float(np.mean(iterations)),
-            **_quantiles("iteration", iterations),
+            "steps_per_second": self.spec.num_steps / float(np.mean(seconds)),
+            **_quantiles("iteration", seconds),
             **_quantiles("update", [update["ended"] - update["began"] for update in updates]),
             **_quantiles("call", [call["ended"] - call["began"] for call in calls]),
             **_quantiles("one_process", self._one_seconds),
             **_quantiles("processes", self._several_seconds),
             **update_phases(updates, self._events),
-            **call_phases(calls, self._events),
+            **call_phases("call", calls, self._events),
+            **call_phases("iteration", iterations, self._events),
             **_peaks(self._costs),
         }
-        seconds = figures["iteration_p50_seconds"]
-        figures["ratio_to_one_process"] = figures["one_process_p50_seconds"] / seconds
-        figures["ratio_to_processes"] = figures["processes_p50_seconds"] / seconds
-        figures["overhead_seconds"] = seconds - figures["processes_p50_seconds"]
+        median = figures["iteration_p50_seconds"]
+        figures["ratio_to_one_process"] = figures["one_process_p50_seconds"] / median
+        figures["ratio_to_processes"] = figures["processes_p50_seconds"] / median
+        figures["overhead_seconds"] = median - figures["processes_p50_seconds"]
         figures["call_overhead_seconds"] = figures["call_p50_seconds"] - figures["processes_p50_seconds"]
         return figures
 
@@ -138,9 +140,9 @@ class _Measurement:
         assert isinstance(agent, rollserve.MlpAgent)  # noqa: S101  # as all agents of iterations
         last_agent = mlp_agent(agent.layer_sizes, agent.head, answer["last_seed"])
         sample = self.service.last_sample(min(spec.num_steps, _SAMPLE_STEPS))
-        num_requested_steps = spec.num_steps * len(answer["calls"])
+        num_requested_steps = spec.num_steps * (len(answer["calls"]) + len(answer["iterations"]))
         return [
-            "each call acts by the version of the update before it",
+            "each call acts by the version of its update, or of the one before it",
             check_num_steps(answer["num_steps"], num_requested_steps, exact=spec.call == "fragments"),
             *check_sample(sample, dataclasses.replace(spec, agent=last_agent)),
         ]

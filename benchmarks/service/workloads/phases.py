@@ -6,7 +6,7 @@ The phases of a call follow each other, and their sum is the time of the call:
 |---|---|---|
 | client | the client's method is called | the request is handed to gRPC |
 | intake | | the gateway has received the request |
-| admission | | the call begins; updates have no admission |
+| admission | | the call begins, after the update of its agent if it has one; updates have no admission |
 | orders | | the first order leaves for a worker; the first agent, in an update |
 | Ray | | the last message with a batch is handed to gRPC, less worker and encode; all workers have the agent |
 | worker | time of the worker that reports last, spent on steps | |
@@ -34,9 +34,9 @@ Event = Mapping[str, Any]
 """Event of the server, as `traced_server` describes them."""
 
 
-def call_phases(calls: Sequence[Moments], events: Sequence[Event]) -> dict[str, float]:
-    """Return the median of each phase of sampling calls, in seconds, by name."""
-    return _medians("call", CALL_PHASES, [_of_call(call, _during(call, events)) for call in calls])
+def call_phases(what: str, calls: Sequence[Moments], events: Sequence[Event]) -> dict[str, float]:
+    """Return the median of each phase of sampling calls, in seconds, by names that begin with what they are."""
+    return _medians(what, CALL_PHASES, [_of_call(call, _during(call, events)) for call in calls])
 
 
 def update_phases(updates: Sequence[Moments], events: Sequence[Event]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from rollserve.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
+    from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.episode_batch import EpisodeBatch
@@ -43,10 +44,17 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
-    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits, contact: Contact) -> None:
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        request: Request,
+        limits: TimeLimits,
+        contact: Contact,
+        own_versions: OwnVersions,
+    ) -> None:
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        super().__init__(method, request, limits, contact)
+        super().__init__(method, request, limits, contact, own_versions)
 
     async def __aenter__(self) -> Self:
         return self

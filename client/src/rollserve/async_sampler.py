@@ -309,7 +309,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         return channel
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
-        return AsyncSampleStream(self._opened(method), request, self._time_limits(options), self._contact)
+        limits = self._time_limits(options)
+        return AsyncSampleStream(self._opened(method), request, limits, self._contact, self._own_versions)
 
     async def _receive(
         self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from rollserve._checks import check_choice, check_type
 from rollserve._codec.compression import CODECS, import_codec
-from rollserve.environments import EnvSpec  # noqa: TC001  # so that `typing.get_type_hints` finds it
+from rollserve.agents import AgentUpdate  # noqa: TC001  # so that `typing.get_type_hints` finds it
+from rollserve.environments import EnvSpec  # noqa: TC001  # as above
 
 if TYPE_CHECKING:
     from rollserve.v1 import tensor_pb2
@@ -25,6 +26,10 @@ class SamplingOptions(TypedDict, total=False):
     >>> batch = sampler.obtain_samples(10_000, **options)  # doctest: +SKIP
 
     Keys:
+        agent: update of the agent for all workers, as `update_agent` takes it. The call makes it first, and samples
+            with the new version, the batch's `policy_versions`. That takes less time than `update_agent` and the call.
+            If the update fails, the call fails with the same error, and nothing has changed. At most 4 MiB; larger ones
+            need `update_agent`. Not together with a version of the policy.
         seed: root seed of the episodes, from 0 to 2**64 - 1. The same seed, first episode index, policy and environment
             give the same episodes. By default, the sampler continues its own sequence, in which no episode occurs
             twice.
@@ -66,6 +71,7 @@ class SamplingOptions(TypedDict, total=False):
             Not for fragments. False by default.
     """
 
+    agent: AgentUpdate | None
     seed: int | None
     first_episode_index: int | None
     max_episode_length: int | None

@@ -16,6 +16,7 @@ from rollserve.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
+    from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.episode_batch import EpisodeBatch
@@ -41,8 +42,15 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
-    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits, contact: Contact) -> None:
-        super().__init__(method, request, limits, contact)
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        request: Request,
+        limits: TimeLimits,
+        contact: Contact,
+        own_versions: OwnVersions,
+    ) -> None:
+        super().__init__(method, request, limits, contact, own_versions)
         self._closed = threading.Event()
         self._watchdog = Watchdog(limits.timeout)
 

@@ -527,7 +527,8 @@ class Sampler(BaseSampler[SampleStream]):
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:
-        return SampleStream(self._opened(method), request, self._time_limits(options), self._contact)
+        limits = self._time_limits(options)
+        return SampleStream(self._opened(method), request, limits, self._contact, self._own_versions)
 
     def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
         return receive_answer(self._opened(method), request, self._contact, self._answer_seconds(timeout))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import grpc
 
     from rollserve._calls.contact import Contact
+    from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.responses import Bytes
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
@@ -26,11 +27,19 @@ __all__ = ["BaseStream"]
 class BaseStream:
     """State of a sampling stream, over all calls that deliver it."""
 
-    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits, contact: Contact) -> None:
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        request: Request,
+        limits: TimeLimits,
+        contact: Contact,
+        own_versions: OwnVersions,
+    ) -> None:
         self._method = method
         self._limits = limits
         self._contact = contact
-        self._reader = StreamReader(request)
+        updates_agent = request.options.HasField("agent_update")
+        self._reader = StreamReader(request, own_versions.set_agent) if updates_agent else StreamReader(request)
         self._blackhole = request.options.blackhole
         self._interruptions = Interruptions(limits, contact)
         self._unread: deque[Bytes] = deque()

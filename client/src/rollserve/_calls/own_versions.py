@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 from rollserve.v1 import sampler_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from rollserve.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["OwnVersions"]
 
@@ -44,14 +48,18 @@ class OwnVersions:
         if not (expects_policy or expects_env):  # with an id, the numbers that the caller gave would not count
             options.client_id = self._client_id
         names_env = isinstance(options, pb.EvaluationOptions) and options.HasField("environment")
-        if not (self.policy_version is None or expects_policy or options.HasField("policy_version")):
+        brings_agent = isinstance(options, pb.SamplingOptions) and options.agent_update.HasField("agent")
+        names_policy = options.HasField("policy_version") or brings_agent
+        if not (self.policy_version is None or expects_policy or names_policy):
             options.expected_policy_version = self.policy_version
-        env_version = self.agent_env_version if self.env_version is None else self.env_version
+        env_version = self.env_version
+        if env_version is None and not brings_agent:  # a whole agent is checked against whatever is there
+            env_version = self.agent_env_version
         if not (env_version is None or expects_env or names_env or options.HasField("environment_version")):
             options.expected_environment_version = env_version
 
-    def set_agent(self, updated: pb.UpdateAgentResponse) -> int:
-        """Record an accepted update of the agent; return its version."""
+    def set_agent(self, updated: pb.UpdateAgentResponse | Beginning) -> int:
+        """Record an accepted update of the agent, of its own or of a call; return its version."""
         self.policy_version, self.agent_env_version = updated.policy_version, updated.environment_version
         return updated.policy_version
 

@@ -58,6 +58,8 @@ DEFAULT_MESSAGE_BYTES = 8 << 20
 the fewer of them fit into one message, and each message has a last observation beside them."""
 
 _MAX_LEASE_SECONDS = 1e9
+_MAX_AGENT_BYTES = (4 << 20) - (4 << 10)
+"""Largest size of an agent in a call that samples: what servers accept, less room for the other options."""
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = (
@@ -68,6 +70,8 @@ _SIGNED_OPTIONS = (
     "policy_version",
     "env_version",
 )
+_POLICY_OPTIONS = ("policy_version", "min_policy_version", "expected_policy_version", "expected_env_version")
+"""Options that a call with an agent of its own cannot have."""
 _FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic", "return_states", "skip_failed_episodes")
 _EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
@@ -318,7 +322,23 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         return_states=options.get("return_states") or False,
         skip_failed_episodes=options.get("skip_failed_episodes") or False,
         accept_joined=True,
+        agent_update=_sent_agent_update(options),
     )
+
+
+def _sent_agent_update(options: SamplingOptions) -> pb.AgentUpdate | None:
+    """Return the update that a call makes, if the options have one, whose size a call may have."""
+    agent = options.get("agent")
+    if agent is None:
+        return None
+    for name, value in options.items():
+        if name in _POLICY_OPTIONS and value is not None:
+            raise InvalidArgumentError.of(name, expected="none beside an agent", got=value)
+    update = _agent_update("agent", agent)
+    if update.ByteSize() > _MAX_AGENT_BYTES:
+        expected, got = f"at most {_MAX_AGENT_BYTES} bytes in a call that samples", f"{update.ByteSize()} bytes"
+        raise InvalidArgumentError.of("agent", expected=expected, got=got, hint="call update_agent first")
+    return update
 
 
 def _numbers(name: str, value: Any) -> Sequence[float]:

@@ -177,6 +177,7 @@ def _continue_from(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beg
     options.ClearField("expected_environment_version")  # so was this
     options.ClearField("worker_count")  # and this
     options.ClearField("prefetch")  # not allowed with a seed
+    options.ClearField("agent_update")  # it was made when the stream began
     options.seed = beginning.seed
     options.policy_version = beginning.policy_version
     options.environment_version = beginning.environment_version

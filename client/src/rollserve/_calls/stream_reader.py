@@ -15,7 +15,7 @@ from rollserve.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rollserve._calls.responses import Bytes, Content
     from rollserve._calls.resumption import Request
@@ -36,9 +36,15 @@ class StreamReader:
             Otherwise the batch is copied.
     """
 
-    def __init__(self, request: Request) -> None:
-        """Start with the first call's request."""
+    def __init__(self, request: Request, on_beginning: Callable[[Beginning], object] = lambda _: None) -> None:
+        """Start with the first call's request.
+
+        Args:
+            request: the request.
+            on_beginning: takes the beginning of the stream, once it is known.
+        """
         self.resumption = Resumption(request)
+        self._on_beginning = on_beginning
         self.num_simulated_steps = 0
         # Whole episodes usually have somewhat more steps than requested.
         num_requested_steps = getattr(request, "step_count", 0)
@@ -81,6 +87,8 @@ class StreamReader:
                 self.num_simulated_steps = max(self.num_simulated_steps, self._num_received_steps)
                 return new
             case Beginning():
+                if not self.resumption.has_begun:
+                    self._on_beginning(content)
                 self.resumption.begin(content)
                 self._num_rows = content.row_count
                 offer = content.shared_memory

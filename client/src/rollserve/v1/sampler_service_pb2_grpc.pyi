@@ -140,8 +140,8 @@ class SamplerServiceStub:
     that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
     on versions are evaluated when it is admitted.
 
-    Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
-    SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
+    Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
+    POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
     fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
     WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
     """
@@ -394,8 +394,8 @@ class SamplerServiceAsyncStub:
     that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
     on versions are evaluated when it is admitted.
 
-    Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
-    SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
+    Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
+    POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
     fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
     WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
     """
@@ -656,8 +656,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
         on versions are evaluated when it is admitted.
 
-        Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
-        SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
+        Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
+        POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
         fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
         WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
         """

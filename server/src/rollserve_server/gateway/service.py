@@ -38,7 +38,7 @@ from rollserve_server.gateway.responses import (
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.identity import ANONYMOUS, Scope
-from rollserve_server.pool import Account, Delivery, Evaluation
+from rollserve_server.pool import Account, AgentUpdated, Delivery, Evaluation
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -50,12 +50,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import SamplerRings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import (
-        AgentUpdated,
-        EnvUpdated,
-        Pool,
-        PoolStatus,
-    )
+    from rollserve_server.pool import EnvUpdated, Pool, PoolStatus
     from rollserve_server.samplers import Sampler, Samplers
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
@@ -157,9 +152,7 @@ class SamplerService:
                         policy_version=same.version, environment_version=same.env_version, unchanged=True
                     )
             updated = await pool.update_agent(updates, expected, per_worker=per_worker)
-            if self._audits:
-                rpc.changes["agent"] = await asyncio.to_thread(_agent_change, updated)
-        _log.debug("agent updated", extra={"policy_version": updated.version})
+            await self._note_agent_change(rpc, updated)
         return pb.UpdateAgentResponse(policy_version=updated.version, environment_version=updated.env_version)
 
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
@@ -269,8 +262,9 @@ class SamplerService:
         self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], rpc: OpenRpc
     ) -> AsyncGenerator[bytes, None]:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
+        read = functools.partial(self._reader.samples, kind)
         data = await self._intake.small_request(rpc)
-        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(rpc, kind, data)
+        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await read_aside(read, rpc, data)
         pool = _use(sampler, rpc)
         # A later connection may have the same name; the client's id tells it apart.
         reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
@@ -280,11 +274,19 @@ class SamplerService:
                     if isinstance(item, Delivery):
                         for message in delivered_messages(item):
                             yield await shared_or_sent(message, ring, rpc)
+                    elif isinstance(item, AgentUpdated):
+                        await self._note_agent_change(rpc, item)
                     else:
                         if isinstance(item, Account):
                             self._metrics.count_call(sampler.name, rpc.name, item)
                             _log_sampled(item)
                         yield sample_response(item, ring)
+
+    async def _note_agent_change(self, rpc: OpenRpc, updated: AgentUpdated) -> None:
+        """Note an update of the agent in the log, and its digests for the audit log."""
+        if self._audits:
+            rpc.changes["agent"] = await asyncio.to_thread(_agent_change, updated)
+        _log.debug("agent updated", extra={"policy_version": updated.version})
 
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""

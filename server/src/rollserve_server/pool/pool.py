@@ -69,8 +69,8 @@ class Pool:
         """Begin to answer requests with these parts."""
         self._parts = parts
         self.agents = AgentQueries(parts.versions)
-        self._agent_updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
-        self._samplings = Samplings(parts)
+        updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
+        self._agent_updates, self._samplings = updates, Samplings(parts, updates)
         self._evaluations = Evaluations(parts)
         self._started = time.monotonic()
 
@@ -199,12 +199,7 @@ class Pool:
         """
         self._check_open()
         self._parts.workers.check_enough()
-        self._parts.eviction.reset()
-        prefetcher = self._samplings.prefetcher
-        prefetcher.end(drop=True)
-        updated = await self._agent_updates.update(updates, expected, per_worker=per_worker)
-        prefetcher.end(drop=True)  # of a call that ended meanwhile
-        self._samplings.estimates.fade()
+        updated = await self._samplings.update_agent(updates, expected, per_worker=per_worker)
         self._parts.eviction.run()
         return updated
 
@@ -284,14 +279,16 @@ class Pool:
 
     def sample(
         self, request: SampleRequest, receiver: Receiver = NEVER_STALLED
-    ) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
+    ) -> AsyncGenerator[AgentUpdated | Beginning | Delivery | Progress | Account, None]:
         """Sample episodes or fragments.
 
-        Yields the beginning, then deliveries in the order of the episodes with progress between them, and at last the
-        account. Closing the iterator early ends the work. While the receiver is stalled, another call may run instead.
+        Yields the update of the agent if the request has one, the beginning, then deliveries in the order of the
+        episodes with progress between them, and at last the account. Closing the iterator early ends the work. While
+        the receiver is stalled, another call may run instead.
 
         Raises:
             InvalidValueError: the request does not go with the pool as it is.
+            DomainError: the update of the agent failed, as of `update_agent`.
             NotReadyError: there is no agent, it does not fit, versions are not the expected ones, a version is not kept
                 any more, or rows do not stand where they are to go on.
             SamplerLostError: another server has the sampler now.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Activation, HeadKind, Value
     from rollserve_server.pool import AgentUpdate
 
-__all__ = ["agent_updates_from_proto", "has_pickle", "mlp_from_proto"]
+__all__ = ["agent_update_from_proto", "agent_updates_from_proto", "has_pickle", "is_pickle", "mlp_from_proto"]
 
 _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -55,12 +55,17 @@ def agent_updates_from_proto(
         InvalidValueError: a part is missing or malformed.
         NotAllowedError: an argument is a path that is not allowed; see `check_arguments`.
     """
-    return updates_from_proto(request, lambda update: _agent_update_from_proto(update, allowed_paths))
+    return updates_from_proto(request, lambda update: agent_update_from_proto(update, allowed_paths))
 
 
 def has_pickle(request: pb.UpdateAgentRequest) -> bool:
     """Whether any agent of a request is a pickle."""
-    return any(update.agent.HasField("pickled") for update in (request.all_workers, *request.per_worker.updates))
+    return any(map(is_pickle, (request.all_workers, *request.per_worker.updates)))
+
+
+def is_pickle(update: pb.AgentUpdate) -> bool:
+    """Whether the agent of an update is a pickle."""
+    return update.agent.HasField("pickled")
 
 
 def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]) -> MlpSpec:
@@ -90,7 +95,8 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
     )
 
 
-def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
+def agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
+    """Return an update; raises as `agent_updates_from_proto`."""
     match update.WhichOneof("update"):
         case "agent":
             with in_field("agent"):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.messages.agents import agent_update_from_proto
 from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
 from rollserve_server.gateway.messages.formats import sample_format_from_proto
 from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
 from rollserve_server.pool import AtLeast, Exactly, Fragments, SampleRequest
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import Target
+    from rollserve_server.pool import AgentUpdate, Target
 
 __all__ = ["sample_request_from_proto"]
 
@@ -20,24 +23,39 @@ _MAX_EPISODES = 1 << 40
 """Largest number of episodes of a worker. Indices stay below 2**63 with it, the limit of integers in many languages."""
 
 
-def sample_request_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest) -> SampleRequest:
+def sample_request_from_proto(
+    request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest, allowed_paths: Collection[Path]
+) -> SampleRequest:
     """Return the request for episodes or fragments.
 
     Raises:
         InvalidValueError: a field is out of range, or does not fit the others.
+        NotAllowedError: an argument of an agent is a path that is not allowed; see `check_arguments`.
     """
     target, options = _target_from_proto(request), request.options
     with in_field("options"):
         messages = sample_format_from_proto(options)
         _check_sequence(options, target)
         sampling_options = sampling_options_from_proto(options)
+        agent_update = _agent_update_from_proto(options, allowed_paths)
     return SampleRequest(
         target,
         messages,
         sampling_options,
         num_workers=optional(options, "worker_count"),
         prefetch=options.prefetch,
+        agent_update=agent_update,
     )
+
+
+def _agent_update_from_proto(options: pb.SamplingOptions, allowed_paths: Collection[Path]) -> AgentUpdate | None:
+    if not options.HasField("agent_update"):
+        return None
+    with in_field("agent_update"):
+        if options.HasField("policy_version"):
+            got = f"the policy version {options.policy_version}"
+            raise InvalidValueError.of("", expected="none beside a version that acts", got=got)
+        return agent_update_from_proto(options.agent_update, allowed_paths)
 
 
 def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest) -> Target | Fragments:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle
+from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle, is_pickle
 from rollserve_server.gateway.messages.environments import env_updates_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
 from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range
@@ -116,12 +116,16 @@ class RequestReader:
         self._allowed_paths = allowed_paths
 
     def samples(
-        self, rpc: OpenRpc, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], data: bytes
+        self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], rpc: OpenRpc, data: bytes
     ) -> SamplingRequest:
         """Read the request of `ObtainSamples` or `ObtainExactEpisodes`, which the class tells apart."""
         request = parse(kind, data)
-        sampler = self._sampler(rpc, request.sampler)
-        options, sample_request = request.options, sample_request_from_proto(request)
+        sampler, options = self._sampler(rpc, request.sampler), request.options
+        if options.HasField("agent_update"):
+            rpc.require(Scope.AGENT_WRITE, "a call that updates the agent")
+        if is_pickle(options.agent_update):
+            rpc.require(Scope.PICKLE, "a pickled agent")
+        sample_request = sample_request_from_proto(request, self._allowed_paths)
         max_joined_bytes = sample_request.messages.max_message_bytes if options.accept_joined else 0
         return SamplingRequest(sampler, sample_request, options.accept_shared_memory, max_joined_bytes)
 

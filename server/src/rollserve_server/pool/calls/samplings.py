@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.errors import DomainError, InvalidValueError
+from rollserve_server.agents import check_exploration
+from rollserve_server.errors import DomainError, InvalidValueError, within
 from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.fragments import FragmentCall
@@ -20,17 +22,23 @@ from rollserve_server.pool.plan.length_estimate import LengthEstimates
 from rollserve_server.pool.plan.placement import PerWorker
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind
+from rollserve_server.pool.versions.expectations import check_expected_policy
+from rollserve_server.pool.versions.fields import ALL_WORKERS
 from rollserve_server.sampling import SequenceSpec
 from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
+    from rollserve_server.agents import AgentSpec
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.requests import SampleRequest
     from rollserve_server.pool.interface.results import Beginning, Delivery
+    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
     from rollserve_server.pool.sequences.own_sequence import OwnSequence
+    from rollserve_server.pool.versions.agent_updates import AgentUpdates
 
 __all__ = ["Samplings"]
 
@@ -46,8 +54,9 @@ class Samplings:
         estimates: estimated lengths of episodes.
     """
 
-    def __init__(self, parts: PoolParts) -> None:
+    def __init__(self, parts: PoolParts, agent_updates: AgentUpdates) -> None:
         self._parts = parts
+        self._agent_updates = agent_updates
         calls = parts.settings.calls
         self.admission = Admission(
             calls.max_calls,
@@ -60,9 +69,26 @@ class Samplings:
         self.estimates = LengthEstimates()
         self._num_running = 0
 
+    async def update_agent(
+        self,
+        updates: Sequence[AgentUpdate],
+        expected: Expectation,
+        *,
+        per_worker: bool,
+        field: str = ALL_WORKERS,
+        check: Callable[[AgentSpec], object] = lambda _: None,
+    ) -> AgentUpdated:
+        """Update the agent, and drop what was prefetched with the one before; see `AgentUpdates.update`."""
+        self._parts.eviction.reset()
+        self.prefetcher.end(drop=True)
+        updated = await self._agent_updates.update(updates, expected, per_worker=per_worker, field=field, check=check)
+        self.prefetcher.end(drop=True)  # of a call that ended meanwhile
+        self.estimates.fade()
+        return updated
+
     async def sample(
         self, request: SampleRequest, receiver: Receiver
-    ) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
+    ) -> AsyncGenerator[AgentUpdated | Beginning | Delivery | Progress | Account, None]:
         """Run a call; see `Pool.sample`."""
         parts = self._parts
         parts.workers.check_enough()
@@ -76,6 +102,10 @@ class Samplings:
                         yield Progress(0)
             stack.callback(parts.eviction.run)  # of versions that the call was the last to use
             try:
+                if request.agent_update is not None:
+                    updated = await self._updated(request, request.agent_update)
+                    request = _after_update(request, updated)
+                    yield updated
                 call, settlement = await self._begin(request, stack)
             except DomainError:
                 parts.counters.num_failed_calls += 1
@@ -89,6 +119,27 @@ class Samplings:
                     yield item
         self._begin_prefetch(request, account)
         yield account
+
+    async def _updated(self, request: SampleRequest, update: AgentUpdate) -> AgentUpdated:
+        """Make the call's update of the agent, after the checks of the request that no agent is needed for."""
+        parts, options = self._parts, request.options
+        check_run(options.run, parts.run)
+        with within("options"):
+            check_expected_policy(parts.versions, options.expected)
+        env = parts.versions.env_in_use(parts.selection.choose_env(options))
+        num_workers = len(parts.workers.workforce)
+        check_num_workers(request.num_workers, num_workers)
+        if isinstance(request.target, Fragments):
+            num_rows = num_workers * env.description.num_rows
+            check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
+
+        def check(agent: AgentSpec) -> None:
+            with within("options.exploration"):
+                check_exploration(agent, options.exploration)
+
+        return await self.update_agent(
+            [update], options.expected, per_worker=False, field="options.agent_update", check=check
+        )
 
     async def _begin(
         self, request: SampleRequest, stack: AsyncExitStack
@@ -201,3 +252,10 @@ class Samplings:
         if request.prefetch and is_current and not (self._num_running or self.prefetcher.is_running):
             with self._parts.sequences.own() as own:
                 self.prefetcher.begin(self._episode_call(request, own, *current, Prefetch))
+
+
+def _after_update(request: SampleRequest, updated: AgentUpdated) -> SampleRequest:
+    """Return the request of a call that has made its update: for the new version, which it expects no longer."""
+    expected = dataclasses.replace(request.options.expected, policy_version=None)
+    options = dataclasses.replace(request.options, policy_version=updated.version, expected=expected)
+    return dataclasses.replace(request, options=options, agent_update=None)

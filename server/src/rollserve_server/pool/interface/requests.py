@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.interface.targets import Fragments, Target
+    from rollserve_server.pool.interface.updates import AgentUpdate
     from rollserve_server.sampling import ColumnFormat
 
 __all__ = ["DISCARD", "EvaluationRequest", "MessageFormat", "PopulationRequest", "SampleRequest", "SamplingOptions"]
@@ -77,6 +78,7 @@ class SampleRequest:
         options: options of sampling.
         num_workers: the call fails if there are more or fewer workers; None for any number.
         prefetch: whether workers go on after the call with what the same request would ask for next.
+        agent_update: update for all workers that the call makes first, to sample with the new version.
     """
 
     target: Target | Fragments
@@ -84,6 +86,7 @@ class SampleRequest:
     options: SamplingOptions = field(default_factory=SamplingOptions)
     num_workers: int | None = None
     prefetch: bool = False
+    agent_update: AgentUpdate | None = None
 
 
 @dataclass(frozen=True)

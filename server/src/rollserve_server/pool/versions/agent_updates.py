@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
@@ -21,7 +22,7 @@ from rollserve_server.errors import NotReadyError, within
 from rollserve_server.pool.interface.updates import AgentUpdated
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
-from rollserve_server.pool.versions.fields import element_field
+from rollserve_server.pool.versions.fields import ALL_WORKERS, element_field
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
 
@@ -50,13 +51,32 @@ class AgentUpdates:
         self._journal = journal
         self._settings = settings
 
-    async def update(self, updates: Sequence[AgentUpdate], expected: Expectation, *, per_worker: bool) -> AgentUpdated:
-        """Make a new version of the agents, as `Pool.update_agent` does."""
+    async def update(
+        self,
+        updates: Sequence[AgentUpdate],
+        expected: Expectation,
+        *,
+        per_worker: bool,
+        field: str = ALL_WORKERS,
+        check: Callable[[AgentSpec], object] = lambda _: None,
+    ) -> AgentUpdated:
+        """Make a new version of the agents, as `Pool.update_agent` does.
+
+        Args:
+            updates: one for all workers, or one for each.
+            expected: versions that have to be current, and the client that makes the new one.
+            per_worker: whether there is one for each worker.
+            field: field of the request that has an update for all workers, for errors.
+            check: raises an error for an agent that must not become current.
+        """
         versions = self._versions
         async with versions.updating:
             self._check_expected(expected)
             versions.check_count(updates, per_worker=per_worker)
-            agents, fields = await self._prepared(updates, per_worker)
+            field_of = functools.partial(element_field, per_worker=per_worker, field=field)
+            agents, fields = await self._prepared(updates, field_of)
+            for agent in agents:
+                check(agent)
             number = versions.agents.number + 1
             spread, spread_fields = versions.spread(agents), versions.spread(fields)
             if len(agents) == 1 and content_bytes(agents[0]) >= SHARED_BYTES:
@@ -89,7 +109,8 @@ class AgentUpdates:
             self._versions.check_count(updates, per_worker=per_worker)
             version = self._versions.agents.current
             held: Sequence[AgentSpec] = version or ()
-            wanted: Sequence[AgentSource] = self._resolve(updates, per_worker)
+            field_of = functools.partial(element_field, per_worker=per_worker)
+            wanted: Sequence[AgentSource] = self._resolve(updates, field_of)
             if len(held) != len(wanted):
                 held, wanted = self._versions.spread(held), self._versions.spread(wanted)
             if not await asyncio.to_thread(lambda: len(held) == len(wanted) and all(map(is_same, held, wanted))):
@@ -105,15 +126,15 @@ class AgentUpdates:
         check_expected_env(self._versions, expected)
 
     async def _prepared(
-        self, updates: Sequence[AgentUpdate], per_worker: bool
+        self, updates: Sequence[AgentUpdate], field_of: Callable[[int], str]
     ) -> tuple[Sequence[AgentSpec], Sequence[str]]:
         """Return the agents after updates, checked, and the field of the request that each comes from."""
         agents, fields = [], []
         description = self._versions.description
         for index, (update, agent) in enumerate(
-            zip(self._versions.spread(updates), self._resolve(updates, per_worker), strict=False)
+            zip(self._versions.spread(updates), self._resolve(updates, field_of), strict=False)
         ):
-            element = element_field(index, per_worker=per_worker)
+            element = field_of(index)
             fields.append(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}")
             with within(fields[-1]):
                 spaces = description.observation_space, description.action_space
@@ -124,7 +145,7 @@ class AgentUpdates:
                     agents.append(await asyncio.to_thread(prepare_agent, *arguments))
         return agents, fields
 
-    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSource]:
+    def _resolve(self, updates: Sequence[AgentUpdate], field_of: Callable[[int], str]) -> list[AgentSource]:
         """Return the whole agents that updates ask for: one for all workers, or one for each."""
         held = self._versions.agents.current or ()
         if any(isinstance(update, Mapping) for update in updates):
@@ -135,7 +156,7 @@ class AgentUpdates:
                 updates = self._versions.spread(updates)
         agents: list[AgentSource] = []
         for index, update in enumerate(updates):
-            with within(element_field(index, per_worker=per_worker)):
+            with within(field_of(index)):
                 if isinstance(update, Mapping):
                     agents.append(with_parameters(self._versions.spread(held)[index], update))
                 else:

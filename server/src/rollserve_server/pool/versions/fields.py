@@ -12,12 +12,15 @@ from rollserve_server.errors import DomainError, joined
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
 
-__all__ = ["EnvFields", "element_field"]
+__all__ = ["ALL_WORKERS", "EnvFields", "element_field"]
+
+ALL_WORKERS = "all_workers"
+"""Field of an update request that has one update for all workers."""
 
 
-def element_field(index: int, *, per_worker: bool) -> str:
-    """Return the field of a request that a worker's update comes from."""
-    return f"per_worker.updates[{index}]" if per_worker else "all_workers"
+def element_field(index: int, *, per_worker: bool, field: str = ALL_WORKERS) -> str:
+    """Return the field of a request that a worker's update comes from, given the one of an update for all workers."""
+    return f"per_worker.updates[{index}]" if per_worker else field
 
 
 class EnvFields:
