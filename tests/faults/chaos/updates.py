@@ -10,11 +10,14 @@ from faults.chaos.events import EventLog
 from faults.chaos.service import Service
 
 import rollserve
+from rollserve.agents import AgentUpdate
 
 __all__ = ["Updates"]
 
 _FIRST_ENV = "cart"  # of a new server
 _TIMEOUT = 60.0
+_SHARE_WITH_CALLS = 0.4
+"""Share of the updates of agents that calls bring along."""
 
 
 class Updates:
@@ -49,7 +52,9 @@ class Updates:
         """Send another agent that fits."""
         fitting = AGENTS[ENVS[self._names["env"]].family]
         name = fitting[int(draw * len(fitting))]
-        self._update("agent", name, lambda: self._sampler.update_agent(agent(name)))
+        self._update(
+            "agent", name, lambda: self._send_agent(agent(name), with_call=draw * 1000 % 1 < _SHARE_WITH_CALLS)
+        )
 
     def update_parameters(self, draw: float) -> None:
         """Send parameters of an agent with the same structure, or an agent if there is none."""
@@ -60,7 +65,9 @@ class Updates:
             self.update_agent(draw)
             return
         name = same[int(draw * len(same))]
-        self._update("agent", name, lambda: self._sampler.update_agent(parameters(name)))
+        values = parameters(name)
+        assert values is not None
+        self._update("agent", name, lambda: self._send_agent(values, with_call=draw * 1000 % 1 < _SHARE_WITH_CALLS))
 
     def update_env(self, draw: float) -> None:
         """Send another environment, and an agent if the current agent does not fit it."""
@@ -72,6 +79,16 @@ class Updates:
     def resize(self, draw: float) -> None:
         """Change the number of workers."""
         self._send("pool", lambda: self._sampler.resize(1 + int(draw * MAX_WORKERS)))
+
+    def _send_agent(self, update: AgentUpdate, *, with_call: bool) -> int:
+        """Update the agent by itself, or with a call; return the new version."""
+        if not with_call:
+            return self._sampler.update_agent(update)
+        with self._sampler.stream_samples(1, seed=0, agent=update) as stream:
+            next(stream)
+            beginning = stream._reader.resumption._beginning
+            assert beginning is not None
+            return beginning.policy_version
 
     def _last_env(self) -> str:
         """Return the environment of the last update, which a new sampler got that had another before."""
