@@ -40,6 +40,7 @@ check: $(READY) ## check format, lint, types and protos
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/buf lint
+	for image in tests/compatibility/*.binpb; do $(BIN)/buf breaking protos --against $$image || exit 1; done
 	rm -rf $(VENV)/generated
 	mkdir -p $(VENV)/generated
 	cp docs/errors.md $(VENV)/generated

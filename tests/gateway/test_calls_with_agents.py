@@ -9,12 +9,14 @@ import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
+from scripted_server import scripted_server
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
 from rollserve.agents import agent_to_proto
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.episode_batch_pb2 import Beginning
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
 
@@ -166,3 +168,13 @@ def test_agent_too_large_for_a_call_is_refused_with_advice(sampler: rollserve.Sa
     large = {"0/weight": np.zeros((1 << 20, 2), np.float32)}
     with raises(rollserve.InvalidArgumentError, field="agent", match="call update_agent first"):
         sampler.obtain_samples(100, agent=large)
+
+
+def test_server_that_does_not_know_agents_of_calls_is_noticed() -> None:
+    beginning = pb.ObtainSamplesResponse(beginning=Beginning(seed=1, policy_version=1)).SerializeToString()
+    with (
+        scripted_server(ObtainSamples=lambda _: [beginning]) as address,
+        rollserve.connect(address) as sampler,
+        raises(rollserve.ServerError, field="agent", match="call update_agent instead"),
+    ):
+        sampler.obtain_samples(100, agent=agent())

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import grpc
+
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.errors import mismatch
+from rollserve.errors import ServerError, mismatch
 
 if TYPE_CHECKING:
-    import grpc
-
     from rollserve._calls.contact import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.responses import Bytes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
+    from rollserve.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["BaseStream"]
 
@@ -39,7 +40,8 @@ class BaseStream:
         self._limits = limits
         self._contact = contact
         updates_agent = request.options.HasField("agent_update")
-        self._reader = StreamReader(request, own_versions.set_agent) if updates_agent else StreamReader(request)
+        self._own_versions = own_versions
+        self._reader = StreamReader(request, self._set_agent) if updates_agent else StreamReader(request)
         self._blackhole = request.options.blackhole
         self._interruptions = Interruptions(limits, contact)
         self._unread: deque[Bytes] = deque()
@@ -78,6 +80,15 @@ class BaseStream:
         if batch is not None:
             self._interruptions.advance()
         return batch
+
+    def _set_agent(self, beginning: Beginning) -> None:
+        """Record the agent that the call has brought; raise ServerError if the server does not know such calls."""
+        if not beginning.agent_updated:
+            expected = "a server that knows agents of calls"
+            got = "one of an earlier version, which samples with the agent that is there"
+            message = f"agent: {mismatch(expected, got, 'call update_agent instead')}"
+            raise ServerError(message, code=grpc.StatusCode.UNIMPLEMENTED, field="agent")
+        self._own_versions.set_agent(beginning)
 
     def _pause(self, error: grpc.RpcError) -> float | None:
         """Return the seconds to wait before the stream is resumed, or None if resuming it cannot help."""

@@ -327,6 +327,7 @@ class Beginning(google.protobuf.message.Message):
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     SHARED_MEMORY_FIELD_NUMBER: builtins.int
     WORKER_COUNT_FIELD_NUMBER: builtins.int
+    AGENT_UPDATED_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -348,6 +349,10 @@ class Beginning(google.protobuf.message.Message):
     """For fragments, the number of steps that each row has made in this row sequence before this call."""
     worker_count: builtins.int
     """The number of workers of the call, fixed to its end. 0 from servers that do not report it."""
+    agent_updated: builtins.bool
+    """Whether the call has made its `agent_update`. False from servers that do not know that field, and sample with the
+    agent that is there.
+    """
     @property
     def shared_memory(self) -> global___SharedMemory:
         """Shared memory that the stream's messages may come through. Only with `accept_shared_memory` of the call."""
@@ -365,9 +370,10 @@ class Beginning(google.protobuf.message.Message):
         row_step_count: builtins.int = ...,
         shared_memory: global___SharedMemory | None = ...,
         worker_count: builtins.int = ...,
+        agent_updated: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["shared_memory", b"shared_memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_updated", b"agent_updated", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
 
 global___Beginning = Beginning
 

@@ -102,6 +102,7 @@ class Samplings:
                         yield Progress(0)
             stack.callback(parts.eviction.run)  # of versions that the call was the last to use
             try:
+                updated = None
                 if request.agent_update is not None:
                     updated = await self._updated(request, request.agent_update)
                     request = _after_update(request, updated)
@@ -114,7 +115,7 @@ class Samplings:
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
             async with self._running(call, settlement) as items:
-                yield call.beginning()
+                yield dataclasses.replace(call.beginning(), agent_updated=updated is not None)
                 async for item in items:
                     yield item
         self._begin_prefetch(request, account)

@@ -32,6 +32,7 @@ class Beginning:
         row_step_count: of fragments, the number of steps that each row had made before.
         num_workers: number of workers, on which exact episodes and fragments depend; others are the same with any
             number.
+        agent_updated: whether the call has updated the agent.
     """
 
     seed: int
@@ -43,6 +44,7 @@ class Beginning:
     num_rows: int = 0
     row_step_count: int = 0
     num_workers: int = 0
+    agent_updated: bool = False
 
 
 @dataclass(frozen=True)
