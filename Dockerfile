@@ -22,6 +22,7 @@ RUN python requirements.py client > client.txt \
 # What is installed from the index changes less often than the code: two steps, so that the first one stays cached.
 FROM build AS build-trainer
 RUN pip install --require-hashes --constraint requirements.lock matplotlib rich
+COPY protos protos
 COPY client client
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels ./client \
     && pip install --no-deps --no-index wheels/*.whl
@@ -32,6 +33,7 @@ ARG EXTRAS=atari,mujoco
 COPY server/pyproject.toml server/pyproject.toml
 RUN python requirements.py server "$EXTRAS" > server.txt \
     && pip install --require-hashes --constraint requirements.lock --requirement server.txt
+COPY protos protos
 COPY client client
 COPY server server
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels ./client ./server \

@@ -6,12 +6,16 @@ import ast
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 
 import rollserve
 
@@ -211,3 +215,19 @@ def test_versions_of_packages_agree() -> None:
 
     assert versions == {__version__}
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("from_source", [False, True], ids=["repository", "source distribution"])
+def test_client_has_the_protos_beside_their_classes(tmp_path: Path, from_source: bool) -> None:
+    root = ROOT / "client"
+    if from_source:
+        (archive,) = SdistBuilder(str(root)).build(directory=str(tmp_path))
+        with tarfile.open(archive) as source:
+            source.extractall(tmp_path, filter="data")
+        (root,) = tmp_path.glob("*/")
+    (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path / "wheel"), versions=["standard"])
+    with zipfile.ZipFile(wheel) as packed:
+        contents = {name: packed.read(name) for name in packed.namelist()}
+    protos = {path.name: path.read_bytes() for path in (ROOT / "protos/rollserve/v1").glob("*.proto")}
+    assert {name: contents[f"rollserve/v1/{name}"] for name in protos} == protos
+    assert all(f"rollserve/v1/{name.removesuffix('.proto')}_pb2.py" in contents for name in protos)
