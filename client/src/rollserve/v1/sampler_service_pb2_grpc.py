@@ -238,12 +238,13 @@ class SamplerServiceServicer(object):
         cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
         spaces change so that the agent does not fit any more, sampling needs a new agent first.
 
-        One worker first tries each environment in a child process, with a reset and a few steps. The update fails with
-        ENV_REFUSED if the environment fails in every attempt (`--env-retries`), ends the process, takes longer than
-        `--reset-seconds` or `--step-seconds`, or has observations of another shape or dtype than their space. It fails with
-        ENVIRONMENTS_TOO_LARGE if the environment needs more memory than `--probe-memory-bytes`, if a worker with it takes
-        more than `--worker-max-memory-bytes`, or if its observations, eight for each row, would take more memory in a
-        worker than `--worker-observation-bytes`, or in all workers than `--sampler-observation-bytes`.
+        One worker first tries each environment in a child process, with a reset and a few steps. Calls and updates of the
+        agent go on meanwhile. The update fails with ENV_REFUSED if the environment fails in every attempt
+        (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or has observations
+        of another shape or dtype than their space. It fails with ENVIRONMENTS_TOO_LARGE if the environment needs more
+        memory than `--probe-memory-bytes`, if a worker with it takes more than `--worker-max-memory-bytes`, or if its
+        observations, eight for each row, would take more memory in a worker than `--worker-observation-bytes`, or in all
+        workers than `--sampler-observation-bytes`.
 
         Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
         PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
