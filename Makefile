@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check test-compose chaos soak fuzz bench bench-peers protos serve lock audit sbom clean
+.PHONY: help setup demo test test-slow check test-compose chaos soak fuzz bench bench-peers protos scopes serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-peers: $(READY) ## compare with other libraries, in half an hour; PEERS=to
 
 protos: ## generate the Python classes of the protos, and the table of error reasons
 	protos/generate.sh client/src docs/errors.md
+
+scopes: $(READY) ## write the table of scopes in docs/access.md from a server's answers
+	PYTHONPATH=tests/helpers $(BIN)/python -m scope_table
 
 serve: $(READY) ## serve CartPole at 127.0.0.1:50051; OPTIONS='--env …' for something else
 	$(BIN)/rollserve-server $(or $(OPTIONS),--env CartPole-v1)

@@ -31,7 +31,8 @@ def test_status_prints_the_sampler(sampler: rollserve.Sampler, server: LocalServ
     lines = shown.stdout.splitlines()
     assert lines[0].startswith(f"sampler default, server {rollserve.__version__}, up ")
     assert lines[1].startswith("environment: CartPole-v1 (version ")
-    assert lines[2].startswith("owner none, no lease, at most 8 workers, ")
+    result_bytes = f"{sampler.status().quota.result_bytes:,}"
+    assert lines[2].startswith(f"owner none, no lease, at most 8 workers, {result_bytes} bytes of results, ")
     assert lines[3] == "observations: Box((4,), float32), actions: Discrete(2)"
     assert lines[4].startswith("agent: mlp (version ")
     counters = sampler.status().counters

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from charges import lay
 from native_envs import ALLOWED
-from pools import evaluate, pool_of, sample
+from pools import evaluate, pool_of, sample, until
 from support import equal, raises
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Wrapper
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.pool import AtLeast, InProcessBackend, RowUpdates
+from rollserve_server.pool import AtLeast, Backend, InProcessBackend, RowUpdates
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
 FIELD = "all_workers.environment"
@@ -68,6 +70,45 @@ async def test_update_refuses_an_environment_that_hangs(tmp_path: Path, at: str)
             await pool.update_env([hanging])
         assert [worker.num_restarts for worker in pool.status().workers] == [0, 0]
         assert (await pool.update_env([hanging])).version == 2  # the charge has gone off
+
+
+async def test_calls_and_updates_of_the_agent_go_on_while_an_environment_hangs_in_its_probe(
+    backend: Backend, tmp_path: Path
+) -> None:
+    async with pool_of(backend, workers=1, **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        lay(tmp_path, "probed reset")
+        hanging = EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)})
+        update = asyncio.create_task(pool.update_env([hanging]))
+        async with asyncio.timeout(60):
+            process = await hung_process(tmp_path)
+            assert (await pool.update_agent([RandomSpec()])).version == 2
+            assert (await sample(pool, AtLeast(20))).num_steps >= 20
+            # Nobody waits for the probe any more once the client has left.
+            update.cancel()
+            await until(lambda: not process.is_running())
+            assert (await pool.update_env([hanging])).version == 2
+        assert [worker.num_restarts for worker in pool.status().workers] == [0]
+
+
+async def test_calls_go_on_while_the_environment_of_an_evaluation_hangs_in_its_probe(tmp_path: Path) -> None:
+    async with pool_of(InProcessBackend(), workers=1, **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        lay(tmp_path, "probed reset")
+        hanging = EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)})
+        evaluation = asyncio.create_task(evaluate(pool, 1, env=hanging))
+        async with asyncio.timeout(60):
+            process = await hung_process(tmp_path)
+            assert (await sample(pool, AtLeast(20))).num_steps >= 20
+            evaluation.cancel()
+            await until(lambda: not process.is_running())
+
+
+async def hung_process(folder: Path) -> psutil.Process:
+    """Return the process in which a `Hanging` hangs, once it does."""
+    file = folder / "pid"
+    await until(lambda: file.exists() and bool(file.read_text()))
+    return psutil.Process(int(file.read_text()))
 
 
 async def test_update_of_rows_names_the_row_that_cannot_be_stepped() -> None:

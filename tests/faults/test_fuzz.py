@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,24 @@ def test_fuzzing_finds_requests_that_are_let_in(tmp_path: Path) -> None:
             credential = guard.credentials.of(0, number)
             _, is_wrong = answer(channel, Input(method, b""), credential)
             assert is_wrong == (credential.refusal in ("UNAUTHENTICATED", "PERMISSION_DENIED"))
+
+
+def test_scopes_on_another_sampler_are_enough_for_rpcs_of_no_sampler_only(tmp_path: Path) -> None:
+    guard = Guard(tmp_path)
+    options = (*SERVER_OPTIONS, *guard.options, "--backend", "in-process")
+    credential = next(
+        each for each in map(functools.partial(guard.credentials.of, 0), range(10_000)) if each.is_elsewhere
+    )
+    with (
+        local_server(*options, log=tmp_path / "log", environment=python_path()) as server,
+        grpc.secure_channel(server.address, grpc.ssl_channel_credentials(guard.ca.read_bytes())) as channel,
+    ):
+        answers = {
+            method.name: answer(channel, Input(method, b""), credential)
+            for method in METHODS
+            if method.name in ("ListSamplers", "GetSampler")
+        }
+    assert answers == {"ListSamplers": ("ok", False), "GetSampler": ("PERMISSION_DENIED SCOPE_MISSING", False)}
 
 
 def test_fuzzing_inputs_cover_all_methods_and_are_reproducible() -> None:

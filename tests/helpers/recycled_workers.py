@@ -62,6 +62,11 @@ class _RecycledWorker:
         self._is_closed = method is Worker.close
         return result
 
+    async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if self._made is not None:
+            await asyncio.shield(self._made)
+        return await self._worker.aside(method, *args, **kwargs)
+
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         return self._worker.work(order)
 

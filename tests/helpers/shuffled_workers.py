@@ -43,6 +43,9 @@ class _ShuffledWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return method(self._worker, *args, **kwargs)
 
+    async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await asyncio.to_thread(method, self._worker, *args, **kwargs)
+
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _Buffer]:
         answer = self._last = asyncio.ensure_future(self._work_later(order, self._last))
         return asyncio.ensure_future(_report(answer)), _Buffer(answer)

@@ -130,6 +130,9 @@ class SlowWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await self._worker.call(method, *args, **kwargs)
 
+    async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await self._worker.aside(method, *args, **kwargs)
+
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         report, payload = self._worker.work(order)
         return asyncio.ensure_future(self._delayed(report)), payload

@@ -52,8 +52,8 @@ class Places:
     """Calls of clients in an admission, which hold their places until they leave."""
 
     def __init__(self, **options: Any) -> None:
-        limits = {"max_stalled": 4, "max_waiting": 4, "turn_steps": 100} | options
-        self.admission = Admission(2, 0.01, **limits)
+        limits = {"max_running": 2, "max_stalled": 4, "max_waiting": 4, "turn_steps": 100} | options
+        self.admission = Admission(tick_seconds=0.01, **limits)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turns: dict[str, Turn] = {}
         self._admitted: set[str] = set()
@@ -92,6 +92,11 @@ class Places:
     def running(self) -> str:
         """Names of the running calls."""
         return " ".join(sorted(name for name in self._admitted if not self._turns[name].is_paused))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The running calls' weights."""
+        return {name: self._turns[name].weight for name in self.running.split()}
 
     async def close(self) -> None:
         """End all calls."""
@@ -137,6 +142,19 @@ async def test_turns_of_clients_with_one_call_each_end_after_their_steps() -> No
         assert held.running == "a1 c1"
         held.step("c1", 100)
         assert held.running == "a1 b1"
+
+
+async def test_weights_of_each_clients_calls_have_the_same_sum() -> None:
+    async with places("a1", "a2", max_running=4) as held:
+        assert held.weights == {"a1": 1, "a2": 1}
+        await held.call("a3")
+        await held.call("b1")
+        assert held.weights == {"a1": 1, "a2": 1, "a3": 1, "b1": 3}
+        await held.call("b2")  # in place of a call of the other client
+        assert sorted(held.weights.values()) == [1, 1, 1, 1]
+        await held.leave("b2")
+        await held.leave("b1")
+        assert held.weights == {"a1": 1, "a2": 1, "a3": 1}
 
 
 async def test_queue_is_shared_among_clients() -> None:
@@ -219,6 +237,28 @@ async def test_endless_calls_of_a_client_leave_turns_to_others(number: int) -> N
                 batch = await asyncio.wait_for(sample(pool, AtLeast(100), seed=seed), 60)
                 assert equal(batch, expected[seed])
                 assert pool.status().num_simulated_steps - before < 500_000
+
+
+async def test_client_with_one_call_gets_half_of_the_steps_beside_a_client_with_three() -> None:
+    async with pool_of(InProcessBackend(), ENDS, progress_seconds=0.1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        *greedy, other = await asyncio.gather(
+            *(steps_within(pool, peer, seed, 3.0) for seed, peer in enumerate(["greedy"] * 3 + ["other"]))
+        )
+        assert 0.4 < other / (sum(greedy) + other) < 0.6  # 0.25 by calls
+
+
+async def steps_within(pool: Pool, peer: str, seed: int, seconds: float) -> int:
+    """Return the number of steps that an endless call makes within a time."""
+    num_steps, end = 0, time.monotonic() + seconds
+    request = sample_request(AtLeast(FOREVER), columns=None, seed=seed)
+    async with contextlib.aclosing(pool.sample(request, Client(peer))) as items:
+        async for item in items:
+            if isinstance(item, Progress):
+                num_steps = item.num_simulated_steps
+            if time.monotonic() > end:
+                break
+    return num_steps
 
 
 async def test_endless_evaluations_of_a_client_leave_turns_to_others() -> None:

@@ -414,7 +414,7 @@ def _describe_quota(status: SamplerStatus) -> str:
         "steps/s": quota.steps_per_second,
     }
     lease = "no lease" if status.lease_seconds is None else f"lease {status.lease_seconds:g} s"
-    limited = ", ".join(f"{value:g} {name}" for name, value in limits.items() if value)
+    limited = ", ".join(f"{value:,.15g} {name}" for name, value in limits.items() if value)
     return f"owner {status.owner or 'none'}, {lease}, at most {limited or 'anything'}"
 
 

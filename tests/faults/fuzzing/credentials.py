@@ -33,10 +33,12 @@ class Credential:
         metadata: keys and values.
         refusal: status that each request with it gets; empty if it lets a request in. RESOURCE_EXHAUSTED is gRPC's
             own, for metadata that the server never sees.
+        is_elsewhere: whether it has the scopes on another sampler, which suffice for RPCs of no sampler.
     """
 
     metadata: Sequence[tuple[str, str | bytes]]
     refusal: Refusal | Literal["RESOURCE_EXHAUSTED"]
+    is_elsewhere: bool = False
 
 
 class Credentials:
@@ -67,8 +69,9 @@ class Credentials:
             case 4:
                 return Credential([good, ("rollserve-sampler", source.choice(_SAMPLERS))], "")
             case 5 | 6:
-                token, refusal = self._signed.draw(source)
-                return Credential([("authorization", f"Bearer {token}"), *self._others(source)], refusal)
+                token, refusal, is_elsewhere = self._signed.draw(source)
+                metadata = [("authorization", f"Bearer {token}"), *self._others(source)]
+                return Credential(metadata, refusal, is_elsewhere)
             case 7:
                 return Credential([good, *self._huge(source)], "RESOURCE_EXHAUSTED")
         return Credential([good, *self._others(source)], "")

@@ -9,19 +9,34 @@ import json
 import random
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["Refusal", "SignedTokens"]
+__all__ = ["Draw", "Refusal", "SignedTokens"]
 
 Refusal = Literal["", "UNAUTHENTICATED", "PERMISSION_DENIED"]
 """Status that refuses a request; empty for a request that is let in."""
 
+_ELSEWHERE = "*@other"
 _ISSUER, _AUDIENCE = "https://issuer.lab", "rollserve"
 _DAY = 86_400
 _ODD: tuple[Any, ...] = (None, True, -1, float("nan"), "", "x" * 2000, [], {}, [[["*"]]], "\0", "\n")
+
+
+class Draw(NamedTuple):
+    """A token.
+
+    Attributes:
+        token: its text.
+        refusal: status that refuses a request with it.
+        is_elsewhere: whether it has the scopes on another sampler, which suffice for RPCs of no sampler.
+    """
+
+    token: str
+    refusal: Refusal
+    is_elsewhere: bool = False
 
 
 class SignedTokens:
@@ -38,32 +53,32 @@ class SignedTokens:
         path.write_text(json.dumps({"keys": public}))
         self.options = ("--jwt-jwks", str(path), "--jwt-issuer", _ISSUER, "--jwt-audience", _AUDIENCE)
 
-    def draw(self, source: random.Random) -> tuple[str, Refusal]:
+    def draw(self, source: random.Random) -> Draw:
         """Return a token, and how a request with it is refused."""
         claims = {"iss": _ISSUER, "aud": _AUDIENCE, "sub": "fuzz", "exp": int(time.time()) + _DAY, "scope": "* pickle"}
         match source.randrange(8):
             case 0:
-                return self._signed(claims), ""
+                return Draw(self._signed(claims), "")
             case 1:
-                scope = source.choice(["openid", "pool:resize@other", "*@other", " ", "*@", 10**400, *_ODD])
-                return self._signed({**claims, "scope": scope}), "PERMISSION_DENIED"
+                scope = source.choice(["openid", "pool:resize@other", _ELSEWHERE, " ", "*@", 10**400, *_ODD])
+                return Draw(self._signed({**claims, "scope": scope}), "PERMISSION_DENIED", scope == _ELSEWHERE)
             case 2:
                 name = source.choice(["iss", "aud", "sub", "exp"])
-                return self._signed({**claims, name: source.choice(_ODD)}), "UNAUTHENTICATED"
+                return Draw(self._signed({**claims, name: source.choice(_ODD)}), "UNAUTHENTICATED")
             case 3:
                 changed = source.choice(
                     [{"exp": 1}, {"nbf": int(time.time()) + _DAY}, {"iat": int(time.time()) + _DAY}]
                 )
-                return self._signed({**claims, **changed}), "UNAUTHENTICATED"
+                return Draw(self._signed({**claims, **changed}), "UNAUTHENTICATED")
             case 4:
                 kids = [None, "", "foreign", "second", "FIRST", "../first", "first\0", "x" * 2000, 1, ["first"]]
                 kid = source.choice(kids)
-                return self._signed(claims, kid=kid), "UNAUTHENTICATED"
+                return Draw(self._signed(claims, kid=kid), "UNAUTHENTICATED")
             case 5:
-                return self._signed(claims, key="foreign"), "UNAUTHENTICATED"
+                return Draw(self._signed(claims, key="foreign"), "UNAUTHENTICATED")
             case 6:
-                return self._forged(claims, source), "UNAUTHENTICATED"
-        return self._changed(self._signed(claims), source), "UNAUTHENTICATED"
+                return Draw(self._forged(claims, source), "UNAUTHENTICATED")
+        return Draw(self._changed(self._signed(claims), source), "UNAUTHENTICATED")
 
     def _signed(self, claims: dict[str, Any], *, key: str = "first", kid: Any = "first") -> str:
         headers = {"alg": "ES256", "typ": "JWT"} | ({} if kid is None else {"kid": kid})

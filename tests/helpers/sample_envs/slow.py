@@ -84,7 +84,8 @@ class Watched(Ragged):
 class Hanging(gymnasium.Env[np.ndarray, int]):
     """A random walk that hangs once for each charge in a folder: `construction`, `reset`, `step` or `native step`.
 
-    When it is tried, it hangs for charges `probed reset` and `probed step` instead.
+    When it is tried, it hangs for charges `probed reset` and `probed step` instead. The file `pid` has the id of the
+    process whose reset hangs there.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -98,6 +99,7 @@ class Hanging(gymnasium.Env[np.ndarray, int]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if in_probe() and go_off(self._folder, "probed reset"):
+            Path(self._folder, "pid").write_text(str(os.getpid()))
             hang()
         self._is_first_look = seed in FIRST_LOOK_SEEDS
         if not self._is_first_look and go_off(self._folder, "reset"):

@@ -189,8 +189,9 @@ global___Task = Task
 @typing.final
 class EnvironmentChange(google.protobuf.message.Message):
     """A change of the present environments. What is left out stays as it is; with nothing set, all environments are only
-    reset. Environments of profiles accept other arguments only, within the profile's schema: INVALID_ARGUMENT else. Environments are made again if their keyword arguments change; otherwise they are changed in place where no
-    call uses them.
+    reset. An environment of a profile accepts a change of its arguments only, within the profile's schema: a change with
+    anything else is INVALID_ARGUMENT. Environments are made again if their keyword arguments change; otherwise they are
+    changed in place where no call uses them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

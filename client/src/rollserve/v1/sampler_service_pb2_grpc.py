@@ -53,12 +53,13 @@ class SamplerServiceStub(object):
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
     SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
-    JOURNAL_LOST and INTERNAL. Any
-    call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
-    gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
-    cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
-    default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED). Losing a worker, or an error of an
-    environment, does not fail a call as long as a retry succeeds: it costs time only.
+    JOURNAL_LOST and INTERNAL. On a server that asks who its clients are, it can also fail with TOKEN_MISSING,
+    TOKEN_INVALID, TOKEN_EXPIRED and SCOPE_MISSING. Any call that samples or evaluates, and any update, can also fail with
+    TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting,
+    stopping or out of reach (UNAVAILABLE), deadlines, cancellation, a request that is larger than the server accepts
+    (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than
+    gzip (UNIMPLEMENTED). Losing a worker, or an error of an environment, does not fail a call as long as a retry
+    succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
@@ -187,12 +188,13 @@ class SamplerServiceServicer(object):
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
     SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
-    JOURNAL_LOST and INTERNAL. Any
-    call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
-    gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
-    cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
-    default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED). Losing a worker, or an error of an
-    environment, does not fail a call as long as a retry succeeds: it costs time only.
+    JOURNAL_LOST and INTERNAL. On a server that asks who its clients are, it can also fail with TOKEN_MISSING,
+    TOKEN_INVALID, TOKEN_EXPIRED and SCOPE_MISSING. Any call that samples or evaluates, and any update, can also fail with
+    TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting,
+    stopping or out of reach (UNAVAILABLE), deadlines, cancellation, a request that is larger than the server accepts
+    (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than
+    gzip (UNIMPLEMENTED). Losing a worker, or an error of an environment, does not fail a call as long as a retry
+    succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
@@ -236,15 +238,17 @@ class SamplerServiceServicer(object):
         cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
         spaces change so that the agent does not fit any more, sampling needs a new agent first.
 
-        One worker first tries each environment in a child process, with a reset and a few steps. ENV_REFUSED if it fails
-        in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
-        if its observations have another shape or dtype than their space. ENVIRONMENTS_TOO_LARGE if it needs more memory
-        than `--probe-memory-bytes`, if a worker with it takes more than `--worker-max-memory-bytes`, or if its observations, eight for each row, would take more memory in a worker than
-        `--worker-observation-bytes`, or in all workers than `--sampler-observation-bytes`.
+        One worker first tries each environment in a child process, with a reset and a few steps. Calls and updates of the
+        agent go on meanwhile. The update fails with ENV_REFUSED if the environment fails in every attempt
+        (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or has observations
+        of another shape or dtype than their space. It fails with ENVIRONMENTS_TOO_LARGE if the environment needs more
+        memory than `--probe-memory-bytes`, if a worker with it takes more than `--worker-max-memory-bytes`, or if its
+        observations, eight for each row, would take more memory in a worker than `--worker-observation-bytes`, or in all
+        workers than `--sampler-observation-bytes`.
 
         Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
         PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-        RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
+        RENDER_MODE_NOT_ALLOWED, PROFILE_REQUIRED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
         WORKER_OUT_OF_MEMORY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -279,9 +283,9 @@ class SamplerServiceServicer(object):
         on versions are evaluated when it is admitted.
 
         Reasons: with `agent_update` those of UpdateAgent; NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION,
-        POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
-        fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN,
-        WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
+        POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL,
+        FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for fragments), CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS,
+        TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -522,12 +526,13 @@ class SamplerService(object):
 
     Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
     SAMPLER_DELETED, LEASE_EXPIRED, REQUEST_TOO_LARGE, TOO_MANY_CALLS, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
-    JOURNAL_LOST and INTERNAL. Any
-    call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that
-    gRPC itself raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines,
-    cancellation, a request that is larger than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by
-    default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED). Losing a worker, or an error of an
-    environment, does not fail a call as long as a retry succeeds: it costs time only.
+    JOURNAL_LOST and INTERNAL. On a server that asks who its clients are, it can also fail with TOKEN_MISSING,
+    TOKEN_INVALID, TOKEN_EXPIRED and SCOPE_MISSING. Any call that samples or evaluates, and any update, can also fail with
+    TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting,
+    stopping or out of reach (UNAVAILABLE), deadlines, cancellation, a request that is larger than the server accepts
+    (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than
+    gzip (UNIMPLEMENTED). Losing a worker, or an error of an environment, does not fail a call as long as a retry
+    succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause

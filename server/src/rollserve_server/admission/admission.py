@@ -56,7 +56,8 @@ class Admission:
     """A bounded number of running calls, with a queue for the others.
 
     Clients share the places: of the queue, the call of the client with the fewest running calls is admitted next, and a
-    call that can pause does so for the call of a client that has less than its share.
+    call that can pause does so for the call of a client that has less than its share. Calls that run beside each other
+    have weights, by which clients share the workers' time, whatever the number of their calls.
 
     A call whose client stalls does not count as running: another one is admitted meanwhile. The stalled call keeps
     what it has and goes on as soon as its client reads again. The number of stalled and paused calls is bounded, too:
@@ -218,6 +219,7 @@ class Admission:
         else:
             self._admitted.append(ticket)
             ticket.admitted.set_result(None)
+        self._weigh()
 
     def _pause(self, ticket: _Ticket) -> None:
         """Pause a call. Its client, which has had a turn, is last in the queue, with its paused calls before others."""
@@ -227,6 +229,15 @@ class Admission:
         own = [queued for queued in self._queue if queued.receiver.peer == peer]
         others = [queued for queued in self._queue if queued.receiver.peer != peer]
         self._queue = others + sorted([*own, ticket], key=lambda queued: not queued.is_paused)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Give the running calls weights whose sum is the same for each client."""
+        running = [ticket for ticket in self._admitted if not ticket.is_paused]
+        num_running = Counter(ticket.receiver.peer for ticket in running)
+        for ticket in running:
+            if ticket.turn is not None:
+                ticket.turn.weight = max(num_running.values()) / num_running[ticket.receiver.peer]
 
     def _waiting(self) -> list[_Ticket]:
         """Return the calls that are not admitted yet, in order of arrival."""
@@ -238,6 +249,7 @@ class Admission:
             self._queue.remove(ticket)
         if not ticket.admitted.cancel() and ticket.admitted.exception() is None:
             self._admitted.remove(ticket)
+            self._weigh()
             self._admit_waiting()
 
 

@@ -16,6 +16,7 @@ class Turn:
         num_steps: number of steps that the call has made in its present turn.
         paused_seconds: how long the call has been paused, up to its present turn.
         num_pauses: number of pauses so far.
+        weight: how much longer the workers work for the call at a time than for one of the client with most calls.
     """
 
     def __init__(self, look: Callable[[], None] = lambda: None, max_steps: int = 1) -> None:
@@ -29,6 +30,7 @@ class Turn:
         self.num_steps = 0
         self.paused_seconds = 0.0
         self.num_pauses = 0
+        self.weight = 1.0
         self._paused_at = 0.0
         self._max_steps = max_steps
         self._may_run = asyncio.Event()

@@ -11,6 +11,7 @@ from rollserve_server.envs.probing.memory import (
     observation_bytes,
     worker_observation_bytes,
 )
+from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.run import run_probe
 from rollserve_server.envs.profiles import (
     ProfileDescription,
@@ -58,6 +59,7 @@ __all__ = [
     "observation_bytes",
     "paths_in",
     "pickle_uniform_boxes",
+    "probe",
     "requested",
     "run_probe",
     "specs_of_rows",

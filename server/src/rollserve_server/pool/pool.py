@@ -145,7 +145,7 @@ class Pool:
         old, old_calls = self._parts, (self._samplings, self._evaluations)
         if not isinstance(old.journal, NoJournal):
             raise NotReadyError("a sampler on an existing Ray cluster, which outlives its server, cannot be reset")
-        async with old.versions.updating:
+        async with old.versions.changing_envs, old.versions.updating:
             parts = make_parts(self._backend, old.settings, old.journal, None)
             try:
                 await start_workers(parts, self._env, None)

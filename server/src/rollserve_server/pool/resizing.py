@@ -34,7 +34,7 @@ async def resize(parts: PoolParts, prefetcher: Prefetcher, num_workers: int) -> 
     if num_workers < settings.health.min_healthy_workers:
         expected = f"at least {settings.health.min_healthy_workers}, which must be healthy for calls to begin"
         raise InvalidValueError.of("worker_count", expected=expected, got=num_workers)
-    async with parts.versions.updating:
+    async with parts.versions.changing_envs, parts.versions.updating:
         previous = len(workers)
         if num_workers != previous:
             parts.versions.check_alike()

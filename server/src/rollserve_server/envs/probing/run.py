@@ -15,11 +15,10 @@ from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from rollserve import EnvSpec, Reason
-from rollserve_server.activity import Phase, current_activity
+from rollserve_server.activity import Phase
 from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
-from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.registrations import registrations
-from rollserve_server.errors import InvalidValueError, NotFoundError
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.trials import variables_for_code
 
 if TYPE_CHECKING:
@@ -33,35 +32,40 @@ _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 
 
-def run_probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> int:
+def run_probe(
+    specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings, ended: threading.Event | None = None
+) -> int:
     """Try environments in a child process, and return what `probe` does.
 
     Args:
         specs: environments of a worker, which are allowed.
         settings: settings of workers.
         health: limits of memory, and of time for a step, and for a reset or making an environment.
+        ended: is set when nobody waits for the result any more.
 
     Raises:
-        NotFoundError, InvalidValueError, OverLimitError: as of `probe`; or the environment crashed or hung.
+        NotFoundError, InvalidValueError, OverLimitError: as of `probe`; or the environment crashed or hung. An id that
+            only this process knows, from code that no other process can import, is a NotFoundError, too.
     """
     uses_envpool = isinstance(specs, EnvSpec) and specs.vectorization == "envpool"
     connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else ANY)
     with connection:
         try:
-            outcome = _outcome(connection, specs, settings, health)
+            outcome = _outcome(connection, specs, settings, health, ended or threading.Event())
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # also processes that the environment has started
-    if isinstance(outcome, NotFoundError):
-        # This process may know the id from code that no other process can import.
-        return probe(specs, settings, health)
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
 
 def _outcome(
-    connection: Connection, specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings
+    connection: Connection,
+    specs: WorkerSpecs,
+    settings: WorkerSettings,
+    health: HealthSettings,
+    ended: threading.Event,
 ) -> Exception | int:
     """Return the error that a probe ends with, or its result."""
     name = specs.id if isinstance(specs, EnvSpec) else "an environment"
@@ -72,7 +76,7 @@ def _outcome(
         while isinstance(message, Phase):
             phase = message
             seconds = health.step_seconds if phase is Phase.STEP else health.reset_seconds
-            message = _received(connection, seconds)
+            message = _received(connection, seconds, ended)
     except TimeoutError:
         text = f"{name} hung when it was tried: {phase.value} took more than {seconds:g} s"
         return InvalidValueError(text, reason=Reason.ENV_REFUSED)
@@ -82,13 +86,12 @@ def _outcome(
     return message  # type: ignore[no-any-return]
 
 
-def _received(connection: Connection, seconds: float) -> Any:
-    """Return the next message of a probe; raise TimeoutError if there is none in time."""
+def _received(connection: Connection, seconds: float, ended: threading.Event | None = None) -> Any:
+    """Return the next message of a probe; raise TimeoutError if there is none in time, or nobody waits for it."""
     until = time.monotonic() + seconds
     while not connection.poll(_LOOK_SECONDS):
-        if time.monotonic() > until:
+        if time.monotonic() > until or (ended is not None and ended.is_set()):
             raise TimeoutError
-        current_activity().begin(Phase.MAKING)  # shows that the worker itself does not hang
     return connection.recv()
 
 

@@ -38,7 +38,7 @@ class RemoteBuffer(Protocol):
 class WorkerHandle(Protocol):
     """A handle of one worker. The worker runs calls and orders one after the other, in the order they were made.
 
-    `stop` and `heartbeat` do not wait for them.
+    `stop`, `heartbeat` and `aside` do not wait for them.
     """
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -47,6 +47,15 @@ class WorkerHandle(Protocol):
         Raises:
             DomainError: the method raised it.
             OverLimitError: there is no room for the arguments or for the result.
+            WorkerLostError: the worker's process is gone.
+        """
+        ...
+
+    async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a method that may run beside calls and orders, at once; return its result.
+
+        Raises:
+            DomainError: the method raised it.
             WorkerLostError: the worker's process is gone.
         """
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import os
 import queue
 import threading
@@ -84,6 +85,12 @@ class _ThreadWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.wrap_future(self._submit(method, *args, **kwargs))
 
+    async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        worker = await asyncio.wrap_future(self._worker)
+        future, function = self._new_future(), functools.partial(method, worker, *args, **kwargs)
+        threading.Thread(target=_run, args=(function, future), name=f"aside-{self._index}", daemon=True).start()
+        return await asyncio.wrap_future(future)
+
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _FutureBuffer]:
         future = self._submit(Worker.work, order)
         return asyncio.ensure_future(_report(future)), _FutureBuffer(future)
@@ -114,13 +121,18 @@ class _ThreadWorker:
 
     def _enqueue(self, function: Callable[[], _R]) -> Future[_R]:
         """Return the future result of a function, which the thread runs after those before it."""
-        future: Future[_R] = Future()
+        future = self._new_future()
+        self._queue.put(lambda: _run(function, future))
+        return future
+
+    def _new_future(self) -> Future[Any]:
+        """Return a future that fails when the worker is killed; it has failed if the worker is lost."""
+        future: Future[Any] = Future()
         if self._lost is not None:
             future.set_exception(copy.copy(self._lost))
-            return future
-        self._unanswered.add(future)
-        future.add_done_callback(self._unanswered.discard)
-        self._queue.put(lambda: _run(function, future))
+        else:
+            self._unanswered.add(future)
+            future.add_done_callback(self._unanswered.discard)
         return future
 
 

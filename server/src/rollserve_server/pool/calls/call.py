@@ -410,9 +410,10 @@ class Call(ABC, Generic[_O, _R]):
     def _slice_seconds(self, worker: int, *, may_be_last: bool = False) -> float:
         """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
 
-        The first answer of a worker should come soon, unless it may be the last one, too.
+        The first answer of a worker should come soon, unless it may be the last one, too. Workers carry out the orders
+        of calls in turn, so that calls share a worker by their weights.
         """
-        seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8)
+        seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8) * self.turn.weight
         may_be_late = self._has_answered[worker] or may_be_last
         if may_be_late and self._parts.num_calls == 1:
             seconds *= _SOLO_FACTOR

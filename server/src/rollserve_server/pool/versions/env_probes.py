@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import DomainError, WorkerLostError
+from rollserve_server.errors import DomainError, NotFoundError, WorkerLostError
+from rollserve_server.futures import in_background
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ __all__ = ["EnvProbes"]
 class EnvProbes:
     """Has each environment tried once, by the first worker that is about to make it.
 
-    The workers try it, because on a cluster only they may have what the environment needs.
+    The workers try it, because on a cluster only they may have what the environment needs. They go on with other work
+    meanwhile. When nobody waits for a probe any more, it ends.
     """
 
     def __init__(self, health: HealthSettings, *, isolate_failures: bool = False) -> None:
@@ -50,7 +53,7 @@ class EnvProbes:
         async with self._locks[key]:
             if key not in self._outcomes:
                 try:
-                    self._outcomes[key] = await worker.call(Worker.probe_env, specs, self._health)
+                    self._outcomes[key] = await self._probe(worker, specs)
                 except WorkerLostError:
                     raise
                 except DomainError as error:
@@ -61,3 +64,13 @@ class EnvProbes:
         if isinstance(outcome, DomainError):
             raise copy.copy(outcome)  # each worker's caller adds the path of its own field
         return outcome
+
+    async def _probe(self, worker: WorkerHandle, specs: WorkerSpecs) -> int:
+        probe_id = uuid.uuid4().hex
+        try:
+            return await worker.aside(Worker.probe_env, specs, self._health, probe_id)
+        except NotFoundError:  # the worker itself may know the id
+            return await worker.call(Worker.probe_env_here, specs, self._health)
+        except asyncio.CancelledError:
+            in_background(worker.aside(Worker.end_probe, probe_id))
+            raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import EnvChange, EnvSpec, Reason
@@ -18,7 +19,7 @@ from rollserve_server.envs import (
     observation_bytes,
     specs_of_rows,
 )
-from rollserve_server.errors import OverLimitError, at_row, within
+from rollserve_server.errors import OverLimitError, WorkerLostError, at_row, within
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.interface.updates import EnvUpdated
 from rollserve_server.pool.state.env_version import EnvVersion
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.pool.workers.slot import WorkerSlot
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["EnvUpdates"]
@@ -66,7 +68,7 @@ class EnvUpdates:
     ) -> EnvUpdated:
         """Make a new version of the environments, as `Pool.update_env` does."""
         versions = self._versions
-        async with versions.updating:
+        async with versions.changing_envs:
             check_expected_env(versions, expected)
             versions.check_count(updates, per_worker=per_worker)
             fields = EnvFields(versions.spread(updates), per_worker=per_worker)
@@ -74,23 +76,27 @@ class EnvUpdates:
             number, spread = versions.envs.number + 1, versions.spread(specs)
             is_first = versions.envs.current is None
             probes = EnvProbes(self._health, isolate_failures=is_first)
+            if not is_first:
+                await self._try(probes, spread, fields.of)
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
                 with fields.of(index):
                     return await self._add(probes, worker, number, spread[index])
 
-            with versions.installing("env", number):
-                adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first)
-                descriptions = await adding.answers()
-                check_alike(descriptions, per_worker=per_worker)
-                env = EnvVersion(list(specs), common_description(descriptions), expected.client_id)
-                self._check_rows(env.description.num_rows, len(versions.workers))
-                versions.accept("env", number, env)
-                await self._journal.write(env=(number, env))
-                replaced = versions.envs.current
-                versions.envs.add(env)
-            replaced_specs = () if replaced is None else versions.env_specs(replaced)
-            return EnvUpdated(number, versions.env_specs(env), env.description, replaced_specs)
+            async with versions.updating:
+                with versions.installing("env", number):
+                    waits = len(specs) > 1
+                    adding = Broadcast(versions.workers, add_env, wait_for_lost=waits, isolate_failures=is_first)
+                    descriptions = await adding.answers()
+                    check_alike(descriptions, per_worker=per_worker)
+                    env = EnvVersion(list(specs), common_description(descriptions), expected.client_id)
+                    self._check_rows(env.description.num_rows, len(versions.workers))
+                    versions.accept("env", number, env)
+                    await self._journal.write(env=(number, env))
+                    replaced = versions.envs.current
+                    versions.envs.add(env)
+                replaced_specs = () if replaced is None else versions.env_specs(replaced)
+                return EnvUpdated(number, versions.env_specs(env), env.description, replaced_specs)
 
     def find_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int | None:
         """Return the number, below 0, of environments for evaluations with these specs, if there are any."""
@@ -112,7 +118,7 @@ class EnvUpdates:
             WorkerLostError: a worker is lost and could not be replaced.
         """
         versions = self._versions
-        async with versions.updating:
+        async with versions.changing_envs:
             found = self.find_for_evaluation(specs)
             if found is not None:  # made while this call waited
                 return found
@@ -120,15 +126,17 @@ class EnvUpdates:
             for worker_specs in specs:
                 self._check_allowed(worker_specs)
             probes = EnvProbes(self._health)
+            await self._try(probes, spread, lambda _: contextlib.nullcontext())
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
                 return await self._add(probes, worker, number, spread[index])
 
-            with versions.installing("env", number):
-                adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
-                description = common_description(await adding.answers())
-                self._check_rows(description.num_rows, len(versions.workers))
-                versions.evaluation_envs.add(EnvVersion(list(specs), description))
+            async with versions.updating:
+                with versions.installing("env", number):
+                    adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
+                    description = common_description(await adding.answers())
+                    self._check_rows(description.num_rows, len(versions.workers))
+                    versions.evaluation_envs.add(EnvVersion(list(specs), description))
         return number
 
     def check_room(self, num_workers: int) -> None:
@@ -147,6 +155,42 @@ class EnvUpdates:
         worker_bytes = observation_bytes(leaves_of_space(env.observation_space), env.num_rows)
         check_sampler_observations_fit(worker_bytes, num_workers, self._health)
 
+    async def _try(
+        self,
+        probes: EnvProbes,
+        spread: Sequence[WorkerSpecs],
+        field_of: Callable[[int], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        """Have workers try environments, while calls and updates of the agent go on.
+
+        What a lost worker would have tried is tried before it is made.
+
+        Args:
+            probes: takes the outcomes.
+            spread: for each worker, its environments.
+            field_of: prefixes the fields of errors about a worker's environments.
+
+        Raises:
+            NotFoundError, InvalidValueError, OverLimitError: as of `_add`.
+        """
+        slots: dict[str, WorkerSlot] = {}
+        for slot in self._versions.workers:
+            if slot.healthy:
+                slots.setdefault(repr(spread[slot.index]), slot)
+
+        async def check(slot: WorkerSlot) -> None:
+            with field_of(slot.index):
+                await self._check(probes, slot.handle, spread[slot.index])
+
+        for error in await asyncio.gather(*map(check, slots.values()), return_exceptions=True):
+            if error is not None and not isinstance(error, WorkerLostError):
+                raise error
+
+    async def _check(self, probes: EnvProbes, worker: WorkerHandle, specs: WorkerSpecs) -> None:
+        """Have a worker try environments, and check whether their observations fit; raises as `_add`."""
+        worker_bytes = await probes.check(worker, specs)
+        check_sampler_observations_fit(worker_bytes, len(self._versions.workers), self._health)
+
     async def _add(self, probes: EnvProbes, worker: WorkerHandle, number: int, specs: WorkerSpecs) -> EnvDescription:
         """Have a worker try environments and make them; return their properties.
 
@@ -155,8 +199,7 @@ class EnvUpdates:
             OverLimitError: also if they take too much memory in all workers, or in this one.
             WorkerLostError: the worker is lost.
         """
-        worker_bytes = await probes.check(worker, specs)
-        check_sampler_observations_fit(worker_bytes, len(self._versions.workers), self._health)
+        await self._check(probes, worker, specs)
         description = await worker.call(Worker.add_env, number, specs)
         heartbeat = await worker.heartbeat()
         if heartbeat.takes_too_much_memory:

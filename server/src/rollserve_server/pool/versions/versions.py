@@ -47,7 +47,8 @@ class Versions:
         agents: versions of the agents.
         envs: versions of the environments.
         evaluation_envs: environments that only evaluations use; workers know number n as -n.
-        updating: held while an update is in progress.
+        changing_envs: held while environments, or the number of workers, change; taken before `updating`.
+        updating: held while an update is in progress, except while environments are tried.
         workers: the workers, which get the versions when they start.
     """
 
@@ -64,6 +65,7 @@ class Versions:
         if state is not None:
             self.agents.restore(state.agents)
             self.envs.restore(state.envs)
+        self.changing_envs = asyncio.Lock()
         self.updating = asyncio.Lock()
         self.workers = Workers(backend, settings, self.prepare)
         # The pending version, by kind and number; its value is None until all workers have accepted it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +15,7 @@ from rollserve_server.envs import (
     check_space_sizes,
     episodes_per_row,
     make_rows,
+    probe,
     run_probe,
     why_not_single,
     with_envpool,
@@ -47,9 +49,13 @@ class InstalledEnvs:
     def __getitem__(self, version: int) -> InstalledEnv:
         return self._envs[version]
 
-    def probe(self, specs: WorkerSpecs, health: HealthSettings) -> int:
+    def probe(self, specs: WorkerSpecs, health: HealthSettings, ended: threading.Event) -> int:
         """Try environments in a child process; return and raise what `run_probe` does."""
-        return run_probe(with_envpool(specs, self._settings), self._settings, health)
+        return run_probe(with_envpool(specs, self._settings), self._settings, health, ended)
+
+    def probe_here(self, specs: WorkerSpecs, health: HealthSettings) -> int:
+        """Try environments in this process; return and raise what `probe` does."""
+        return probe(with_envpool(specs, self._settings), self._settings, health)
 
     def install(self, version: int, specs: WorkerSpecs) -> InstalledEnv:
         """Install a version: make its rows, or change free rows of another version in place.

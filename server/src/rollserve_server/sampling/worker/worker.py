@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -62,6 +63,7 @@ class Worker:
         pickle_uniform_boxes()
         self.activity = Activity()
         self._envs = InstalledEnvs(settings)
+        self._probes: dict[str, threading.Event] = {}
         self._agents = InstalledAgents()
         self._works = Works(worker_index, settings, self._envs, self._agents, new_buffer)
 
@@ -77,8 +79,13 @@ class Worker:
         """Return the installed versions of the environment and of the agent."""
         return self._envs.versions, self._agents.versions
 
-    def probe_env(self, specs: WorkerSpecs, health: HealthSettings) -> int:
-        """Try environments in a child process, with time limits, and install nothing.
+    def probe_env(self, specs: WorkerSpecs, health: HealthSettings, probe_id: str) -> int:
+        """Try environments in a child process, with time limits, and install nothing. May run beside other methods.
+
+        Args:
+            specs: the environments.
+            health: the limits.
+            probe_id: a name for `end_probe`, which no other probe has.
 
         Returns:
             The bytes that the observations of a call's rows take in this worker.
@@ -86,7 +93,23 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as `run_probe`.
         """
-        return self._envs.probe(specs, health)
+        ended = self._probes[probe_id] = threading.Event()
+        try:
+            return self._envs.probe(specs, health, ended)
+        finally:
+            del self._probes[probe_id]
+
+    def end_probe(self, probe_id: str) -> None:
+        """End a probe whose result nobody waits for, if it runs. May run beside other methods."""
+        if (ended := self._probes.get(probe_id)) is not None:
+            ended.set()
+
+    def probe_env_here(self, specs: WorkerSpecs, health: HealthSettings) -> int:
+        """Try environments in this process, whose code may know ids that no other process can import.
+
+        Returns and raises as `probe_env`.
+        """
+        return self._envs.probe_here(specs, health)
 
     def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
         """Install a version of the environment, and return its properties.

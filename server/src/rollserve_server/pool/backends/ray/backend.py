@@ -20,7 +20,7 @@ from rollserve_server.pool.backends.ray.losses import KernelKills, putting
 from rollserve_server.pool.backends.ray.names import WorkerNames, end_actors
 from rollserve_server.pool.backends.ray.placement import scheduling_strategy
 from rollserve_server.pool.backends.ray.sampler_mark import read_directory, write_directory
-from rollserve_server.pool.backends.ray.worker import CONTROL, RayWorker, WorkerActor
+from rollserve_server.pool.backends.ray.worker import CONCURRENCY, RayWorker, WorkerActor
 from rollserve_server.pool.journal.journal import NoJournal
 
 # isort: split
@@ -108,7 +108,7 @@ class RayBackend:
                 raise SamplerLostError("another server may have the sampler by now")
             epoch = lease.epoch
             lasting = {"name": self._names.new(worker_index, epoch), "lifetime": "detached"}
-        remote: Any = ray.remote(concurrency_groups={CONTROL: 1})  # type: ignore[call-overload]
+        remote: Any = ray.remote(concurrency_groups=CONCURRENCY)  # type: ignore[call-overload]
         has_room = self._room.num_free != 0
         actor = remote(WorkerActor).options(
             num_cpus=self._settings.worker_num_cpus if has_room else 0,

@@ -36,15 +36,17 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
-__all__ = ["CONTROL", "RayWorker", "WorkerActor"]
+__all__ = ["CONCURRENCY", "RayWorker", "WorkerActor"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _log = logging.getLogger(__name__)
 
-CONTROL = "control"
-"""Concurrency group of methods that run while the worker works."""
+_CONTROL, _ASIDE = "control", "aside"
+CONCURRENCY = {_CONTROL: 1, _ASIDE: 2}
+"""Concurrency groups of methods that run while the worker works: those that are short, and others, of which one may end
+another."""
 _INLINE_BYTES = 64 << 10
 """Size up to which a buffer travels in its report: waiting for another Ray object costs more than copying it."""
 
@@ -131,6 +133,15 @@ class WorkerActor(Worker):
         except BaseException as error:
             return _Failure(portable(error))
 
+    def ask_aside(self, epoch: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method that may run while the worker works; return its result or its failure."""
+        if epoch < self._epoch:
+            return _Failure(SamplerLostError("another server has the sampler"))
+        try:
+            return getattr(self, method)(*args, **kwargs)
+        except Exception as error:
+            return _Failure(portable(error))
+
     def ask_work(self, order: bytes) -> tuple[bytes, NDArray[np.uint8] | None]:
         """Work on a pickled order; return the pickled report or failure, and the buffer.
 
@@ -189,6 +200,14 @@ class RayWorker:
             result, _ = await self._answered(line.ask(self._epoch, method.__name__, given, kwargs))
         return _succeeded(result)
 
+    async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a method that may run while the worker works; return its result."""
+        with self._translating_errors():
+            ask = self._actor.ask_aside.options(concurrency_group=_ASIDE)
+            reference = ask.remote(self._epoch, method.__name__, *args, **kwargs)
+        result: _R | _Failure = await self.fetch(reference)
+        return _succeeded(result)
+
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         """Send an order to the worker; return its report and its buffer. `call` has returned before."""
         line = None if self._line is None else self._line.result()
@@ -204,12 +223,12 @@ class RayWorker:
     def stop(self, work_id: int) -> None:
         """Stop the work of this name at once."""
         with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray has ended, and the actor with it
-            self._actor.stop.options(concurrency_group=CONTROL).remote(work_id)
+            self._actor.stop.options(concurrency_group=_CONTROL).remote(work_id)
 
     async def heartbeat(self) -> Heartbeat:
         """Return the worker's activity now."""
         with self._translating_errors():
-            reference = self._actor.heartbeat.options(concurrency_group=CONTROL).remote()
+            reference = self._actor.heartbeat.options(concurrency_group=_CONTROL).remote()
         heartbeat: Heartbeat = await self.fetch(reference)
         return heartbeat
 
@@ -233,7 +252,7 @@ class RayWorker:
         """
         with contextlib.suppress(DomainError, TimeoutError):
             async with asyncio.timeout(max_seconds):
-                await self.fetch(self._actor.fence.options(concurrency_group=CONTROL).remote(self._epoch))
+                await self.fetch(self._actor.fence.options(concurrency_group=_CONTROL).remote(self._epoch))
                 self.connect()
                 await self.call(Worker.close_all_work)
                 return True
@@ -290,7 +309,7 @@ class RayWorker:
             return argument
         held = _Held(next(self._numbers))
         with self._translating_errors():
-            reference = self._actor.hold.options(concurrency_group=CONTROL).remote(held.number, argument)
+            reference = self._actor.hold.options(concurrency_group=_CONTROL).remote(held.number, argument)
         await self.fetch(reference)
         return held
 

@@ -1,0 +1,214 @@
+"""Which scopes each RPC needs, as a server's answers show it: the table of docs/access.md.
+
+`python -m scope_table` writes the table into the page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import grpc
+from certificates import serving
+from google.protobuf.message import Message
+from principals import Tokens
+
+import rollserve
+from rollserve import Reason
+from rollserve._calls.rpc_errors import error_from_rpc
+from rollserve.agents import agent_to_proto
+from rollserve.environments import env_spec_to_proto
+from rollserve.v1 import agent_versions_pb2, environment_pb2, episode_records_pb2, samplers_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.identity import Scope
+
+__all__ = ["EVERYTHING", "PAGE", "REQUESTS", "SERVICE", "Asker", "asking", "table_of"]
+
+SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"]
+PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+EVERYTHING = "everything"
+"""Name of the token with all scopes."""
+_REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+_SUFFICES, _NEEDED, _USELESS = "yes", "with", ""
+_TABLE = re.compile(r"^\| RPC \|.*\n(?:\|.*\n)+", re.MULTILINE)
+
+
+def update(agent: rollserve.Agent) -> pb.UpdateAgentRequest:
+    return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_to_proto(agent)))
+
+
+PICKLE = rollserve.PickledAgent(b"\x80\x04N.")
+CARTPOLE, POLE = (env_spec_to_proto(rollserve.EnvSpec(name)) for name in ("CartPole-v1", "profile:pole"))
+PROFILES = '{"pole": {"env": "CartPole-v1"}}'
+REQUESTS: Mapping[str, tuple[str, Message]] = {
+    "GetSampler": ("GetSampler", pb.GetSamplerRequest()),
+    "GetMetrics": ("GetMetrics", episode_records_pb2.GetMetricsRequest()),
+    "ListAgentVersions": ("ListAgentVersions", agent_versions_pb2.ListAgentVersionsRequest()),
+    "ServerReflectionInfo": ("", pb.GetSamplerRequest()),
+    "ObtainSamples": ("ObtainSamples", pb.ObtainSamplesRequest(step_count=1)),
+    "ObtainSamples, with an agent": (
+        "ObtainSamples",
+        pb.ObtainSamplesRequest(
+            step_count=1, options=pb.SamplingOptions(agent_update=update(rollserve.RandomAgent()).all_workers)
+        ),
+    ),
+    "ObtainSamples, with a pickled agent": (
+        "ObtainSamples",
+        pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(agent_update=update(PICKLE).all_workers)),
+    ),
+    "ObtainExactEpisodes": ("ObtainExactEpisodes", pb.ObtainExactEpisodesRequest(episode_count_per_worker=1)),
+    "ObtainExactEpisodes, with an agent": (
+        "ObtainExactEpisodes",
+        pb.ObtainExactEpisodesRequest(
+            episode_count_per_worker=1,
+            options=pb.SamplingOptions(agent_update=update(rollserve.RandomAgent()).all_workers),
+        ),
+    ),
+    "ObtainExactEpisodes, with a pickled agent": (
+        "ObtainExactEpisodes",
+        pb.ObtainExactEpisodesRequest(
+            episode_count_per_worker=1, options=pb.SamplingOptions(agent_update=update(PICKLE).all_workers)
+        ),
+    ),
+    "Evaluate": ("Evaluate", pb.EvaluateRequest(episode_count=1)),
+    "Evaluate, in another environment": (
+        "Evaluate",
+        pb.EvaluateRequest(episode_count=1, options=pb.EvaluationOptions(environment=POLE)),
+    ),
+    "Evaluate, in one of no profile": (
+        "Evaluate",
+        pb.EvaluateRequest(episode_count=1, options=pb.EvaluationOptions(environment=CARTPOLE)),
+    ),
+    "EvaluatePopulation": ("EvaluatePopulation", pb.EvaluatePopulationRequest(episode_count=1)),
+    "EvaluatePopulation, in another environment": (
+        "EvaluatePopulation",
+        pb.EvaluatePopulationRequest(episode_count=1, options=pb.EvaluationOptions(environment=POLE)),
+    ),
+    "EvaluatePopulation, in one of no profile": (
+        "EvaluatePopulation",
+        pb.EvaluatePopulationRequest(episode_count=1, options=pb.EvaluationOptions(environment=CARTPOLE)),
+    ),
+    "GetAgentParameters": ("GetAgentParameters", agent_versions_pb2.GetAgentParametersRequest()),
+    "UpdateAgent": ("UpdateAgent", update(rollserve.RandomAgent())),
+    "UpdateAgent, with a pickle": ("UpdateAgent", update(PICKLE)),
+    "UpdateEnv": (
+        "UpdateEnv",
+        pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(environment=POLE)),
+    ),
+    "UpdateEnv, in an environment of no profile": (
+        "UpdateEnv",
+        pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(environment=CARTPOLE)),
+    ),
+    "ListSamplers": ("ListSamplers", samplers_pb2.ListSamplersRequest()),
+    "CreateSampler": (
+        "CreateSampler",
+        samplers_pb2.CreateSamplerRequest(sampler="new", environment=POLE, worker_count=1),
+    ),
+    "CreateSampler, with an environment of no profile": (
+        "CreateSampler",
+        samplers_pb2.CreateSamplerRequest(sampler="new", environment=CARTPOLE, worker_count=1),
+    ),
+    "DeleteSampler": ("DeleteSampler", samplers_pb2.DeleteSamplerRequest(sampler="none")),
+    "ResizePool": ("ResizePool", pb.ResizePoolRequest(worker_count=1)),
+}
+"""A request for each row of the table: its RPC, and the request."""
+
+
+class Asker:
+    """A client that makes the requests with any of the tokens.
+
+    Attributes:
+        channel: its connection.
+        tokens: the server's file of tokens.
+    """
+
+    def __init__(self, channel: grpc.Channel, tokens: Tokens) -> None:
+        """Create a token for each scope, for all but each, for all, and for `*`."""
+        self.channel = channel
+        self.tokens = tokens
+        self._texts = {str(scope): tokens.create(str(scope), scope) for scope in Scope}
+        self._texts |= {_without(scope): tokens.create(f"not-{scope}", *(set(Scope) - {scope})) for scope in Scope}
+        self._texts |= {"*": tokens.create("all", "*"), EVERYTHING: tokens.create(EVERYTHING, *Scope)}
+
+    def text(self, name: str) -> str:
+        """Return the token of a scope, or another of these names."""
+        return self._texts[name]
+
+    def refusal(self, row: str, token: str | None) -> str:
+        """Return the reason why a row's request is refused for want of rights; empty if it is not."""
+        name, request = REQUESTS[row]
+        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        path, data = f"/{SERVICE.full_name}/{name}" if name else _REFLECTION, request.SerializeToString()
+        try:
+            if name and not SERVICE.methods_by_name[name].server_streaming:
+                self.channel.unary_unary(path)(data, metadata=metadata)
+            elif name:
+                list(self.channel.unary_stream(path)(data, metadata=metadata))
+            else:
+                list(self.channel.stream_stream(path)(iter([data]), metadata=metadata))
+        except grpc.RpcError as error:
+            found = error_from_rpc(error)
+            statuses = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+            return found.reason if found.code in statuses else ""
+        return ""
+
+    def cells(self, row: str) -> Sequence[str]:
+        """Return what each scope does for a row's request, in the order of the scopes."""
+        return [self._cell(row, scope) for scope in Scope]
+
+    def _cell(self, row: str, scope: Scope) -> str:
+        names = str(scope), _without(scope)
+        lacks_alone, lacks_without = (self.refusal(row, self.text(name)) == Reason.SCOPE_MISSING for name in names)
+        assert lacks_alone or lacks_without, f"{row} is answered with {scope}, and without it"
+        return _USELESS if not lacks_without else _NEEDED if lacks_alone else _SUFFICES
+
+
+@contextlib.contextmanager
+def asking(folder: Path) -> Iterator[Asker]:
+    """Yield a client of a server that asks for tokens, and has an agent and a profile."""
+    tokens = Tokens(folder / "tokens.json")
+    options = (*tokens.options, "--rows", "2", "--max-workers", "1", "--profiles", PROFILES)
+    with serving(folder, *options) as server, grpc.insecure_channel(server.address) as channel:
+        asker = Asker(channel, tokens)
+        with rollserve.connect(server.address, token=asker.text("*")) as sampler:
+            sampler.update_agent(rollserve.RandomAgent())
+        yield asker
+
+
+def table_of(page: str) -> Mapping[str, Sequence[str]]:
+    """Return the cells of each row of the table in the text of the page."""
+    found = _TABLE.search(page)
+    assert found is not None
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()]
+    assert lines[0] == _header()
+    return {re.sub("`", "", row): cells for row, *cells in lines[2:]}
+
+
+def _header() -> Sequence[str]:
+    return ["RPC", *(f"`{scope}`" for scope in Scope)]
+
+
+def _table(asker: Asker) -> str:
+    rows = [[re.sub(r"^\w+", r"`\g<0>`", row), *asker.cells(row)] for row in REQUESTS]
+    lines = [_header(), ["---", *(":-:" for _ in Scope)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _without(scope: Scope) -> str:
+    return f"all but {scope}"
+
+
+def main() -> int:
+    """Write the table into the page."""
+    with tempfile.TemporaryDirectory() as folder, asking(Path(folder)) as asker:
+        table = _table(asker)
+    PAGE.write_text(_TABLE.sub(lambda _: table, PAGE.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
