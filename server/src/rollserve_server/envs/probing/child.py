@@ -7,6 +7,7 @@ hang without harm to the worker.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import signal
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _IDLE_SECONDS = 20.0  # the process takes about 60 MB
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 _running: set[int] = set()
 """Running processes of probes; each leads a session."""
@@ -68,8 +72,10 @@ def serve(control: socket.socket) -> None:
         if message == ENVPOOL:
             _import_envpool()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
+            _end_with(parent)
             control.close()
             _run(descriptors[0])
         _running.add(pid)
@@ -82,6 +88,13 @@ def serve(control: socket.socket) -> None:
 def _import_envpool() -> None:
     with contextlib.suppress(Exception):  # the probe meets the same exception
         importlib.import_module("envpool.registration")
+
+
+def _end_with(parent: int) -> None:
+    """Have this process killed as soon as its parent ends, however that ends: Ray kills children of lost workers."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
 
 
 def _run(descriptor: int) -> None:
