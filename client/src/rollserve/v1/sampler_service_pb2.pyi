@@ -772,7 +772,7 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
 
     @property
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
-        """The end of the stream: what was simulated and what became of it."""
+        """The end of the stream: what was simulated and what became of it. Nothing follows it."""
 
     @property
     def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:

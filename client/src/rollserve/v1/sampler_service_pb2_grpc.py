@@ -65,6 +65,10 @@ class SamplerServiceStub(object):
     queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
     for it. While a client does not read what is ready for it, another call can be admitted beside its call.
 
+    A server that asks who its clients are checks their permissions before it reads a request: for the sampler that the
+    metadata `rollserve-sampler` names, or for `default`; and for the request's `sampler`, if that is another one. A client
+    that has permissions on its own sampler alone sends this metadata, with the name of the request.
+
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
     seed. If such a call fails because of an environment or an agent, the own sequence continues behind the episode that
@@ -199,6 +203,10 @@ class SamplerServiceServicer(object):
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
     for it. While a client does not read what is ready for it, another call can be admitted beside its call.
+
+    A server that asks who its clients are checks their permissions before it reads a request: for the sampler that the
+    metadata `rollserve-sampler` names, or for `default`; and for the request's `sampler`, if that is another one. A client
+    that has permissions on its own sampler alone sends this metadata, with the name of the request.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
@@ -537,6 +545,10 @@ class SamplerService(object):
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue; of these, a call of the connection with the fewest running calls is admitted next, and running calls can pause
     for it. While a client does not read what is ready for it, another call can be admitted beside its call.
+
+    A server that asks who its clients are checks their permissions before it reads a request: for the sampler that the
+    metadata `rollserve-sampler` names, or for `default`; and for the request's `sampler`, if that is another one. A client
+    that has permissions on its own sampler alone sends this metadata, with the name of the request.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
