@@ -1,0 +1,198 @@
+/**
+ * Connection to a server: its address, TLS, the token, and calls as bytes.
+ *
+ * @packageDocumentation
+ */
+
+import { readFileSync } from "node:fs";
+import { createSecureContext } from "node:tls";
+
+import { ChannelCredentials, Client, credentials, Metadata, type ChannelOptions } from "@grpc/grpc-js";
+
+import { CancelledError, InvalidArgumentError } from "./errors.js";
+import { SamplerService } from "./generated/rollserve/v1/sampler_service_pb.js";
+import { RawCall } from "./raw_call.js";
+
+/** The name of an RPC of the service, such as `ObtainSamples`. */
+export type RpcName = Capitalize<Extract<keyof typeof SamplerService.method, string>>;
+
+/** What a connection is encrypted with. */
+export interface TlsOptions {
+  /** A PEM file with authorities, one of which signed the server's certificate; Node's own list by default. */
+  readonly ca?: string;
+  /** A PEM file with a certificate of the client, for servers that ask for one. */
+  readonly cert?: string;
+  /** A PEM file with its private key, without a password. */
+  readonly key?: string;
+}
+
+/** Arguments of a connection. */
+export interface ConnectionOptions extends TlsOptions {
+  /**
+   * Whether to encrypt the connection although neither `ca` nor `cert` is given: one of the public authorities then has
+   * to have signed the server's certificate. False by default.
+   */
+  readonly tls?: boolean;
+  /** A bearer token, for servers that ask who their clients are. Connections that leave this machine need TLS. */
+  readonly token?: string;
+  /** A file with the token instead, which is read for each call. */
+  readonly tokenFile?: string;
+}
+
+const GRPC_MESSAGE_BYTES = 4 * 1024 * 1024; // gRPC's own limit for messages that clients receive
+/** Bytes that the server may send ahead of the reader. Node's own window of 64 KiB halves the speed of streams. */
+const WINDOW_BYTES = 8 * 1024 * 1024;
+const KEEPALIVE_MILLISECONDS = 20_000; // silence after which the server is pinged, while calls run
+const KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000;
+const FIRST_RECONNECT_MILLISECONDS = 100;
+const MAX_RECONNECT_MILLISECONDS = 2000; // a server that is back should be noticed within seconds
+const TOKEN = /^[!-~]+$/;
+
+/** A connection to a server, which the first call opens. */
+export class Connection {
+  /** Whether the server has ever answered, which decides what calls do while it is away. */
+  wasMade = false;
+
+  readonly #client: Client;
+  readonly #readToken: (() => string) | undefined;
+  readonly #sampler: string;
+  readonly #calls = new Set<RawCall>();
+  #isClosed = false;
+
+  /**
+   * Make a connection.
+   *
+   * @throws InvalidArgumentError - An argument with an invalid value, or a file that cannot be used.
+   */
+  constructor(target: string, sampler: string, maxMessageBytes: number | undefined, options: ConnectionOptions) {
+    if (target === "" || target.includes(",")) {
+      throw InvalidArgumentError.of("target", "the address of one server, such as 127.0.0.1:50051", `'${target}'`);
+    }
+    const channelCredentials = credentialsOf(options);
+    this.#readToken = tokenReader(options);
+    const isEncrypted = channelCredentials._isSecure();
+    if (this.#readToken !== undefined && !isEncrypted && !isLocal(target)) {
+      const expected = "an encrypted connection, because others in the network could read the token";
+      throw InvalidArgumentError.of("token", expected, `none to '${target}'`, "give ca for TLS");
+    }
+    const channelOptions: ChannelOptions = {
+      "grpc.max_receive_message_length": Math.max(maxMessageBytes ?? 0, GRPC_MESSAGE_BYTES),
+      "grpc-node.flow_control_window": WINDOW_BYTES,
+      "grpc.keepalive_time_ms": KEEPALIVE_MILLISECONDS,
+      "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_MILLISECONDS,
+      "grpc.initial_reconnect_backoff_ms": FIRST_RECONNECT_MILLISECONDS,
+      "grpc.max_reconnect_backoff_ms": MAX_RECONNECT_MILLISECONDS,
+    };
+    if (this.#readToken !== undefined && !isEncrypted) {
+      channelOptions["grpc.enable_http_proxy"] = 0; // a proxy would read the token, also for a loopback address
+    }
+    this.#sampler = sampler;
+    this.#client = new Client(target, channelCredentials, channelOptions);
+  }
+
+  /**
+   * Start a call.
+   *
+   * @param rpc - The name of the RPC.
+   * @param request - The serialized request.
+   * @param seconds - The time for the call; no limit by default.
+   * @throws CancelledError - The connection is closed.
+   */
+  call(rpc: RpcName, request: Uint8Array, seconds?: number): RawCall {
+    if (this.#isClosed) {
+      throw closedError("sampler");
+    }
+    const metadata = new Metadata();
+    if (this.#readToken !== undefined) {
+      metadata.set("authorization", `Bearer ${this.#readToken()}`);
+    }
+    if (this.#sampler !== "") {
+      metadata.set("rollserve-sampler", this.#sampler);
+    }
+    const path = `/${SamplerService.typeName}/${rpc}`;
+    const bytes = Buffer.from(request.buffer, request.byteOffset, request.byteLength);
+    const same = (value: Buffer): Buffer => value;
+    const options = seconds === undefined ? {} : { deadline: Date.now() + 1000 * seconds };
+    const call = new RawCall(this.#client.makeServerStreamRequest(path, same, same, bytes, metadata, options));
+    this.#calls.add(call);
+    call.onEnd = () => this.#calls.delete(call);
+    return call;
+  }
+
+  /** Close the connection. Calls that are running, and later ones, end with a CancelledError. */
+  close(): void {
+    this.#isClosed = true;
+    for (const call of this.#calls) {
+      call.cancel(closedError("sampler"));
+    }
+    this.#client.close();
+  }
+}
+
+/** Return the error for a call on something that the caller has closed. */
+export function closedError(owner: "sampler" | "stream"): CancelledError {
+  return new CancelledError(`the ${owner} was closed`, { code: "CANCELLED" });
+}
+
+function credentialsOf({ tls, ca, cert, key }: ConnectionOptions): ChannelCredentials {
+  if (ca === undefined && cert === undefined && key === undefined && tls !== true) {
+    return credentials.createInsecure();
+  }
+  if ((cert === undefined) !== (key === undefined)) {
+    const missing = cert === undefined ? "cert" : "key";
+    throw InvalidArgumentError.of(missing, "a file, because the other one of cert and key is given", undefined);
+  }
+  const files = { ca: read("ca", ca), cert: read("cert", cert), key: read("key", key) };
+  try {
+    createSecureContext({ ...(files.cert === null || files.key === null ? {} : { cert: files.cert, key: files.key }) });
+  } catch (error) {
+    const expected = `the private key of ${cert ?? ""}, both in PEM format and without a password`;
+    throw InvalidArgumentError.of("key", expected, key, error instanceof Error ? error.message : "");
+  }
+  if (files.ca !== null && !files.ca.includes("-----BEGIN CERTIFICATE-----")) {
+    throw InvalidArgumentError.of("ca", "certificates in PEM format", ca);
+  }
+  return credentials.createSsl(files.ca, files.key, files.cert);
+}
+
+function read(field: string, path: string | undefined): Buffer | null {
+  try {
+    return path === undefined ? null : readFileSync(path);
+  } catch (error) {
+    throw InvalidArgumentError.of(field, "a readable file", path, error instanceof Error ? error.message : "");
+  }
+}
+
+/** Return a function that returns the token for a call; undefined for no token. */
+function tokenReader({ token, tokenFile }: ConnectionOptions): (() => string) | undefined {
+  if (token !== undefined && tokenFile !== undefined) {
+    throw InvalidArgumentError.of("token", "either token or tokenFile", "both");
+  }
+  if (token === undefined && tokenFile === undefined) {
+    return undefined;
+  }
+  const readToken = (): string =>
+    token === undefined
+      ? checkedToken("tokenFile", read("tokenFile", tokenFile)?.toString("latin1").trim() ?? "")
+      : checkedToken("token", token);
+  readToken();
+  return readToken;
+}
+
+/** Return a token, whose characters gRPC can send; errors do not show it. */
+function checkedToken(field: string, text: string): string {
+  if (!TOKEN.test(text)) {
+    const expected = "a token: printable characters of ASCII without blanks";
+    throw InvalidArgumentError.of(field, expected, text === "" ? "nothing" : "another text");
+  }
+  return text;
+}
+
+/** Whether a connection to a target stays on this machine. */
+function isLocal(target: string): boolean {
+  if (target.startsWith("unix:")) {
+    return true;
+  }
+  const address = target.replace(/^(ipv4|ipv6|dns):(\/\/[^/]*\/)?/, "");
+  return /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i.test(address);
+}

@@ -1,0 +1,324 @@
+/**
+ * Joining of a stream's batches into one batch, where each step is copied once.
+ *
+ * @packageDocumentation
+ */
+
+import type { Account } from "./account.js";
+import { convert, itemSize, promote } from "./dtypes.js";
+import { EpisodeBatch, isMask, maskName, type BatchFields } from "./episode_batch.js";
+import { malformed, mismatch, readingError } from "./errors.js";
+import { Columns, sizeOf, Tensor } from "./tensor.js";
+
+/** A part of a column, in one of the batches. */
+interface Part {
+  /** The tensor; undefined where the batch lacks the column. */
+  readonly tensor: Tensor | undefined;
+  /** The number of rows that the batch has. */
+  readonly numRows: number;
+}
+
+/** The rows of a column that are kept: all, or those at some positions in ascending order. */
+type Kept = readonly number[] | undefined;
+
+/**
+ * Join the batches of a stream into one batch of whole episodes or fragments, with the account.
+ *
+ * The batch of a single message is not copied. If an info has several shapes, the batches that have the first shape
+ * keep it, and the other values count as dropped infos in the account.
+ *
+ * @throws ServerError - Batches that do not fit together, or an account of other numbers of episodes or steps.
+ */
+export function joinBatches(batches: readonly EpisodeBatch[], account: Account): EpisodeBatch {
+  const droppedInfos: Record<string, bigint> = { ...account.droppedInfos };
+  let joined: EpisodeBatch;
+  try {
+    joined = concatenate(withOneShape(batches, droppedInfos));
+  } catch (error) {
+    throw readingError(error);
+  }
+  const numEpisodes = joined.terminated.reduce((sum, flag, index) => sum + (flag | (joined.truncated[index] ?? 0)), 0);
+  if (BigInt(numEpisodes) !== account.numEpisodes || BigInt(joined.numSteps) !== account.numSteps) {
+    const { numEpisodes: episodes, numSteps: steps } = account;
+    const expected = `${String(episodes)} episodes that end in ${String(steps)} steps, as the account says`;
+    throw malformed(mismatch(expected, `${String(numEpisodes)} in ${String(joined.numSteps)}`));
+  }
+  return joined.with({}, { ...account, droppedInfos });
+}
+
+/**
+ * Return the segments of all batches, in their order, where consecutive segments of one episode are one segment.
+ *
+ * Infos that a batch lacks become gaps. A single batch with nothing to join is returned as it is.
+ *
+ * @throws Error - No batches, or columns that do not match; the message begins with the column's name.
+ */
+export function concatenate(batches: readonly EpisodeBatch[]): EpisodeBatch {
+  const [first] = batches;
+  if (first === undefined) {
+    throw new Error(`batches: ${mismatch("at least one", "none")}`);
+  }
+  const begins = beginsOf(batches);
+  const numSegments = batches.reduce((sum, batch) => sum + batch.numSegments, 0);
+  const joinsNothing = begins.length === numSegments;
+  if (batches.length === 1 && joinsNothing) {
+    return first.with(withoutFullMasks(first));
+  }
+  const keptBegins = joinsNothing ? undefined : begins;
+  const keptEnds = keptBegins?.map((_, index) => (begins[index + 1] ?? numSegments) - 1);
+  const header = <T extends Header>(name: HeaderName<T>, kept: Kept): T =>
+    joinHeaders(
+      batches.map((batch) => batch[name] as unknown as T),
+      kept,
+    );
+  const optional = (name: "workerIndices" | "rowIndices"): Uint32Array | undefined =>
+    batches.every((batch) => batch[name] !== undefined) ? header<Uint32Array>(name, keptBegins) : undefined;
+  const steps = (name: "observations" | "actions"): Columns =>
+    joinLeaves(name, batches, (batch) => batch.numSteps, undefined);
+  const infos = (name: InfoName, ofSteps: boolean, kept: Kept): Columns =>
+    joinInfos(name, batches, (batch) => (ofSteps ? batch.numSteps : batch.numSegments), kept);
+  const lengths = header<Uint32Array>("lengths", undefined);
+  return new EpisodeBatch({
+    observations: steps("observations"),
+    lastObservations: joinLeaves("lastObservations", batches, (batch) => batch.numSegments, keptEnds),
+    actions: steps("actions"),
+    rewards: joinHeaders(
+      batches.map((batch) => batch.rewards),
+      undefined,
+    ),
+    lengths: keptBegins === undefined ? lengths : sumLengths(lengths, keptBegins),
+    terminated: header<Uint8Array>("terminated", keptEnds),
+    truncated: header<Uint8Array>("truncated", keptEnds),
+    agentInfos: infos("agentInfos", true, undefined),
+    envInfos: infos("envInfos", true, undefined),
+    episodeInfos: infos("episodeInfos", false, keptBegins),
+    policyVersions: header<BigInt64Array>("policyVersions", keptBegins),
+    episodeIndices: header<BigUint64Array>("episodeIndices", keptBegins),
+    firstSteps: header<BigUint64Array>("firstSteps", keptBegins),
+    envSeeds: header<Uint32Array>("envSeeds", keptBegins),
+    workerIndices: optional("workerIndices"),
+    rowIndices: optional("rowIndices"),
+    initialStates: infos("initialStates", false, keptBegins),
+  });
+}
+
+type Header = Uint8Array | Uint32Array | BigInt64Array | BigUint64Array | Float64Array;
+type HeaderName<T> = { [K in keyof BatchFields]: T extends BatchFields[K] ? K : never }[keyof BatchFields];
+type InfoName = "agentInfos" | "envInfos" | "episodeInfos" | "initialStates";
+
+const INFOS: readonly InfoName[] = ["agentInfos", "envInfos", "episodeInfos", "initialStates"];
+
+/** Return the positions, over all batches, of the segments that do not continue the one before. */
+function beginsOf(batches: readonly EpisodeBatch[]): number[] {
+  const begins: number[] = [];
+  let position = 0;
+  let previous: EpisodeBatch | undefined;
+  let last = 0;
+  for (const batch of batches) {
+    for (let segment = 0; segment < batch.numSegments; segment += 1) {
+      if (previous === undefined || !continues(previous, last, batch, segment)) {
+        begins.push(position);
+      }
+      previous = batch;
+      last = segment;
+      position += 1;
+    }
+  }
+  return begins;
+}
+
+/** Whether a segment continues another one, which comes before it. */
+function continues(before: EpisodeBatch, last: number, batch: EpisodeBatch, segment: number): boolean {
+  return (
+    batch.episodeIndices[segment] === before.episodeIndices[last] &&
+    batch.policyVersions[segment] === before.policyVersions[last] &&
+    batch.firstSteps[segment] === (before.firstSteps[last] ?? 0n) + BigInt(before.lengths[last] ?? 0) &&
+    before.terminated[last] === 0 &&
+    before.truncated[last] === 0
+  );
+}
+
+function sumLengths(lengths: Uint32Array, begins: readonly number[]): Uint32Array {
+  return Uint32Array.from(begins, (begin, index) =>
+    lengths.subarray(begin, begins[index + 1]).reduce((a, b) => a + b, 0),
+  );
+}
+
+function joinHeaders<T extends Header>(parts: readonly T[], kept: Kept): T {
+  const tensors = parts.map((part) => ({ tensor: Tensor.of(part as Uint8Array), numRows: part.length }));
+  return joinTensors(tensors, kept).data as T;
+}
+
+function joinLeaves(
+  field: "observations" | "lastObservations" | "actions",
+  batches: readonly EpisodeBatch[],
+  numRows: (batch: EpisodeBatch) => number,
+  kept: Kept,
+): Columns {
+  const names = (batch: EpisodeBatch | undefined): string => [...(batch?.[field].keys() ?? [])].sort().join(", ");
+  for (const batch of batches) {
+    if (names(batch) !== names(batches[0])) {
+      throw new Error(`${field}: ${mismatch(`leaves ${names(batches[0])}`, names(batch))}`);
+    }
+  }
+  const joined = new Columns();
+  for (const name of batches[0]?.[field].keys() ?? []) {
+    const parts = batches.map((batch) => ({ tensor: batch[field].get(name), numRows: numRows(batch) }));
+    joined.set(
+      name,
+      inColumn(field, name, () => joinTensors(parts, kept)),
+    );
+  }
+  return joined;
+}
+
+function joinInfos(
+  field: InfoName,
+  batches: readonly EpisodeBatch[],
+  numRows: (batch: EpisodeBatch) => number,
+  kept: Kept,
+): Columns {
+  const columns = batches.map((batch) => batch[field]);
+  const names = new Set(columns.flatMap((infos) => [...infos.keys()].filter((name) => !isMask(name, infos))));
+  const joined = new Columns();
+  for (const name of names) {
+    const parts = batches.map((batch) => ({ tensor: batch[field].get(name), numRows: numRows(batch) }));
+    joined.set(
+      name,
+      inColumn(field, name, () => joinTensors(parts, kept)),
+    );
+    if (parts.every(({ tensor }) => tensor !== undefined) && columns.every((infos) => !infos.has(maskName(name)))) {
+      continue;
+    }
+    const masks = batches.map((batch) => {
+      const length = numRows(batch);
+      const full = new Uint8Array(length).fill(batch[field].has(name) ? 1 : 0);
+      return { tensor: batch[field].get(maskName(name)) ?? Tensor.of(full, [length], "bool"), numRows: length };
+    });
+    const mask = inColumn(field, maskName(name), () => joinTensors(masks, kept));
+    if (!isFull(mask)) {
+      joined.set(maskName(name), mask);
+    }
+  }
+  return joined;
+}
+
+/** Return the rows of all parts in new memory. The rows of a part without a tensor are zeros. */
+function joinTensors(parts: readonly Part[], kept: Kept): Tensor {
+  const tensors = parts.flatMap(({ tensor }) => tensor ?? []);
+  const rowShape = tensors[0]?.shape.slice(1) ?? [];
+  for (const { shape } of tensors) {
+    if (shape.slice(1).join() !== rowShape.join()) {
+      throw new Error(
+        mismatch(`rows of shape [${rowShape.join(", ")}]`, `rows of shape [${shape.slice(1).join(", ")}]`),
+      );
+    }
+  }
+  const dtype = promote(tensors.map((tensor) => tensor.dtype));
+  const rowBytes = sizeOf(rowShape) * itemSize(dtype);
+  const numRows = kept?.length ?? parts.reduce((sum, part) => sum + part.numRows, 0);
+  const bytes = new Uint8Array(numRows * rowBytes);
+  let from = 0; // the position of the part's first row
+  let to = 0; // the position in the result
+  let next = 0; // the position in `kept`
+  for (const { tensor, numRows: partRows } of parts) {
+    const end = from + partRows;
+    const first = next;
+    while (kept !== undefined && (kept[next] ?? end) < end) {
+      next += 1;
+    }
+    const rows = kept?.slice(first, next).map((row) => row - from);
+    if (tensor !== undefined) {
+      copyRows(tensor, dtype, rows, bytes.subarray(to * rowBytes), rowBytes);
+    }
+    to += rows?.length ?? partRows;
+    from = end;
+  }
+  return new Tensor(dtype, [numRows, ...rowShape], bytes);
+}
+
+/** Write some rows of a tensor as elements of a type; all rows if `rows` is undefined. */
+function copyRows(tensor: Tensor, dtype: Tensor["dtype"], rows: Kept, target: Uint8Array, rowBytes: number): void {
+  let source = tensor;
+  if (tensor.dtype !== dtype) {
+    source = Tensor.of(convert(tensor.data, tensor.dtype, dtype), tensor.shape, dtype);
+  }
+  if (rows === undefined) {
+    source.copyInto(target.subarray(0, source.byteLength));
+    return;
+  }
+  rows.forEach((row, index) => {
+    source.rows(row, row + 1).copyInto(target.subarray(index * rowBytes, (index + 1) * rowBytes));
+  });
+}
+
+function inColumn<T>(field: string, name: string, run: () => T): T {
+  try {
+    return run();
+  } catch (error) {
+    throw new Error(`${field}['${name}']: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
+  }
+}
+
+function isFull(mask: Tensor): boolean {
+  return mask.is("bool") && mask.data.every((value) => value === 1);
+}
+
+/** Return the infos of a batch without masks that are true in every row. */
+function withoutFullMasks(batch: EpisodeBatch): Partial<BatchFields> {
+  return Object.fromEntries(
+    INFOS.map((field) => {
+      const infos = batch[field];
+      return [field, new Columns([...infos].filter(([name, mask]) => !(isMask(name, infos) && isFull(mask))))];
+    }),
+  );
+}
+
+/**
+ * Return the batches without the environment's infos whose shape is not the first one of their name.
+ *
+ * A server does not mix shapes within a message, so which values are kept does not depend on how episodes are spread
+ * over messages.
+ */
+function withOneShape(batches: readonly EpisodeBatch[], droppedInfos: Record<string, bigint>): EpisodeBatch[] {
+  const shapes = new Map<string, string>();
+  return batches.map((batch, index) => {
+    const previous = batches[index - 1];
+    const isContinued = previous !== undefined && continues(previous, previous.numSegments - 1, batch, 0);
+    const pick = (field: "envInfos" | "episodeInfos", firstRow: number): Columns => {
+      const infos = batch[field];
+      const kept = new Columns();
+      for (const [name, column] of infos) {
+        const owner = isMask(name, infos) ? name.slice(1) : name;
+        const shape = infos.column(owner).shape.slice(1).join();
+        const key = `${field}/${owner}`;
+        const expected = shapes.get(key) ?? shape;
+        shapes.set(key, expected);
+        if (shape === expected) {
+          kept.set(name, column);
+        } else if (owner === name) {
+          droppedInfos[name] = (droppedInfos[name] ?? 0n) + numValues(infos, name, firstRow);
+        }
+      }
+      return kept;
+    };
+    const envInfos = pick("envInfos", 0);
+    const episodeInfos = pick("episodeInfos", isContinued ? 1 : 0);
+    const isSame = envInfos.size === batch.envInfos.size && episodeInfos.size === batch.episodeInfos.size;
+    return isSame ? batch : batch.with({ envInfos, episodeInfos });
+  });
+}
+
+/** Return the number of rows, from one on, in which an info has a value. */
+function numValues(infos: Columns, name: string, firstRow: number): bigint {
+  const mask = infos.get(maskName(name));
+  if (mask === undefined) {
+    return BigInt(infos.column(name).length - firstRow);
+  }
+  return BigInt(
+    mask
+      .as("bool")
+      .subarray(firstRow)
+      .reduce((sum, value) => sum + value, 0),
+  );
+}

@@ -1,0 +1,95 @@
+/**
+ * One call of gRPC, as messages that are read one after the other.
+ *
+ * @packageDocumentation
+ */
+
+import type { ClientReadableStream, ServiceError } from "@grpc/grpc-js";
+
+const MAX_UNREAD = 4; // messages that are received ahead of the reader
+
+/** A call whose responses are serialized messages. Calls with a single answer have one message. */
+export class RawCall {
+  /** Called once the call is over. */
+  onEnd: (() => void) | undefined;
+
+  readonly #stream: ClientReadableStream<Buffer>;
+  readonly #unread: Buffer[] = [];
+  #waiting: (() => void) | undefined;
+  #isOver = false;
+  #error: Error | undefined;
+
+  /** Take the messages of a stream from now on. */
+  constructor(stream: ClientReadableStream<Buffer>) {
+    this.#stream = stream;
+    stream.on("data", (message: Buffer) => {
+      if (this.#isOver) {
+        return; // cancelled
+      }
+      this.#unread.push(message);
+      if (this.#unread.length >= MAX_UNREAD) {
+        stream.pause();
+      }
+      this.#wake();
+    });
+    // The error comes before the messages that were received before it; the end comes behind them.
+    stream.on("error", (error: ServiceError) => {
+      this.#error ??= error;
+    });
+    stream.on("end", () => {
+      this.#isOver = true;
+      this.onEnd?.();
+      this.#wake();
+    });
+  }
+
+  /**
+   * Return the next message, or undefined after the last one. One caller at a time may wait.
+   *
+   * @throws ServiceError - The call failed.
+   * @throws Error - The error that `cancel` was given.
+   */
+  async next(): Promise<Uint8Array | undefined> {
+    for (;;) {
+      const message = this.#unread.shift();
+      if (message !== undefined) {
+        if (this.#unread.length === 0 && this.#stream.isPaused()) {
+          this.#stream.resume();
+        }
+        return new Uint8Array(message.buffer, message.byteOffset, message.byteLength);
+      }
+      if (this.#isOver) {
+        if (this.#error !== undefined) {
+          throw this.#error;
+        }
+        return undefined;
+      }
+      await new Promise<void>((resolve) => {
+        this.#waiting = resolve;
+      });
+    }
+  }
+
+  /**
+   * End the call at once, unless it is over. Messages that were not read are dropped.
+   *
+   * @param error - The error that readers get.
+   */
+  cancel(error: Error): void {
+    if (this.#isOver) {
+      return;
+    }
+    this.#isOver = true;
+    this.#error = error;
+    this.#unread.length = 0;
+    this.#stream.cancel();
+    this.#stream.resume();
+    this.onEnd?.();
+    this.#wake();
+  }
+
+  #wake(): void {
+    this.#waiting?.();
+    this.#waiting = undefined;
+  }
+}
