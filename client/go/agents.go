@@ -1,0 +1,171 @@
+package rollserve
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+// AgentUpdate is a whole agent, which replaces any present one, or Parameters for the present agent.
+type AgentUpdate interface {
+	agentUpdate() (*pb.AgentUpdate, error)
+}
+
+// Parameters are parameters of an agent by name. As an update, they go into the present agent: all of an MLP, any of an
+// ONNX or Python agent, whose other parameters stay as they are.
+type Parameters map[string]Array
+
+// RandomAgent draws actions uniformly from the action space.
+type RandomAgent struct{}
+
+// ConstantAgent always takes the same action.
+type ConstantAgent struct {
+	// Action has one array for each leaf of the action space; the leaf of a plain space has the empty name.
+	Action Columns
+}
+
+// ONNXHead is the meaning of the outputs of an ONNX model.
+type ONNXHead string
+
+// The heads of ONNX models.
+const (
+	// ONNXCategorical takes the output `logits`.
+	ONNXCategorical ONNXHead = "categorical"
+	// ONNXDiagonalGaussian takes the outputs `mean` and `log_std`.
+	ONNXDiagonalGaussian ONNXHead = "diagonal_gaussian"
+	// ONNXSquashedGaussian takes the outputs `mean` and `log_std`; samples are mapped into the bounds by tanh.
+	ONNXSquashedGaussian ONNXHead = "squashed_gaussian"
+	// ONNXActions takes the output `action`, or `action/NAME` for each leaf, and optionally `log_prob`.
+	ONNXActions ONNXHead = "actions"
+)
+
+// ONNXAgent is a model in the ONNX format. The comment on OnnxAgent in the protos describes its inputs and outputs.
+type ONNXAgent struct {
+	// Model is the serialized ModelProto.
+	Model []byte
+	// Head is the meaning of the outputs.
+	Head ONNXHead
+	// Inputs has the names of inputs by role, where they differ from the role.
+	Inputs map[string]string
+	// Outputs has the names of outputs by role, where they differ from the role.
+	Outputs map[string]string
+	// Infos has the names of further outputs, which become agent infos.
+	Infos []string
+}
+
+// PythonAgent is an agent in Python that is installed with the server.
+type PythonAgent struct {
+	// Name is the name of an entry point of the group `rollserve.agents`.
+	Name string
+	// Kwargs are the keyword arguments of its factory; encoding/json has to be able to write them.
+	Kwargs map[string]any
+	// Parameters are its parameters.
+	Parameters Parameters
+}
+
+func (p Parameters) agentUpdate() (*pb.AgentUpdate, error) {
+	parameters, err := p.message()
+	if err != nil {
+		return nil, err
+	}
+	return &pb.AgentUpdate{Update: &pb.AgentUpdate_Parameters{Parameters: parameters}}, nil
+}
+
+func (RandomAgent) agentUpdate() (*pb.AgentUpdate, error) {
+	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Random{Random: &pb.RandomAgent{}}}), nil
+}
+
+func (a ConstantAgent) agentUpdate() (*pb.AgentUpdate, error) {
+	tensors, err := encodeNamed("action", a.Action)
+	if err != nil {
+		return nil, err
+	}
+	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Constant{Constant: &pb.ConstantAgent{Action: tensors}}}), nil
+}
+
+func (a ONNXAgent) agentUpdate() (*pb.AgentUpdate, error) {
+	onnx := &pb.OnnxAgent{Model: a.Model, Inputs: a.Inputs, Outputs: a.Outputs, Infos: a.Infos}
+	switch a.Head {
+	case ONNXCategorical:
+		onnx.Head = &pb.OnnxAgent_Categorical{Categorical: &pb.CategoricalHead{}}
+	case ONNXDiagonalGaussian:
+		onnx.Head = &pb.OnnxAgent_DiagonalGaussian{DiagonalGaussian: &pb.DiagonalGaussianHead{}}
+	case ONNXSquashedGaussian:
+		onnx.Head = &pb.OnnxAgent_SquashedGaussian{SquashedGaussian: &pb.SquashedGaussianHead{}}
+	case ONNXActions:
+		onnx.Head = &pb.OnnxAgent_Actions{Actions: &pb.ActionsHead{}}
+	default:
+		return nil, invalid("Head", "a head of ONNX models", fmt.Sprintf("%q", a.Head))
+	}
+	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Onnx{Onnx: onnx}}), nil
+}
+
+func (a PythonAgent) agentUpdate() (*pb.AgentUpdate, error) {
+	kwargs, err := encodeJSON("Kwargs", a.Kwargs)
+	if err != nil {
+		return nil, err
+	}
+	parameters, err := a.Parameters.message()
+	if err != nil {
+		return nil, err
+	}
+	python := &pb.PythonAgent{Name: a.Name, KwargsJson: kwargs, Parameters: parameters}
+	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Python{Python: python}}), nil
+}
+
+func wholeAgent(agent *pb.Agent) *pb.AgentUpdate {
+	return &pb.AgentUpdate{Update: &pb.AgentUpdate_Agent{Agent: agent}}
+}
+
+func (p Parameters) message() (*pb.Parameters, error) {
+	tensors, err := encodeNamed("parameters", p)
+	return &pb.Parameters{Tensors: tensors}, err
+}
+
+// encodeNamed returns named arrays as messages that share their memory, in ascending order of their names, so that the
+// same arrays have the same bytes.
+func encodeNamed(field string, arrays map[string]Array) ([]*pb.NamedTensor, error) {
+	tensors := make([]*pb.NamedTensor, 0, len(arrays))
+	for name, array := range arrays {
+		tensor, err := encodeArray(fmt.Sprintf("%s['%s']", field, name), array)
+		if err != nil {
+			return nil, err
+		}
+		tensors = append(tensors, &pb.NamedTensor{Name: name, Tensor: tensor})
+	}
+	sort.Slice(tensors, func(i, j int) bool { return tensors[i].Name < tensors[j].Name })
+	return tensors, nil
+}
+
+func encodeArray(field string, array Array) (*pb.Tensor, error) {
+	size := typeSize(array.DataType)
+	if size == 0 {
+		return nil, invalid(field, "an array that NewArray or Scalar has made", array)
+	}
+	shape := make([]int64, len(array.Shape))
+	for i, length := range array.Shape {
+		if length < 0 {
+			return nil, invalid(field+".shape", "sizes of at least 0", array.Shape)
+		}
+		shape[i] = int64(length)
+	}
+	if array.Size()*size != len(array.data) {
+		expected := fmt.Sprintf("a shape for %d elements", len(array.data)/size)
+		return nil, invalid(field+".shape", expected, array.Shape)
+	}
+	return &pb.Tensor{DataType: array.DataType, Shape: shape, Data: inLittleEndian(array.data, size)}, nil
+}
+
+// encodeJSON returns a JSON object, or an empty text for none.
+func encodeJSON(field string, object map[string]any) (string, error) {
+	if len(object) == 0 {
+		return "", nil
+	}
+	text, err := json.Marshal(object)
+	if err != nil {
+		return "", invalid(field, "values that JSON can hold", err)
+	}
+	return string(text), nil
+}

@@ -1,0 +1,244 @@
+package rollserve
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+// DataType is the type of the elements of an Array.
+type DataType = pb.DataType
+
+// The types that elements can have.
+const (
+	Bool    = pb.DataType_DATA_TYPE_BOOL
+	Int8    = pb.DataType_DATA_TYPE_INT8
+	Int16   = pb.DataType_DATA_TYPE_INT16
+	Int32   = pb.DataType_DATA_TYPE_INT32
+	Int64   = pb.DataType_DATA_TYPE_INT64
+	Uint8   = pb.DataType_DATA_TYPE_UINT8
+	Uint16  = pb.DataType_DATA_TYPE_UINT16
+	Uint32  = pb.DataType_DATA_TYPE_UINT32
+	Uint64  = pb.DataType_DATA_TYPE_UINT64
+	Half    = pb.DataType_DATA_TYPE_FLOAT16
+	Float32 = pb.DataType_DATA_TYPE_FLOAT32
+	Float64 = pb.DataType_DATA_TYPE_FLOAT64
+)
+
+// Element is any Go type that the elements of an Array can have.
+type Element interface {
+	bool | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | Float16 | float32 | float64
+}
+
+// Array is a dense array of numbers or truth values in C order: the last axis varies fastest.
+//
+// Copies of an Array, and what Rows and Values return, share one memory.
+type Array struct {
+	// DataType is the type of the elements.
+	DataType DataType
+	// Shape has the size of each axis; it is empty for a scalar.
+	Shape []int
+
+	data []byte // the elements, in the byte order of this machine
+}
+
+// NewArray returns an array of the given shape whose elements are in values. The array shares the memory of values.
+// Without a shape, it has one axis.
+//
+// A shape that does not fit the number of values is an InvalidArgumentError of the call that sends the array.
+func NewArray[T Element](values []T, shape ...int) Array {
+	if len(shape) == 0 {
+		shape = []int{len(values)}
+	}
+	return Array{DataType: typeOf[T](), Shape: shape, data: bytesOf(values)}
+}
+
+// Scalar returns an array without axes that has one element.
+func Scalar[T Element](value T) Array {
+	return Array{DataType: typeOf[T](), data: bytesOf([]T{value})}
+}
+
+// Values returns the elements of an array. The slice shares the memory of the array.
+//
+// The error is an InvalidArgumentError if the elements have another type than T.
+func Values[T Element](a Array) ([]T, error) {
+	if want := typeOf[T](); a.DataType != want {
+		return nil, invalid("T", "the type of the elements, "+typeName(a.DataType), typeName(want))
+	}
+	return elements[T](a.data), nil
+}
+
+// Len returns the size of the first axis, the number of rows; 1 for a scalar.
+func (a Array) Len() int {
+	if len(a.Shape) == 0 {
+		return 1
+	}
+	return a.Shape[0]
+}
+
+// Size returns the number of elements.
+func (a Array) Size() int { return product(a.Shape) }
+
+// RowSize returns the number of elements of a row, which is an element of the first axis.
+func (a Array) RowSize() int { return product(a.rowShape()) }
+
+// Rows returns the rows from begin to end, without end, as an array that shares the memory.
+func (a Array) Rows(begin, end int) Array {
+	rowBytes := a.rowBytes()
+	shape := append([]int{end - begin}, a.rowShape()...)
+	return Array{DataType: a.DataType, Shape: shape, data: a.data[begin*rowBytes : end*rowBytes : end*rowBytes]}
+}
+
+// String describes the array by type and shape.
+func (a Array) String() string { return fmt.Sprintf("%s %v", typeName(a.DataType), a.Shape) }
+
+func (a Array) rowShape() []int {
+	if len(a.Shape) == 0 {
+		return nil
+	}
+	return a.Shape[1:]
+}
+
+func (a Array) rowBytes() int { return a.RowSize() * typeSize(a.DataType) }
+
+// gather returns the rows at the given positions in a new array.
+func (a Array) gather(rows []int) Array {
+	gathered := zeros(a.DataType, len(rows), a.rowShape())
+	rowBytes := a.rowBytes()
+	for i, row := range rows {
+		copy(gathered.data[i*rowBytes:], a.data[row*rowBytes:(row+1)*rowBytes])
+	}
+	return gathered
+}
+
+// zeros returns a new array of zeros.
+func zeros(dataType DataType, length int, rowShape []int) Array {
+	shape := append([]int{length}, rowShape...)
+	return Array{DataType: dataType, Shape: shape, data: make([]byte, product(shape)*typeSize(dataType))}
+}
+
+// Float16 is a number of IEEE 754 half precision: one bit for the sign, five for the exponent, ten for the fraction.
+type Float16 uint16
+
+// Float32 returns the number in single precision, which has all numbers of half precision.
+func (h Float16) Float32() float32 {
+	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10)&0x1f, uint32(h)&0x3ff
+	switch exponent {
+	case 0: // zero, or a number without a leading 1
+		magnitude := float32(fraction) * (1.0 / (1 << 24))
+		return math.Float32frombits(math.Float32bits(magnitude) | sign)
+	case 0x1f: // infinity, or not a number
+		return math.Float32frombits(sign | 0xff<<23 | fraction<<13)
+	default:
+		return math.Float32frombits(sign | (exponent+127-15)<<23 | fraction<<13)
+	}
+}
+
+// typeOf returns the data type for a Go type.
+func typeOf[T Element]() DataType {
+	var zero T
+	switch any(zero).(type) {
+	case bool:
+		return Bool
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case uint8:
+		return Uint8
+	case uint16:
+		return Uint16
+	case uint32:
+		return Uint32
+	case uint64:
+		return Uint64
+	case Float16:
+		return Half
+	case float32:
+		return Float32
+	default:
+		return Float64
+	}
+}
+
+var typeSizes = map[DataType]int{
+	Bool: 1, Int8: 1, Uint8: 1, Int16: 2, Uint16: 2, Half: 2,
+	Int32: 4, Uint32: 4, Float32: 4, Int64: 8, Uint64: 8, Float64: 8,
+}
+
+// typeSize returns the number of bytes of an element, 0 for an unknown type.
+func typeSize(dataType DataType) int { return typeSizes[dataType] }
+
+var typeNames = map[DataType]string{
+	Bool: "bool", Int8: "int8", Int16: "int16", Int32: "int32", Int64: "int64", Uint8: "uint8", Uint16: "uint16",
+	Uint32: "uint32", Uint64: "uint64", Half: "float16", Float32: "float32", Float64: "float64",
+}
+
+// typeName returns the name of a type, as errors have it.
+func typeName(dataType DataType) string {
+	if name, ok := typeNames[dataType]; ok {
+		return name
+	}
+	return fmt.Sprintf("DataType(%d)", dataType)
+}
+
+func product(shape []int) int {
+	size := 1
+	for _, length := range shape {
+		size *= length
+	}
+	return size
+}
+
+// elements returns bytes as elements. The slice shares the memory of the bytes, unless they are not aligned.
+//
+// Memory that Go allocates for the bytes of a tensor is aligned for its elements, because its size is a multiple of
+// theirs; bytes that come from elsewhere, such as a slice of a larger message, are copied if they are not.
+func elements[T Element](data []byte) []T {
+	var zero T
+	size, alignment := unsafe.Sizeof(zero), unsafe.Alignof(zero)
+	count := len(data) / int(size)
+	if count == 0 {
+		return []T{}
+	}
+	if uintptr(unsafe.Pointer(&data[0]))%alignment != 0 {
+		copied := make([]T, count)
+		copy(bytesOf(copied), data)
+		return copied
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&data[0])), count)
+}
+
+// bytesOf returns elements as bytes that share their memory.
+func bytesOf[T Element](values []T) []byte {
+	if len(values) == 0 {
+		return []byte{}
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*int(unsafe.Sizeof(values[0])))
+}
+
+var isLittleEndian = bytesOf([]uint16{1})[0] == 1
+
+// inLittleEndian returns elements of this machine's byte order in the order of the wire, or the other way round. The
+// result is the same memory where both orders are the same, otherwise a copy.
+func inLittleEndian(data []byte, size int) []byte {
+	if isLittleEndian || size == 1 {
+		return data
+	}
+	return swapped(data, size)
+}
+
+// swapped returns a copy of elements with the bytes of each in the opposite order.
+func swapped(data []byte, size int) []byte {
+	copied := make([]byte, len(data))
+	for i := range data {
+		copied[i] = data[i/size*size+size-1-i%size]
+	}
+	return copied
+}

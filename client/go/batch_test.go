@@ -1,0 +1,176 @@
+package rollserve_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4"
+
+	rollserve "github.com/rollserve/rollserve/client/go"
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+func TestEpisodesAreJoinedOverMessages(t *testing.T) {
+	first := segments([4]int{4, 0, 2, 1}, [4]int{5, 0, 3, 0})
+	first.EpisodeInfos = column("level", tensor(rollserve.Int64, []int64{40, 50}, 2))
+	second := segments([4]int{5, 3, 1, 0})
+	second.EpisodeInfos = column("level", tensor(rollserve.Int64, []int64{50}, 1))
+	third := segments([4]int{5, 4, 2, 1}, [4]int{6, 0, 1, 1})
+	third.EpisodeInfos = column("level", tensor(rollserve.Int64, []int64{50, 60}, 2))
+	batch, err := obtain(t, 3, 9, first, second, third)
+	fatal(t, err)
+	same(t, "lengths", batch.Lengths, []int{2, 6, 1})
+	same(t, "terminated", batch.Terminated, []bool{true, true, true})
+	same(t, "first steps", batch.FirstSteps, []uint64{0, 0, 0})
+	same(t, "seeds", batch.EnvSeeds, []uint32{1004, 1005, 1006})
+	same(t, "last", values[float32](t, batch.LastObservations[""]), []float32{402, 506, 601})
+	same(t, "levels", values[int64](t, batch.EpisodeInfos["level"]), []int64{40, 50, 60})
+	same(t, "returns", batch.Returns(), []float64{1, 15, 0})
+	same(t, "workers", batch.WorkerIndices == nil && batch.RowIndices == nil, true)
+	middle := batch.Segment(1)
+	same(t, "observations", values[float32](t, middle.Observations[""]), []float32{500, 501, 502, 503, 504, 505})
+	same(t, "shape", middle.Observations[""].Shape, []int{6, 1})
+	same(t, "account", batch.Account.GetStepCount(), uint64(9))
+	values[float32](t, middle.Observations[""])[0] = -1
+	same(t, "shared memory", values[float32](t, batch.Observations[""])[2], float32(-1))
+	same(t, "split", len(batch.Split()), 3)
+}
+
+func TestInfosGetMasksWhereMessagesLackThem(t *testing.T) {
+	first := segments([4]int{4, 0, 2, 1})
+	first.EnvironmentInfos = column("gap", tensor(rollserve.Uint8, []uint8{7, 0}, 2))
+	mask := column("_gap", tensor(rollserve.Bool, []bool{true, false}, 2))
+	first.EnvironmentInfos = append(first.EnvironmentInfos, mask...)
+	third := segments([4]int{6, 0, 1, 1})
+	third.EnvironmentInfos = column("gap", tensor(rollserve.Float32, []float32{0.5}, 1))
+	batch, err := obtain(t, 3, 4, first, segments([4]int{5, 0, 1, 1}), third)
+	fatal(t, err)
+	same(t, "values", values[float32](t, batch.EnvInfos["gap"]), []float32{7, 0, 0, 0.5})
+	same(t, "mask", batch.EnvInfos.Mask("gap"), []bool{true, false, false, true})
+}
+
+func TestInfosOfOtherShapesAreDroppedAndCounted(t *testing.T) {
+	first, second := segments([4]int{4, 0, 1, 1}), segments([4]int{5, 0, 2, 1})
+	first.EnvironmentInfos = column("x", tensor(rollserve.Int64, []int64{1}, 1))
+	second.EnvironmentInfos = column("x", tensor(rollserve.Int64, []int64{1, 2, 3, 4}, 2, 2))
+	batch, err := obtain(t, 2, 3, first, second)
+	fatal(t, err)
+	same(t, "values", values[int64](t, batch.EnvInfos["x"]), []int64{1, 0, 0})
+	same(t, "dropped", batch.Account.GetDroppedInfos(), map[string]uint64{"x": 2})
+}
+
+func TestFramesThatComeOnceMakeTheSameStacks(t *testing.T) {
+	message := segments([4]int{4, 0, 2, 1}, [4]int{5, 0, 1, 1})
+	message.Observations, message.LastObservations = nil, nil
+	message.FrameStacks = []*pb.FrameStack{{
+		Name: "camera", FrameCount: 3,
+		Frames: tensor(rollserve.Uint8, []uint8{1, 2, 3, 4, 5, 11, 12, 13, 14}, 9, 1),
+	}}
+	batch, err := obtain(t, 2, 3, message)
+	fatal(t, err)
+	stacks := batch.Observations["camera"]
+	same(t, "shape", stacks.Shape, []int{3, 3, 1})
+	same(t, "stacks", values[uint8](t, stacks), []uint8{1, 2, 3, 2, 3, 4, 11, 12, 13})
+	same(t, "last", values[uint8](t, batch.LastObservations["camera"]), []uint8{3, 4, 5, 12, 13, 14})
+
+	message.FrameStacks[0].Frames = tensor(rollserve.Uint8, make([]uint8, 8), 8, 1)
+	_, err = obtain(t, 2, 3, message)
+	isServerError(t, err, "expected 9 frames")
+}
+
+func TestEveryDataTypeHasItsGoType(t *testing.T) {
+	exact(t, rollserve.Bool, []bool{true, false})
+	exact(t, rollserve.Int8, []int8{-128, 127})
+	exact(t, rollserve.Int16, []int16{-1 << 15, 1<<15 - 1})
+	exact(t, rollserve.Int32, []int32{-1 << 31, 1<<31 - 1})
+	exact(t, rollserve.Int64, []int64{-1 << 63, 1<<63 - 1})
+	exact(t, rollserve.Uint8, []uint8{0, 255})
+	exact(t, rollserve.Uint16, []uint16{0, 1<<16 - 1})
+	exact(t, rollserve.Uint32, []uint32{0, 1<<32 - 1})
+	exact(t, rollserve.Uint64, []uint64{0, 1<<64 - 1})
+	exact(t, rollserve.Half, []rollserve.Float16{0x3c00, 0xfbff})
+	exact(t, rollserve.Float32, []float32{math.SmallestNonzeroFloat32, -math.MaxFloat32})
+	exact(t, rollserve.Float64, []float64{math.SmallestNonzeroFloat64, -math.MaxFloat64})
+	same(t, "halves", []float32{
+		rollserve.Float16(0x3c00).Float32(), rollserve.Float16(0xfbff).Float32(), rollserve.Float16(0x0001).Float32(),
+		rollserve.Float16(0x8000).Float32(), rollserve.Float16(0x7c00).Float32(),
+	}, []float32{1, -65504, 1.0 / (1 << 24), float32(math.Copysign(0, -1)), float32(math.Inf(1))})
+}
+
+// exact checks a type as a scalar and as a column of a message, where one value is aligned and none is changed.
+func exact[T rollserve.Element](t *testing.T, dataType rollserve.DataType, numbers []T) {
+	t.Helper()
+	message := segments([4]int{4, 0, len(numbers), 1})
+	message.AgentInfos = column("x", tensor(dataType, numbers, len(numbers)))
+	batch, err := obtain(t, 1, len(numbers), message)
+	fatal(t, err)
+	same(t, dataType.String(), values[T](t, batch.AgentInfos["x"]), numbers)
+	scalar, err := rollserve.ArrayOf(tensor(dataType, numbers[:1]))
+	fatal(t, err)
+	same(t, dataType.String(), values[T](t, scalar), numbers[:1])
+	var refused *rollserve.InvalidArgumentError
+	if _, err := rollserve.Values[float64](scalar); dataType != rollserve.Float64 && !errors.As(err, &refused) {
+		t.Errorf("%v as float64: got %v", dataType, err)
+	}
+}
+
+func TestMalformedBatchesAreServerErrors(t *testing.T) {
+	badBool, oneByte := tensor(rollserve.Bool, []uint8{2}, 1), tensor(rollserve.Int8, []int8{1}, 1)
+	for text, spoil := range map[string]func(*pb.EpisodeBatch){
+		"rewards: expected 2 steps":         func(b *pb.EpisodeBatch) { b.Lengths[0] = 2 },
+		"lengths[0]: expected at least 1":   func(b *pb.EpisodeBatch) { b.Lengths[0] = 0 },
+		"terminated: expected 1 values":     func(b *pb.EpisodeBatch) { b.Terminated = nil },
+		"truth values of 0 or 1":            func(b *pb.EpisodeBatch) { b.Actions[0].Tensor = badBool },
+		"data: expected 8 bytes":            func(b *pb.EpisodeBatch) { b.Rewards.Data = b.Rewards.Data[1:] },
+		"product is at most 2^59":           func(b *pb.EpisodeBatch) { b.Rewards.Shape = []int64{1 << 31, 1 << 31} },
+		"data_type: expected a member":      func(b *pb.EpisodeBatch) { b.Rewards.DataType = 99 },
+		"this name twice":                   func(b *pb.EpisodeBatch) { b.Actions = append(b.Actions, b.Actions[0]) },
+		"rows as in observations":           func(b *pb.EpisodeBatch) { b.LastObservations[0].Tensor = oneByte },
+		"compression: expected a member of": func(b *pb.EpisodeBatch) { b.Rewards.Compression = 99 },
+		"enough bytes for 268435448": func(b *pb.EpisodeBatch) {
+			b.Rewards.Compression, b.Rewards.Shape[0] = rollserve.LZ4, 1<<25-1
+		},
+	} {
+		message := segments([4]int{4, 0, 1, 1})
+		spoil(message)
+		_, err := obtain(t, 1, 1, message)
+		isServerError(t, err, text)
+	}
+	_, err := obtain(t, 2, 1, segments([4]int{4, 0, 1, 1}))
+	isServerError(t, err, "account: expected")
+}
+
+func isServerError(t *testing.T, err error, text string) {
+	t.Helper()
+	var fault *rollserve.ServerError
+	if !errors.As(err, &fault) || !strings.Contains(fault.Message, text) {
+		t.Errorf("got %v, want a ServerError with %q", err, text)
+	}
+}
+
+func TestCompressedColumnsAreTheSame(t *testing.T) {
+	message := segments([4]int{4, 0, 4000, 1})
+	plain := append([]byte{}, message.Observations[0].Tensor.Data...)
+	block := make([]byte, lz4.CompressBlockBound(len(plain)))
+	size, err := lz4.CompressBlock(plain, block, make([]int, 1<<16))
+	fatal(t, err)
+	writer, err := zstd.NewWriter(nil)
+	fatal(t, err)
+	for compression, data := range map[rollserve.Compression][]byte{
+		rollserve.LZ4: block[:size], rollserve.Zstd: writer.EncodeAll(plain, nil),
+	} {
+		column := message.Observations[0].Tensor
+		column.Compression, column.Data = compression, data
+		batch, err := obtain(t, 1, 4000, message)
+		fatal(t, err)
+		same(t, compression.String(), values[float32](t, batch.Observations[""])[3999], float32(4399))
+		for _, cut := range [][]byte{data[:len(data)/2], append(append([]byte{}, data...), 1, 2, 3)} {
+			column.Data = cut
+			_, err = obtain(t, 1, 4000, message)
+			isServerError(t, err, "data: expected 16000 bytes")
+		}
+	}
+}

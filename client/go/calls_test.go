@@ -1,0 +1,304 @@
+package rollserve_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	rollserve "github.com/rollserve/rollserve/client/go"
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+func TestErrorsAreTheirClassAndAllAboveIt(t *testing.T) {
+	server := &script{calls: []scripted{
+		{err: failure(codes.PermissionDenied, "SCOPE_MISSING", "")},
+		{err: failure(codes.InvalidArgument, "INVALID_VALUE", "step_count")},
+		{err: failure(codes.FailedPrecondition, "NO_AGENT", "")},
+		{err: failure(codes.ResourceExhausted, "SOME_NEW_REASON", "")},
+		{err: failure(codes.Internal, "ENV_FAILED", "")},
+		{err: failure(codes.Unavailable, "TOO_FEW_WORKERS", "")},
+	}}
+	sampler := server.connect(t, rollserve.Config{})
+	fail := func() error {
+		_, err := sampler.ObtainSamples(context.Background(), 1, nil)
+		return err
+	}
+	err := fail()
+	var (
+		access       *rollserve.AccessError
+		invalid      *rollserve.InvalidArgumentError
+		precondition *rollserve.PreconditionError
+		limit        *rollserve.LimitError
+		fault        *rollserve.ServerError
+		unavailable  *rollserve.UnavailableError
+		any          *rollserve.Error
+	)
+	same(t, "access", errors.As(err, &access) && errors.As(err, &invalid) && errors.As(err, &any), true)
+	same(t, "access", errors.As(err, &precondition), false)
+	same(t, "reason", invalid.Reason, rollserve.ReasonScopeMissing)
+	err = fail()
+	same(t, "invalid", errors.As(err, &invalid) && !errors.As(err, &access), true)
+	same(t, "field", invalid.Field, "step_count")
+	same(t, "request id", invalid.RequestID, "0123456789abcdef")
+	same(t, "message", invalid.Message, "it failed")
+	same(t, "status", status.Code(errors.Unwrap(invalid)), codes.InvalidArgument)
+	same(t, "precondition", errors.As(fail(), &precondition), true)
+	same(t, "reason", precondition.Reason, rollserve.ReasonNoAgent)
+	same(t, "limit", errors.As(fail(), &limit), true)
+	same(t, "unknown reason", limit.Reason, rollserve.Reason("SOME_NEW_REASON"))
+	same(t, "fault", errors.As(fail(), &fault), true)
+	same(t, "unavailable", errors.As(fail(), &unavailable), true)
+	same(t, "calls", len(server.requests), 6)
+}
+
+func TestContextsStopCalls(t *testing.T) {
+	wait := func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	server := &script{calls: []scripted{{err: wait}, {err: wait}, {err: wait}}}
+	sampler := server.connect(t, rollserve.Config{})
+	var (
+		deadline  *rollserve.DeadlineError
+		cancelled *rollserve.CancelledError
+		stopped   *rollserve.StoppedError
+	)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := sampler.ObtainSamples(ctx, 1, nil)
+	same(t, "deadline", errors.As(err, &deadline) && errors.As(err, &stopped), true)
+	same(t, "deadline", errors.Is(err, context.DeadlineExceeded) && deadline.Reason == "", true)
+
+	ctx, cancel = context.WithCancel(context.Background())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err = sampler.ObtainSamples(ctx, 1, nil)
+	same(t, "cancelled", errors.As(err, &cancelled) && errors.Is(err, context.Canceled), true)
+
+	options := &rollserve.SamplingOptions{Timeout: 50 * time.Millisecond}
+	_, err = sampler.ObtainSamples(context.Background(), 1, options)
+	same(t, "silence", errors.As(err, &deadline), true)
+	same(t, "reason", deadline.Reason, rollserve.ReasonNoProgress)
+}
+
+func broken(context.Context) error { return status.Error(codes.Unavailable, "connection lost") }
+
+func TestBrokenStreamContinuesWithinAnEpisode(t *testing.T) {
+	server := &script{calls: []scripted{
+		{responses: []*pb.ObtainSamplesResponse{beginning(),
+			batchOf(segments([4]int{4, 0, 3, 1}, [4]int{6, 0, 2, 0}))}, err: broken}, // episode 5 failed and was skipped
+		{err: broken},
+		{responses: []*pb.ObtainSamplesResponse{beginning(),
+			batchOf(segments([4]int{6, 0, 1, 0})), batchOf(segments([4]int{6, 1, 4, 1})), account(1, 5)}},
+	}}
+	policy, env := int64(1), int64(2)
+	options := &rollserve.SamplingOptions{ExpectedPolicyVersion: &policy, ExpectedEnvVersion: &env, Prefetch: true}
+	batch, err := server.connect(t, rollserve.Config{}).ObtainSamples(context.Background(), 8, options)
+	fatal(t, err)
+	same(t, "lengths", batch.Lengths, []int{3, 5})
+	want := []float32{400, 401, 402, 600, 601, 602, 603, 604}
+	same(t, "observations", values[float32](t, batch.Observations[""]), want)
+	same(t, "steps", batch.Account.GetStepCount(), uint64(8))
+	same(t, "failed", batch.Account.GetFailedEpisodeCount(), uint64(1))
+	same(t, "resumptions", batch.Account.NumResumptions, 2)
+	rest := server.requests[2].(*pb.ObtainSamplesRequest)
+	same(t, "rest", rest.GetStepCount(), int64(5))
+	same(t, "first", rest.Options.GetFirstEpisodeIndex(), uint64(6))
+	same(t, "seed", rest.Options.GetSeed(), uint64(1<<63))
+	same(t, "run", rest.Options.GetSamplerRun(), "run")
+	same(t, "policy", rest.Options.GetPolicyVersion(), int64(1))
+	cleared := rest.Options.ExpectedPolicyVersion == nil && rest.Options.ExpectedEnvironmentVersion == nil
+	same(t, "cleared", cleared && !rest.Options.Prefetch, true)
+}
+
+func TestBrokenStreamThatLacksItsAccountRepeatsTheLastEpisode(t *testing.T) {
+	server := &script{calls: []scripted{
+		{responses: []*pb.ObtainSamplesResponse{beginning(),
+			batchOf(segments([4]int{4, 0, 3, 1}, [4]int{5, 0, 2, 1}))}, err: broken},
+		{responses: []*pb.ObtainSamplesResponse{beginning(), batchOf(segments([4]int{5, 0, 2, 1})), account(1, 2)}},
+	}}
+	batch, err := server.connect(t, rollserve.Config{}).ObtainSamples(context.Background(), 5, nil)
+	fatal(t, err)
+	same(t, "lengths", batch.Lengths, []int{3, 2})
+	same(t, "rest", server.requests[1].(*pb.ObtainSamplesRequest).GetStepCount(), int64(2))
+}
+
+func TestBrokenExactEpisodesAndFragmentsSkipWhatArrived(t *testing.T) {
+	server := &script{calls: []scripted{
+		{responses: []*pb.ObtainSamplesResponse{beginning(), batchOf(segments([4]int{4, 0, 3, 1}))}, err: broken},
+		{responses: []*pb.ObtainSamplesResponse{beginning(), batchOf(segments([4]int{5, 0, 2, 1})), account(1, 2)}},
+		{responses: []*pb.ObtainSamplesResponse{beginning(), batchOf(segments([4]int{4, 0, 3, 0}))}, err: broken},
+		{responses: []*pb.ObtainSamplesResponse{beginning(), batchOf(segments([4]int{5, 0, 2, 0})), account(0, 2)}},
+	}}
+	sampler := server.connect(t, rollserve.Config{})
+	batch, err := sampler.ObtainExactEpisodes(context.Background(), 2, nil)
+	fatal(t, err)
+	same(t, "lengths", batch.Lengths, []int{3, 2})
+	exact := server.requests[1].(*pb.ObtainExactEpisodesRequest)
+	same(t, "skipped", exact.GetSkipEpisodeCount(), uint64(1))
+	same(t, "first", exact.Options.GetFirstEpisodeIndex(), uint64(4))
+	same(t, "workers", exact.Options.GetWorkerCount(), uint32(3))
+	batch, err = sampler.ObtainFragments(context.Background(), 5, nil)
+	fatal(t, err)
+	same(t, "lengths", batch.Lengths, []int{3, 2})
+	fragments := server.requests[3].(*pb.ObtainSamplesRequest)
+	same(t, "skipped", fragments.Fragments.GetSkipStepCount(), uint64(3))
+	same(t, "steps", fragments.GetStepCount(), int64(5))
+}
+
+func TestBrokenStreamsOfOtherClassesFail(t *testing.T) {
+	begun := beginning()
+	begun.GetBeginning().Reproducibility = pb.Reproducibility_REPRODUCIBILITY_WORKER
+	server := &script{calls: []scripted{
+		{responses: []*pb.ObtainSamplesResponse{begun}, err: broken},
+		{responses: []*pb.ObtainSamplesResponse{beginning()}, err: failure(codes.Unavailable, "WORKER_HUNG", "")},
+	}}
+	sampler := server.connect(t, rollserve.Config{})
+	for range server.calls {
+		var unavailable *rollserve.UnavailableError
+		_, err := sampler.ObtainSamples(context.Background(), 5, nil)
+		same(t, "error", errors.As(err, &unavailable), true)
+	}
+}
+
+func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
+	server := &script{calls: []scripted{{responses: []*pb.ObtainSamplesResponse{
+		joinedResponse(t, beginning(), batchOf(segments([4]int{4, 0, 1, 1})), batchOf(segments([4]int{5, 0, 2, 1}))),
+		account(2, 3),
+	}}}}
+	stream, err := server.connect(t, rollserve.Config{}).StreamSamples(context.Background(), 3, nil)
+	fatal(t, err)
+	defer stream.Close()
+	var lengths []int
+	for {
+		part, err := stream.Next()
+		if err == io.EOF {
+			break
+		}
+		fatal(t, err)
+		lengths = append(lengths, part.Lengths...)
+	}
+	same(t, "lengths", lengths, []int{1, 2})
+	same(t, "account", stream.Account().GetStepCount(), uint64(3))
+}
+
+func TestCallsExpectOwnVersions(t *testing.T) {
+	server := &script{calls: []scripted{{}, oneStep(), oneStep()}}
+	sampler := server.connect(t, rollserve.Config{Sampler: "mine"})
+	version, err := sampler.UpdateAgent(context.Background(), rollserve.RandomAgent{}, nil)
+	fatal(t, err)
+	same(t, "version", version, int64(7))
+	_, err = sampler.ObtainSamples(context.Background(), 1, nil)
+	fatal(t, err)
+	update, call := server.requests[0].(*pb.UpdateAgentRequest), server.requests[1].(*pb.ObtainSamplesRequest)
+	same(t, "policy", call.Options.GetExpectedPolicyVersion(), int64(7))
+	same(t, "env", call.Options.GetExpectedEnvironmentVersion(), int64(3))
+	same(t, "client", call.Options.GetClientId() == update.GetClientId() && update.GetClientId() != "", true)
+	same(t, "sampler", server.metadata[1].Get("rollserve-sampler"), []string{"mine"})
+	options := &rollserve.SamplingOptions{PolicyVersion: rollserve.Some[int64](2)}
+	_, err = sampler.ObtainSamples(context.Background(), 1, options)
+	fatal(t, err)
+	same(t, "named", server.requests[2].(*pb.ObtainSamplesRequest).Options.ExpectedPolicyVersion == nil, true)
+}
+
+func TestCallsWithAnAgentFailIfTheServerIgnoresIt(t *testing.T) {
+	updated := oneStep()
+	updated.responses[0].GetBeginning().AgentUpdated = true
+	server := &script{calls: []scripted{updated, oneStep(), oneStep()}}
+	sampler := server.connect(t, rollserve.Config{})
+	options := &rollserve.SamplingOptions{Agent: rollserve.RandomAgent{}}
+	_, err := sampler.ObtainSamples(context.Background(), 1, options)
+	fatal(t, err)
+	_, err = sampler.ObtainSamples(context.Background(), 1, nil)
+	fatal(t, err)
+	expected := server.requests[1].(*pb.ObtainSamplesRequest).Options
+	same(t, "policy", expected.GetExpectedPolicyVersion(), int64(1))
+	same(t, "env", expected.GetExpectedEnvironmentVersion(), int64(2))
+	_, err = sampler.ObtainSamples(context.Background(), 1, options)
+	isServerError(t, err, "Agent: expected a server that knows agents of calls")
+}
+
+func TestTokensAreReadForEachCallAndNeverSentInTheClear(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	fatal(t, os.WriteFile(file, []byte("first\n"), 0o600))
+	server := &script{calls: []scripted{oneStep(), oneStep()}}
+	sampler := server.connect(t, rollserve.Config{TokenFile: file})
+	for i, token := range []string{"first", "second"} {
+		fatal(t, os.WriteFile(file, []byte(token), 0o600))
+		_, err := sampler.ObtainSamples(context.Background(), 1, nil)
+		fatal(t, err)
+		same(t, "token", server.metadata[i].Get("authorization"), []string{"Bearer " + token})
+	}
+	fatal(t, os.Remove(file))
+	var invalid *rollserve.InvalidArgumentError
+	_, err := sampler.ObtainSamples(context.Background(), 1, nil)
+	same(t, "field", errors.As(err, &invalid) && invalid.Field == "TokenFile", true)
+	_, err = rollserve.Connect("server.lab:50051", rollserve.Config{Token: "secret"})
+	same(t, "field", errors.As(err, &invalid) && invalid.Field == "Token", true)
+}
+
+func TestMLPDescribesItsParameters(t *testing.T) {
+	box := &pb.Space{Kind: &pb.Space_Box{Box: &pb.BoxSpace{DataType: rollserve.Float32, Shape: []int64{2, 3}}}}
+	pair := &pb.Space{Kind: &pb.Space_Dict{Dict: &pb.DictSpace{Spaces: []*pb.NamedSpace{
+		{Name: "a", Space: box},
+		{Name: "b", Space: &pb.Space{Kind: &pb.Space_Discrete{Discrete: &pb.DiscreteSpace{N: 4}}}},
+	}}}}
+	agent, err := rollserve.InitialMLP(pair, box, []int{8}, rand.New(rand.NewSource(1)))
+	fatal(t, err)
+	mlp := sent(t, agent)
+	same(t, "sizes", mlp.GetLayerSizes(), []uint32{10, 8, 6})
+	same(t, "log_std", mlp.GetDiagonalGaussian().GetPredictedLogStd(), false)
+	delete(agent.Parameters, "log_std")
+	same(t, "predicted", sent(t, agent).GetDiagonalGaussian().GetPredictedLogStd(), true)
+
+	zeros := func(shape ...int) rollserve.Array {
+		size := 1
+		for _, length := range shape {
+			size *= length
+		}
+		return rollserve.NewArray(make([]float32, size), shape...)
+	}
+	recurrent := rollserve.MLPAgent{Head: rollserve.EpsilonGreedy, Epsilon: 0.25, Activation: rollserve.ReLU,
+		Parameters: rollserve.Parameters{
+			"0/weight": zeros(4, 16), "0/bias": zeros(4), "core/weight_ih": zeros(64, 5), "core/weight_hh": zeros(64, 16),
+			"value/0/weight": zeros(7, 5), "value/0/norm/weight": zeros(7), "value/1/weight": zeros(1, 7),
+		}}
+	mlp = sent(t, recurrent)
+	same(t, "sizes", mlp.GetLayerSizes(), []uint32{5, 4})
+	same(t, "core", mlp.GetLstm().GetSize(), uint32(16))
+	same(t, "value", mlp.GetSeparateValue().GetHiddenSizes(), []uint32{7})
+	same(t, "norm", mlp.GetLayerNorm() != nil && mlp.GetLayerNorm().Epsilon == nil, true)
+	same(t, "head", mlp.GetEpsilonGreedy().GetEpsilon(), 0.25)
+
+	noCore := rollserve.Parameters{"core/weight_hh": zeros(5, 2)}
+	for field, wrong := range map[string]rollserve.AgentUpdate{
+		"parameters":                   rollserve.MLPAgent{Head: rollserve.Categorical},
+		"Head":                         rollserve.MLPAgent{Head: "unknown"},
+		"Epsilon":                      rollserve.MLPAgent{Head: rollserve.Categorical, Epsilon: 1},
+		"parameters['w'].shape":        rollserve.Parameters{"w": rollserve.NewArray([]float32{1, 2}, 3)},
+		"parameters['core/weight_hh']": rollserve.MLPAgent{Head: rollserve.Categorical, Parameters: noCore},
+		"Kwargs":                       rollserve.PythonAgent{Kwargs: map[string]any{"f": func() {}}},
+	} {
+		var invalid *rollserve.InvalidArgumentError
+		_, err := (&script{}).connect(t, rollserve.Config{}).UpdateAgent(context.Background(), wrong, nil)
+		if !errors.As(err, &invalid) || invalid.Field != field {
+			t.Errorf("got %v, want an error of field %s", err, field)
+		}
+	}
+}
+
+// sent returns the agent that the server receives.
+func sent(t *testing.T, agent rollserve.MLPAgent) *pb.MlpAgent {
+	t.Helper()
+	server := &script{}
+	_, err := server.connect(t, rollserve.Config{}).UpdateAgent(context.Background(), agent, nil)
+	fatal(t, err)
+	return server.requests[0].(*pb.UpdateAgentRequest).GetAllWorkers().GetAgent().GetMlp()
+}

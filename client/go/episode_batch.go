@@ -1,0 +1,185 @@
+package rollserve
+
+import "fmt"
+
+// EpisodeBatch holds N segments, which are episodes or parts of episodes, with T steps in all, as flat columns.
+//
+// The rows of a segment are contiguous, and segments follow each other in the order of the headers, the slices with an
+// element for each segment. A batch that a call returns, or a message of a stream, belongs to the caller, who may write
+// to it. Segment and Split return parts of it that share its memory.
+type EpisodeBatch struct {
+	// Observations (T, *O) are the observations before each step.
+	Observations Columns
+	// LastObservations (N, *O) are the observations after the last step of each segment.
+	LastObservations Columns
+	// Actions (T, *A) are the actions of each step.
+	Actions Columns
+	// Rewards (T) are the rewards of each step.
+	Rewards []float64
+	// AgentInfos (T, *I) are infos of the agent, such as `log_prob`.
+	AgentInfos Columns
+	// EnvInfos (T, *I) are infos of the environment's steps.
+	EnvInfos Columns
+	// EpisodeInfos (N, *I) are infos of the environment's resets.
+	EpisodeInfos Columns
+	// InitialStates (N, *H) are recurrent states before the first step of each segment.
+	InitialStates Columns
+
+	// Lengths (N) are the numbers of steps of each segment, at least 1.
+	Lengths []int
+	// Terminated (N) says whether the last step reached a terminal state.
+	Terminated []bool
+	// Truncated (N) says whether a limit ended the episode at the last step. Both flags may be set. Neither is set for
+	// a part of an episode that goes on.
+	Truncated []bool
+	// PolicyVersions (N) are the versions that acted.
+	PolicyVersions []int64
+	// EpisodeIndices (N) are the indices of the episodes.
+	EpisodeIndices []uint64
+	// FirstSteps (N) are the numbers of steps of the episode before the segment, including earlier calls.
+	FirstSteps []uint64
+	// EnvSeeds (N) are the seeds that the environment was reset with.
+	EnvSeeds []uint32
+	// WorkerIndices (N) are the workers that episodes are bound to; nil if they are bound to none.
+	WorkerIndices []uint32
+	// RowIndices (N) are the rows that segments ran in, over the rows of all workers; nil except for fragments.
+	RowIndices []uint64
+
+	// Account says what became of everything that was simulated for the call whose whole result the batch is; nil for
+	// other batches.
+	Account *Account
+}
+
+// Len returns N, the number of segments.
+func (b *EpisodeBatch) Len() int { return len(b.Lengths) }
+
+// NumSteps returns T, the number of steps of all segments.
+func (b *EpisodeBatch) NumSteps() int { return len(b.Rewards) }
+
+// String describes the batch in one line.
+func (b *EpisodeBatch) String() string {
+	return fmt.Sprintf("EpisodeBatch(%d segments, %d steps, %d ended)", b.Len(), b.NumSteps(), b.numEnded())
+}
+
+// Returns returns the sum of the rewards of each segment, (N), added in the order of the steps.
+func (b *EpisodeBatch) Returns() []float64 {
+	sums, step := make([]float64, b.Len()), 0
+	for i, length := range b.Lengths {
+		for _, reward := range b.Rewards[step : step+length] {
+			sums[i] += reward
+		}
+		step += length
+	}
+	return sums
+}
+
+// Ended reports whether a segment has the last step of its episode.
+func (b *EpisodeBatch) Ended(segment int) bool { return b.Terminated[segment] || b.Truncated[segment] }
+
+// Segment returns a batch of one segment that shares the memory of this batch.
+func (b *EpisodeBatch) Segment(segment int) *EpisodeBatch {
+	begin := 0
+	for _, length := range b.Lengths[:segment] {
+		begin += length
+	}
+	return b.part(begin, begin+b.Lengths[segment], segment, segment+1)
+}
+
+// Split returns one batch for each segment. They share the memory of this batch.
+func (b *EpisodeBatch) Split() []*EpisodeBatch {
+	parts, begin := make([]*EpisodeBatch, b.Len()), 0
+	for i, length := range b.Lengths {
+		parts[i] = b.part(begin, begin+length, i, i+1)
+		begin += length
+	}
+	return parts
+}
+
+// part returns the given ranges of steps and of their segments.
+func (b *EpisodeBatch) part(firstStep, endStep, first, end int) *EpisodeBatch {
+	return &EpisodeBatch{
+		Observations:     b.Observations.rows(firstStep, endStep),
+		LastObservations: b.LastObservations.rows(first, end),
+		Actions:          b.Actions.rows(firstStep, endStep),
+		Rewards:          slice(b.Rewards, firstStep, endStep),
+		AgentInfos:       b.AgentInfos.rows(firstStep, endStep),
+		EnvInfos:         b.EnvInfos.rows(firstStep, endStep),
+		EpisodeInfos:     b.EpisodeInfos.rows(first, end),
+		InitialStates:    b.InitialStates.rows(first, end),
+		Lengths:          slice(b.Lengths, first, end),
+		Terminated:       slice(b.Terminated, first, end),
+		Truncated:        slice(b.Truncated, first, end),
+		PolicyVersions:   slice(b.PolicyVersions, first, end),
+		EpisodeIndices:   slice(b.EpisodeIndices, first, end),
+		FirstSteps:       slice(b.FirstSteps, first, end),
+		EnvSeeds:         slice(b.EnvSeeds, first, end),
+		WorkerIndices:    slice(b.WorkerIndices, first, end),
+		RowIndices:       slice(b.RowIndices, first, end),
+	}
+}
+
+// slice returns a part of a header, which may be nil; appending to the part does not overwrite what follows it.
+func slice[T any](values []T, begin, end int) []T {
+	if values == nil {
+		return nil
+	}
+	return values[begin:end:end]
+}
+
+func (b *EpisodeBatch) numEnded() int {
+	count := 0
+	for i := range b.Lengths {
+		if b.Ended(i) {
+			count++
+		}
+	}
+	return count
+}
+
+// withoutFirstSteps returns the batch without its first steps. A segment that loses some of its steps begins later in
+// its episode; its recurrent state is a gap, unless the agent's infos have the states of every step.
+func (b *EpisodeBatch) withoutFirstSteps(numSteps int) *EpisodeBatch {
+	dropped, end := 0, 0
+	for dropped < b.Len() && end+b.Lengths[dropped] <= numSteps {
+		end += b.Lengths[dropped]
+		dropped++
+	}
+	rest := b.part(numSteps, b.NumSteps(), dropped, b.Len())
+	if cut := numSteps - end; cut > 0 {
+		rest.Lengths = append([]int{}, rest.Lengths...)
+		rest.FirstSteps = append([]uint64{}, rest.FirstSteps...)
+		rest.Lengths[0] -= cut
+		rest.FirstSteps[0] += uint64(cut)
+		rest.InitialStates = laterStates(rest.InitialStates, rest.AgentInfos)
+	}
+	return rest
+}
+
+// laterStates returns the initial states of segments after the first one has lost some of its first steps.
+func laterStates(states, agentInfos Columns) Columns {
+	later := Columns{}
+	for name, column := range states {
+		if states.isMask(name) {
+			continue
+		}
+		state := concatenate([]Array{column})
+		first := state.Rows(0, 1)
+		every, known := agentInfos["state/"+name]
+		if known {
+			copy(first.data, every.Rows(0, 1).data)
+		} else {
+			copy(first.data, zeros(first.DataType, 1, first.rowShape()).data)
+		}
+		later[name] = state
+		mask := append([]bool{}, states.Mask(name)...)
+		if len(mask) == 0 && known {
+			continue
+		}
+		for len(mask) < column.Len() {
+			mask = append(mask, true)
+		}
+		mask[0] = known
+		later[maskName(name)] = NewArray(mask)
+	}
+	return later
+}

@@ -1,0 +1,200 @@
+package rollserve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+// Evaluation is the result of an evaluation of N episodes, in the order of their indices, with the fields of the wire.
+type Evaluation struct {
+	*pb.Evaluation
+	// Episodes are the episodes, if EvaluationOptions.ReturnEpisodes asked for them; otherwise nil.
+	Episodes *EpisodeBatch
+}
+
+// Evaluate evaluates the agent on a number of episodes, in environments that only evaluations use. It uses and changes
+// nothing of the sampler's own, such as its sequence or its environments.
+func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *EvaluationOptions) (*Evaluation, error) {
+	if options == nil {
+		options = &EvaluationOptions{}
+	}
+	message, timeout, err := s.evaluationOptions(options)
+	if err != nil {
+		return nil, err
+	}
+	request := &pb.EvaluateRequest{Sampler: s.config.Sampler, EpisodeCount: numEpisodes, Options: message}
+	if options.ReturnEpisodes {
+		request.Episodes = &pb.EpisodeDelivery{
+			MaxMessageBytes:   Some(uint32(s.config.MaxMessageBytes)),
+			AcceptCompression: s.config.Compression,
+			AcceptFrameStacks: true,
+		}
+	}
+	result, batches := (*pb.Evaluation)(nil), []*EpisodeBatch(nil)
+	err = evaluate(ctx, s, message, timeout, func(ctx context.Context) (func() (*pb.EvaluateResponse, error), error) {
+		batches = nil // a repeated call delivers all episodes again
+		stream, err := s.service.Evaluate(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		return stream.Recv, nil
+	}, func(response *pb.EvaluateResponse) error {
+		if response.GetBatch() != nil {
+			batch, err := decodeBatch(response.GetBatch(), 0)
+			if err != nil {
+				return malformed(err)
+			}
+			batches = append(batches, batch)
+		}
+		result = response.GetEvaluation()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if result == nil {
+		return nil, malformed(errors.New("the stream ended without its evaluation"))
+	}
+	evaluation := &Evaluation{Evaluation: result}
+	if options.ReturnEpisodes {
+		evaluation.Episodes, err = joinWithAccount(batches, &Account{Account: result.GetAccount()})
+	}
+	return evaluation, err
+}
+
+// PopulationEvaluation is the result of an evaluation of K members of a population on M episodes each, with the fields
+// of the wire: Returns and Lengths have first all episodes of member 0, then all of member 1, and so on.
+type PopulationEvaluation struct{ *pb.PopulationEvaluation }
+
+// MeanReturns returns the mean return of each member.
+func (e *PopulationEvaluation) MeanReturns() []float64 {
+	means := make([]float64, e.GetMemberCount())
+	for i, value := range e.GetReturns() {
+		means[i/int(e.GetEpisodeCount())] += value / float64(e.GetEpisodeCount())
+	}
+	return means
+}
+
+// EvaluatePopulation evaluates K parameter sets of the agent on a number of episodes each. Each array of parameters has
+// one more axis in front, of size K; parameters that are left out are the agent's own for all members.
+func (s *Sampler) EvaluatePopulation(
+	ctx context.Context, parameters Parameters, numEpisodes uint32, options *EvaluationOptions,
+) (*PopulationEvaluation, error) {
+	if options == nil {
+		options = &EvaluationOptions{}
+	}
+	message, timeout, err := s.evaluationOptions(options)
+	if err != nil {
+		return nil, err
+	}
+	members, err := parameters.message()
+	if err != nil {
+		return nil, err
+	}
+	request := &pb.EvaluatePopulationRequest{
+		Sampler: s.config.Sampler, Parameters: members, EpisodeCount: numEpisodes, Options: message,
+		DifferentEpisodes: options.DifferentEpisodes,
+	}
+	result := (*pb.PopulationEvaluation)(nil)
+	start := func(ctx context.Context) (func() (*pb.EvaluatePopulationResponse, error), error) {
+		stream, err := s.service.EvaluatePopulation(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		return stream.Recv, nil
+	}
+	err = evaluate(ctx, s, message, timeout, start, func(response *pb.EvaluatePopulationResponse) error {
+		result = response.GetEvaluation()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if result == nil || len(result.GetReturns()) != int(result.GetMemberCount())*int(result.GetEpisodeCount()) {
+		return nil, malformed(errors.New("evaluation: expected a return for each episode of each member, got others"))
+	}
+	return &PopulationEvaluation{result}, nil
+}
+
+func (s *Sampler) evaluationOptions(options *EvaluationOptions) (*pb.EvaluationOptions, time.Duration, error) {
+	message, err := options.message()
+	if err != nil {
+		return nil, 0, err
+	}
+	timeout, err := s.timeout(options.Timeout)
+	if err != nil {
+		return nil, 0, err
+	}
+	s.own.expectInEvaluation(message)
+	return message, timeout, nil
+}
+
+// evaluationResponse is a message of the stream of an evaluation.
+type evaluationResponse interface {
+	GetBeginning() *pb.Beginning
+	GetProgress() *pb.Progress
+}
+
+// evaluate makes a call, and takes its responses. If the connection or the server is lost, the call is repeated up to
+// its timeout after the first loss: nothing of an interrupted evaluation is kept. The options belong to the request,
+// and change so that it repeats the call that has begun.
+func evaluate[R evaluationResponse](
+	ctx context.Context, s *Sampler, options *pb.EvaluationOptions, timeout time.Duration,
+	start func(context.Context) (func() (R, error), error), take func(R) error,
+) error {
+	interruptions := newInterruptions(s.contact, timeout)
+	hasBegun, canRepeat := false, false
+	for {
+		attempt, cancel := context.WithCancel(ctx)
+		silent := int32(0)
+		receive, err := start(attempt)
+		for err == nil {
+			var response R
+			stop := watch(timeout, &silent, cancel)
+			response, err = receive()
+			stop()
+			if err != nil {
+				break
+			}
+			s.contact.record()
+			if beginning := response.GetBeginning(); beginning != nil {
+				hasBegun, canRepeat = true, isRepeatable(beginning.GetReproducibility())
+				repeatFrom(options, beginning)
+			}
+			if progress := response.GetProgress(); progress != nil {
+				interruptions.waitingFor = progress.GetWaitingFor()
+			}
+			if err := take(response); err != nil {
+				cancel()
+				return err
+			}
+		}
+		cancel()
+		switch {
+		case err == io.EOF:
+			return nil
+		case atomic.LoadInt32(&silent) == 1 && ctx.Err() == nil:
+			return interruptions.silence()
+		}
+		if err := interruptions.pause(ctx, err, hasBegun, canRepeat); err != nil {
+			return err
+		}
+	}
+}
+
+// repeatFrom makes a request repeat the call that has begun.
+func repeatFrom(options *pb.EvaluationOptions, beginning *pb.Beginning) {
+	options.Seed = Some(beginning.GetSeed())
+	options.PolicyVersion = Some(beginning.GetPolicyVersion())
+	options.ExpectedPolicyVersion = nil // these were checked when the call began
+	options.ExpectedEnvironmentVersion = nil
+	options.SamplerRun = Some(beginning.GetSamplerRun())
+	if options.Environment == nil {
+		options.EnvironmentVersion = Some(beginning.GetEnvironmentVersion())
+	}
+}

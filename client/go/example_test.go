@@ -1,0 +1,73 @@
+package rollserve_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand"
+
+	rollserve "github.com/rollserve/rollserve/client/go"
+)
+
+// Examples without an output are compiled only: they need a server.
+
+func Example() {
+	ctx := context.Background()
+	sampler, err := rollserve.Connect("127.0.0.1:50051", rollserve.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sampler.Close()
+	env, err := sampler.UpdateEnv(ctx, rollserve.EnvSpec{ID: "CartPole-v1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	random := rand.New(rand.NewSource(0))
+	agent, err := rollserve.InitialMLP(env.ObservationSpace, env.ActionSpace, []int{64, 64}, random)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := sampler.UpdateAgent(ctx, agent, nil); err != nil {
+		log.Fatal(err)
+	}
+	batch, err := sampler.ObtainSamples(ctx, 10_000, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	observations, err := rollserve.Values[float32](batch.Observations[""])
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(observations), batch.Returns(), batch.Account.GetStepCount())
+}
+
+func ExampleStream() {
+	ctx := context.Background()
+	sampler, err := rollserve.Connect("127.0.0.1:50051", rollserve.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sampler.Close()
+	stream, err := sampler.StreamSamples(ctx, 10_000, &rollserve.SamplingOptions{Seed: rollserve.Some(uint64(7))})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stream.Close()
+	for {
+		part, err := stream.Next()
+		if err == io.EOF {
+			break
+		}
+		var precondition *rollserve.PreconditionError
+		if errors.As(err, &precondition) && precondition.Reason == rollserve.ReasonNoAgent {
+			log.Fatal("send an agent first")
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(part.NumSteps())
+	}
+	fmt.Println(stream.Account())
+}

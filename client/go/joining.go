@@ -1,0 +1,204 @@
+package rollserve
+
+import "fmt"
+
+// Concatenate returns the segments of all batches, in their order, in new arrays; of a single batch, the batch itself.
+//
+// Infos that a batch lacks become gaps. WorkerIndices and RowIndices are nil if one of the batches has none. The
+// account is nil. The error says which columns do not fit together.
+func Concatenate(batches ...*EpisodeBatch) (*EpisodeBatch, error) {
+	if len(batches) == 0 {
+		return nil, mismatch("batches", "at least one", "none")
+	}
+	if len(batches) == 1 {
+		single := *batches[0]
+		single.Account = nil
+		for _, of := range columnFields {
+			*of(&single) = of(&single).withoutFullMasks()
+		}
+		return &single, nil
+	}
+	joined := &EpisodeBatch{
+		Rewards:        join(batches, func(b *EpisodeBatch) []float64 { return b.Rewards }),
+		Lengths:        join(batches, func(b *EpisodeBatch) []int { return b.Lengths }),
+		Terminated:     join(batches, func(b *EpisodeBatch) []bool { return b.Terminated }),
+		Truncated:      join(batches, func(b *EpisodeBatch) []bool { return b.Truncated }),
+		PolicyVersions: join(batches, func(b *EpisodeBatch) []int64 { return b.PolicyVersions }),
+		EpisodeIndices: join(batches, func(b *EpisodeBatch) []uint64 { return b.EpisodeIndices }),
+		FirstSteps:     join(batches, func(b *EpisodeBatch) []uint64 { return b.FirstSteps }),
+		EnvSeeds:       join(batches, func(b *EpisodeBatch) []uint32 { return b.EnvSeeds }),
+		WorkerIndices:  join(batches, func(b *EpisodeBatch) []uint32 { return b.WorkerIndices }),
+		RowIndices:     join(batches, func(b *EpisodeBatch) []uint64 { return b.RowIndices }),
+	}
+	numSteps, numSegments := make([]int, len(batches)), make([]int, len(batches))
+	for i, batch := range batches {
+		numSteps[i], numSegments[i] = batch.NumSteps(), batch.Len()
+	}
+	for field, of := range columnFields {
+		parts := make([]Columns, len(batches))
+		for i, batch := range batches {
+			parts[i] = *of(batch)
+		}
+		var err error
+		switch field {
+		case "observations", "last_observations", "actions":
+			*of(joined), err = concatenateColumns(field, parts)
+		case "agent_infos", "env_infos":
+			*of(joined), err = concatenateInfos(field, parts, numSteps)
+		default:
+			*of(joined), err = concatenateInfos(field, parts, numSegments)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return joined, nil
+}
+
+// columnFields has the fields of a batch that are columns.
+var columnFields = map[string]func(*EpisodeBatch) *Columns{
+	"observations":      func(b *EpisodeBatch) *Columns { return &b.Observations },
+	"last_observations": func(b *EpisodeBatch) *Columns { return &b.LastObservations },
+	"actions":           func(b *EpisodeBatch) *Columns { return &b.Actions },
+	"agent_infos":       func(b *EpisodeBatch) *Columns { return &b.AgentInfos },
+	"env_infos":         func(b *EpisodeBatch) *Columns { return &b.EnvInfos },
+	"episode_infos":     func(b *EpisodeBatch) *Columns { return &b.EpisodeInfos },
+	"initial_states":    func(b *EpisodeBatch) *Columns { return &b.InitialStates },
+}
+
+// join returns a header of all batches; nil if one batch has segments and no such header.
+func join[T any](batches []*EpisodeBatch, header func(*EpisodeBatch) []T) []T {
+	size := 0
+	for _, batch := range batches {
+		size += len(header(batch))
+	}
+	joined := make([]T, 0, size)
+	for _, batch := range batches {
+		if header(batch) == nil {
+			return nil
+		}
+		joined = append(joined, header(batch)...)
+	}
+	return joined
+}
+
+// Joined returns the batch with consecutive segments of one episode as one segment; the batch itself if there are none.
+//
+// A segment is joined to the one before it if both have the same episode index and policy version, if it begins with
+// the step after the other's last, and if the other did not end the episode.
+func (b *EpisodeBatch) Joined() *EpisodeBatch {
+	var begins, ends []int
+	for i := range b.Lengths {
+		if i == 0 || !b.follows(i, b, i-1) {
+			begins = append(begins, i)
+			ends = append(ends, i)
+		} else {
+			ends[len(ends)-1] = i
+		}
+	}
+	if len(begins) == b.Len() {
+		return b
+	}
+	joined := *b
+	joined.Lengths = make([]int, len(begins))
+	for i := range begins {
+		for _, length := range b.Lengths[begins[i] : ends[i]+1] {
+			joined.Lengths[i] += length
+		}
+	}
+	joined.Terminated, joined.Truncated = pick(b.Terminated, ends), pick(b.Truncated, ends)
+	joined.PolicyVersions, joined.EpisodeIndices = pick(b.PolicyVersions, begins), pick(b.EpisodeIndices, begins)
+	joined.FirstSteps, joined.EnvSeeds = pick(b.FirstSteps, begins), pick(b.EnvSeeds, begins)
+	joined.WorkerIndices, joined.RowIndices = pick(b.WorkerIndices, begins), pick(b.RowIndices, begins)
+	joined.LastObservations = b.LastObservations.gather(ends)
+	// Segments that had gaps may have been joined to others.
+	joined.EpisodeInfos = b.EpisodeInfos.gather(begins).withoutFullMasks()
+	joined.InitialStates = b.InitialStates.gather(begins).withoutFullMasks()
+	return &joined
+}
+
+// follows reports whether a segment is the continuation of a segment of another batch, or of the same one.
+func (b *EpisodeBatch) follows(segment int, other *EpisodeBatch, before int) bool {
+	return b.EpisodeIndices[segment] == other.EpisodeIndices[before] &&
+		b.PolicyVersions[segment] == other.PolicyVersions[before] &&
+		b.FirstSteps[segment] == other.FirstSteps[before]+uint64(other.Lengths[before]) &&
+		!other.Ended(before)
+}
+
+func pick[T any](values []T, positions []int) []T {
+	if values == nil {
+		return nil
+	}
+	picked := make([]T, len(positions))
+	for i, position := range positions {
+		picked[i] = values[position]
+	}
+	return picked
+}
+
+// joinWithAccount returns the batches of a stream as one batch of whole episodes or fragments, with the account, which
+// has to count the same episodes and steps.
+func joinWithAccount(batches []*EpisodeBatch, account *Account) (*EpisodeBatch, error) {
+	dropped := map[string]uint64{}
+	batch, err := Concatenate(withOneShape(batches, dropped)...)
+	if err != nil {
+		return nil, malformed(err)
+	}
+	joined := *batch.Joined()
+	got := fmt.Sprintf("%d in %d", joined.numEnded(), joined.NumSteps())
+	want := fmt.Sprintf("%d in %d", account.GetEpisodeCount(), account.GetStepCount())
+	if got != want {
+		return nil, malformed(mismatch("account", "the number of episodes that end, in a number of steps, "+want, got))
+	}
+	joined.Account = account.withDroppedInfos(dropped)
+	return &joined, nil
+}
+
+// withOneShape returns the batches without the environment's infos whose shape is not the first one of their name, and
+// counts the values that are dropped. A server does not mix shapes within a message, so which values are kept does not
+// depend on how episodes are spread over messages.
+func withOneShape(batches []*EpisodeBatch, dropped map[string]uint64) []*EpisodeBatch {
+	shapes := map[string][]int{}
+	kept := make([]*EpisodeBatch, len(batches))
+	for i, batch := range batches {
+		copied := *batch
+		copied.EnvInfos = keepFirstShape("env_infos", batch.EnvInfos, shapes, dropped, 0)
+		firstRow := 0
+		if previous := i - 1; previous >= 0 && batch.follows(0, batches[previous], batches[previous].Len()-1) {
+			firstRow = 1 // the infos of this episode were counted with its first segment
+		}
+		copied.EpisodeInfos = keepFirstShape("episode_infos", batch.EpisodeInfos, shapes, dropped, firstRow)
+		kept[i] = &copied
+	}
+	return kept
+}
+
+func keepFirstShape(
+	field string, infos Columns, shapes map[string][]int, dropped map[string]uint64, firstRow int,
+) Columns {
+	kept := Columns{}
+	for _, name := range infos.Names() {
+		array := infos[name]
+		if infos.isMask(name) {
+			continue
+		}
+		key := field + "/" + name
+		if _, known := shapes[key]; !known {
+			shapes[key] = array.rowShape()
+		}
+		mask, hasMask := infos[maskName(name)]
+		if equal(shapes[key], array.rowShape()) {
+			kept[name] = array
+			if hasMask {
+				kept[maskName(name)] = mask
+			}
+			continue
+		}
+		for row := firstRow; row < array.Len(); row++ {
+			if values := infos.Mask(name); values == nil || values[row] {
+				dropped[name]++
+			}
+		}
+	}
+	return kept
+}

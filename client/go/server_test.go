@@ -1,0 +1,249 @@
+package rollserve_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"reflect"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/runtime/protoimpl"
+
+	rollserve "github.com/rollserve/rollserve/client/go"
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+// script is a server on a real connection whose streams send what the test says: one list of responses for each call,
+// and the error that the call ends with.
+type script struct {
+	pb.UnimplementedSamplerServiceServer
+	calls []scripted
+
+	mutex    sync.Mutex
+	requests []proto.Message
+	metadata []metadata.MD
+}
+
+type scripted struct {
+	responses []*pb.ObtainSamplesResponse
+	err       func(context.Context) error
+}
+
+// connect starts the server, and returns a sampler that is connected to it.
+func (s *script) connect(t *testing.T, config rollserve.Config) *rollserve.Sampler {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal(t, err)
+	server := grpc.NewServer()
+	pb.RegisterSamplerServiceServer(server, s)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	sampler, err := rollserve.Connect(listener.Addr().String(), config)
+	fatal(t, err)
+	t.Cleanup(func() { _ = sampler.Close() })
+	return sampler
+}
+
+func (s *script) record(ctx context.Context, request proto.Message) int {
+	received, _ := metadata.FromIncomingContext(ctx)
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.requests, s.metadata = append(s.requests, request), append(s.metadata, received)
+	return len(s.requests) - 1
+}
+
+func (s *script) ObtainSamples(
+	request *pb.ObtainSamplesRequest, stream pb.SamplerService_ObtainSamplesServer,
+) error {
+	call := s.calls[s.record(stream.Context(), request)]
+	for _, response := range call.responses {
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+	}
+	if call.err == nil {
+		return nil
+	}
+	return call.err(stream.Context())
+}
+
+func (s *script) ObtainExactEpisodes(
+	request *pb.ObtainExactEpisodesRequest, stream pb.SamplerService_ObtainExactEpisodesServer,
+) error {
+	call := s.calls[s.record(stream.Context(), request)]
+	for _, response := range call.responses {
+		serialized, err := proto.Marshal(response)
+		if err != nil {
+			return err
+		}
+		same := &pb.ObtainExactEpisodesResponse{}
+		if err := proto.Unmarshal(serialized, same); err != nil {
+			return err
+		}
+		if err := stream.Send(same); err != nil {
+			return err
+		}
+	}
+	if call.err == nil {
+		return nil
+	}
+	return call.err(stream.Context())
+}
+
+func (s *script) UpdateAgent(ctx context.Context, request *pb.UpdateAgentRequest) (*pb.UpdateAgentResponse, error) {
+	s.record(ctx, request)
+	return &pb.UpdateAgentResponse{PolicyVersion: 7, EnvironmentVersion: 3}, nil
+}
+
+// failure returns an error with a reason, a field and a request id, in the form of the server.
+func failure(code codes.Code, reason, field string) func(context.Context) error {
+	return func(context.Context) error {
+		details := []struct {
+			name    string
+			content []byte
+		}{
+			{"ErrorInfo", append(text(1, reason), text(2, "rollserve")...)},
+			{"BadRequest", text(1, string(append(text(1, field), text(2, "description")...)))},
+			{"RequestInfo", text(1, "0123456789abcdef")},
+		}
+		var serialized []byte
+		serialized = protowire.AppendTag(serialized, 1, protowire.VarintType)
+		serialized = protowire.AppendVarint(serialized, uint64(code))
+		serialized = append(serialized, text(2, "it failed")...)
+		for _, detail := range details {
+			packed := append(text(1, "type.googleapis.com/google.rpc."+detail.name), text(2, string(detail.content))...)
+			serialized = append(serialized, text(3, string(packed))...)
+		}
+		failed := status.New(code, "").Proto()
+		if err := proto.Unmarshal(serialized, protoimpl.X.ProtoMessageV2Of(failed)); err != nil {
+			return err
+		}
+		return status.ErrorProto(failed)
+	}
+}
+
+func text(number protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value)
+}
+
+// segments returns a batch of one-step observations that count from the first step of each segment: segment is episode,
+// first step, length, and whether the episode ends.
+func segments(list ...[4]int) *pb.EpisodeBatch {
+	batch := &pb.EpisodeBatch{}
+	var observations, last []float32
+	var actions []int64
+	var rewards []float64
+	for _, segment := range list {
+		episode, first, length := segment[0], segment[1], segment[2]
+		batch.EpisodeIndices = append(batch.EpisodeIndices, uint64(episode))
+		batch.FirstSteps = append(batch.FirstSteps, uint64(first))
+		batch.Lengths = append(batch.Lengths, uint32(length))
+		batch.Terminated = append(batch.Terminated, segment[3] == 1)
+		batch.Truncated = append(batch.Truncated, false)
+		batch.PolicyVersions = append(batch.PolicyVersions, 1)
+		batch.EnvironmentSeeds = append(batch.EnvironmentSeeds, uint32(1000+episode))
+		for step := first; step < first+length; step++ {
+			observations = append(observations, float32(100*episode+step))
+			actions = append(actions, int64(step))
+			rewards = append(rewards, float64(step))
+		}
+		last = append(last, float32(100*episode+first+length))
+	}
+	batch.Observations = column("", tensor(rollserve.Float32, observations, len(observations), 1))
+	batch.LastObservations = column("", tensor(rollserve.Float32, last, len(last), 1))
+	batch.Actions = column("", tensor(rollserve.Int64, actions, len(actions)))
+	batch.Rewards = tensor(rollserve.Float64, rewards, len(rewards))
+	return batch
+}
+
+func column(name string, tensor *pb.Tensor) []*pb.NamedTensor {
+	return []*pb.NamedTensor{{Name: name, Tensor: tensor}}
+}
+
+// tensor writes values as the wire has them, without this package.
+func tensor(dataType rollserve.DataType, values any, shape ...int) *pb.Tensor {
+	var data bytes.Buffer
+	if err := binary.Write(&data, binary.LittleEndian, values); err != nil {
+		panic(err)
+	}
+	sizes := make([]int64, len(shape))
+	for i, size := range shape {
+		sizes[i] = int64(size)
+	}
+	return &pb.Tensor{DataType: dataType, Shape: sizes, Data: data.Bytes()}
+}
+
+func beginning() *pb.ObtainSamplesResponse {
+	return &pb.ObtainSamplesResponse{Content: &pb.ObtainSamplesResponse_Beginning{Beginning: &pb.Beginning{
+		Seed: 1 << 63, FirstEpisodeIndex: 4, PolicyVersion: 1, EnvironmentVersion: 2, SamplerRun: "run", WorkerCount: 3,
+		Reproducibility: pb.Reproducibility_REPRODUCIBILITY_EPISODE,
+	}}}
+}
+
+func batchOf(batch *pb.EpisodeBatch) *pb.ObtainSamplesResponse {
+	return &pb.ObtainSamplesResponse{Content: &pb.ObtainSamplesResponse_Batch{Batch: batch}}
+}
+
+func account(numEpisodes, numSteps int) *pb.ObtainSamplesResponse {
+	return &pb.ObtainSamplesResponse{Content: &pb.ObtainSamplesResponse_Account{Account: &pb.Account{
+		EpisodeCount: uint64(numEpisodes), StepCount: uint64(numSteps),
+	}}}
+}
+
+// obtain returns what a call makes of messages, with a beginning before and an account behind them.
+func obtain(t *testing.T, numEpisodes, numSteps int, batches ...*pb.EpisodeBatch) (*rollserve.EpisodeBatch, error) {
+	t.Helper()
+	responses := []*pb.ObtainSamplesResponse{beginning()}
+	for _, batch := range batches {
+		responses = append(responses, batchOf(batch))
+	}
+	server := &script{calls: []scripted{{responses: append(responses, account(numEpisodes, numSteps))}}}
+	return server.connect(t, rollserve.Config{}).ObtainSamples(context.Background(), int64(numSteps), nil)
+}
+
+func values[T rollserve.Element](t *testing.T, array rollserve.Array) []T {
+	t.Helper()
+	values, err := rollserve.Values[T](array)
+	fatal(t, err)
+	return values
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func same(t *testing.T, name string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: got %v, want %v", name, got, want)
+	}
+}
+
+func joinedResponse(t *testing.T, responses ...*pb.ObtainSamplesResponse) *pb.ObtainSamplesResponse {
+	t.Helper()
+	joined := &pb.JoinedResponses{}
+	for _, response := range responses {
+		serialized, err := proto.Marshal(response)
+		fatal(t, err)
+		joined.Responses = append(joined.Responses, serialized)
+	}
+	return &pb.ObtainSamplesResponse{Content: &pb.ObtainSamplesResponse_Joined{Joined: joined}}
+}
+
+// oneStep is a call that delivers one episode of one step.
+func oneStep() scripted {
+	return scripted{responses: []*pb.ObtainSamplesResponse{
+		beginning(), batchOf(segments([4]int{4, 0, 1, 1})), account(1, 1),
+	}}
+}

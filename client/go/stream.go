@@ -1,0 +1,261 @@
+package rollserve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/rollserve/rollserve/client/go/rollservev1"
+)
+
+// Stream delivers the batches of a sampling call as they arrive.
+//
+// Each batch can be used alone; Concatenate and Joined make whole episodes of several. If the connection or the server
+// is lost, the stream continues where it was once both are back. It ends with the last error if no new data has arrived
+// for its timeout since then. Close it, or read it to its end:
+//
+//	stream, err := sampler.StreamSamples(ctx, 10_000, nil)
+//	if err != nil { … }
+//	defer stream.Close()
+//	for {
+//		part, err := stream.Next()
+//		if err == io.EOF {
+//			break
+//		}
+//		if err != nil { … }
+//		fmt.Println(part.NumSteps())
+//	}
+//	fmt.Println(stream.Account())
+//
+// One goroutine at a time may read a stream; any may close it.
+type Stream struct {
+	ctx        context.Context
+	cancel     context.CancelFunc
+	sampler    *Sampler
+	resumption *resumption
+	breaks     *interruptions
+	timeout    time.Duration
+	closed     int32
+
+	attempt   *attempt
+	unread    []*pb.ObtainSamplesResponse
+	numRows   uint64
+	simulated uint64
+	warnings  []string
+	account   *Account
+	err       error // how the stream has ended; io.EOF for its end
+}
+
+func newStream(ctx context.Context, s *Sampler, call sampling, timeout time.Duration) *Stream {
+	ctx, cancel := context.WithCancel(ctx)
+	return &Stream{
+		ctx: ctx, cancel: cancel, sampler: s, timeout: timeout,
+		resumption: newResumption(call), breaks: newInterruptions(s.contact, timeout),
+	}
+}
+
+// Next returns the next batch, and io.EOF after the last one.
+func (s *Stream) Next() (*EpisodeBatch, error) {
+	for s.err == nil {
+		batch, err := s.next()
+		if err != nil {
+			s.err = err
+			s.cancel()
+		} else if batch != nil {
+			return batch, nil
+		}
+	}
+	return nil, s.err
+}
+
+// Join returns the rest of the stream as one batch of whole episodes or fragments, with the account.
+func (s *Stream) Join() (*EpisodeBatch, error) {
+	if s.resumption.call.options().GetBlackhole() {
+		return nil, invalid("Blackhole", "false for a call that returns a batch (read a stream to its end)", true)
+	}
+	var batches []*EpisodeBatch
+	for {
+		batch, err := s.Next()
+		if err == io.EOF {
+			return joinWithAccount(batches, s.account)
+		}
+		if err != nil {
+			return nil, err
+		}
+		batches = append(batches, batch)
+	}
+}
+
+// Account returns the account of the call, after Next has returned io.EOF; nil before.
+func (s *Stream) Account() *Account {
+	if s.err != io.EOF {
+		return nil
+	}
+	return s.account
+}
+
+// NumSimulatedSteps returns the number of steps that the call has simulated so far, as far as the client knows.
+func (s *Stream) NumSimulatedSteps() uint64 { return s.simulated }
+
+// Warnings returns what the server has told about the call so far, such as that no episode ends.
+func (s *Stream) Warnings() []string { return s.warnings }
+
+// Close cancels the call unless it is over.
+func (s *Stream) Close() {
+	atomic.StoreInt32(&s.closed, 1)
+	s.cancel()
+}
+
+// next reads the next response. It returns the part of its batch that was not received before, if there is any.
+func (s *Stream) next() (*EpisodeBatch, error) {
+	if len(s.unread) > 0 {
+		response := s.unread[0]
+		s.unread = s.unread[1:]
+		return s.read(response)
+	}
+	response, err := s.receive()
+	switch {
+	case err == nil:
+		s.sampler.contact.record()
+		s.unread, err = splitResponse(response)
+		return nil, err
+	case err == io.EOF:
+		if s.account == nil {
+			return nil, malformed(errors.New("the stream ended without its account"))
+		}
+		s.account = s.resumption.whole(s.account)
+		return nil, io.EOF
+	default:
+		return nil, s.resume(err)
+	}
+}
+
+// receive returns the next message, from a new attempt at the call if none is under way.
+func (s *Stream) receive() (*pb.ObtainSamplesResponse, error) {
+	if s.attempt == nil {
+		s.attempt = newAttempt(s.ctx)
+		receive, err := s.resumption.call.start(s.attempt.ctx, s.sampler.service)
+		if err != nil {
+			return nil, err
+		}
+		s.attempt.receive = receive
+	}
+	return s.attempt.next(s.timeout)
+}
+
+// resume waits before the next attempt, or returns the error if another attempt cannot help.
+func (s *Stream) resume(err error) error {
+	silent := s.attempt.expired()
+	s.attempt.cancel()
+	s.attempt = nil
+	switch {
+	case silent && s.ctx.Err() == nil:
+		return s.breaks.silence()
+	case atomic.LoadInt32(&s.closed) == 1:
+		return classify(&Error{Message: "the stream was closed", Code: codes.Canceled})
+	}
+	if err := s.breaks.pause(s.ctx, err, s.resumption.hasBegun(), s.resumption.possible()); err != nil {
+		return err
+	}
+	s.resumption.prepare()
+	return nil
+}
+
+func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error) {
+	switch content := response.GetContent().(type) {
+	case *pb.ObtainSamplesResponse_Beginning:
+		beginning := content.Beginning
+		if !s.resumption.hasBegun() && s.resumption.call.options().GetAgentUpdate() != nil {
+			if !beginning.GetAgentUpdated() {
+				return nil, agentIgnored()
+			}
+			s.sampler.own.setAgent(beginning.GetPolicyVersion(), beginning.GetEnvironmentVersion())
+		}
+		s.resumption.begin(beginning)
+		s.numRows = beginning.GetRowCount()
+	case *pb.ObtainSamplesResponse_Batch:
+		batch, err := decodeBatch(content.Batch, s.numRows)
+		if err != nil {
+			return nil, malformed(err)
+		}
+		if batch.Len() == 0 {
+			return nil, nil
+		}
+		batch, err = s.resumption.take(batch)
+		if err != nil || batch == nil {
+			return nil, err
+		}
+		s.breaks.advance()
+		s.breaks.waitingFor = ""
+		return batch, nil
+	case *pb.ObtainSamplesResponse_Progress:
+		s.simulated = content.Progress.GetSimulatedStepCount()
+		s.breaks.waitingFor = content.Progress.GetWaitingFor()
+		if warning := content.Progress.GetWarning(); warning != "" {
+			s.warnings = append(s.warnings, warning)
+		}
+	case *pb.ObtainSamplesResponse_Account:
+		s.account = &Account{Account: content.Account}
+		s.simulated = content.Account.GetSimulatedStepCount()
+	default:
+		return nil, malformed(errors.New("content: expected a kind of content that this client accepts, got another"))
+	}
+	return nil, nil
+}
+
+// agentIgnored returns the error for a call with an agent, of a server that does not know such calls.
+func agentIgnored() error {
+	expected := "a server that knows agents of calls (use UpdateAgent with this one)"
+	message := mismatch("Agent", expected, "one of an earlier version, which samples with the agent that is there")
+	return &ServerError{&Error{Message: message.Error(), Code: codes.Unimplemented, Field: "Agent"}}
+}
+
+// splitResponse returns the responses that a message joins; the message itself if it is a single one.
+func splitResponse(message *pb.ObtainSamplesResponse) ([]*pb.ObtainSamplesResponse, error) {
+	joined := message.GetJoined()
+	if joined == nil {
+		return []*pb.ObtainSamplesResponse{message}, nil
+	}
+	responses := make([]*pb.ObtainSamplesResponse, len(joined.GetResponses()))
+	for i, serialized := range joined.GetResponses() {
+		responses[i] = &pb.ObtainSamplesResponse{}
+		if err := proto.Unmarshal(serialized, responses[i]); err != nil {
+			return nil, malformed(err)
+		}
+	}
+	return responses, nil
+}
+
+// attempt is one RPC of a stream, which is cancelled if nothing arrives for too long.
+type attempt struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	receive func() (*pb.ObtainSamplesResponse, error)
+	silent  int32
+}
+
+func newAttempt(ctx context.Context) *attempt {
+	ctx, cancel := context.WithCancel(ctx)
+	return &attempt{ctx: ctx, cancel: cancel}
+}
+
+func (a *attempt) next(timeout time.Duration) (*pb.ObtainSamplesResponse, error) {
+	defer watch(timeout, &a.silent, a.cancel)()
+	return a.receive()
+}
+
+func (a *attempt) expired() bool { return atomic.LoadInt32(&a.silent) == 1 }
+
+// watch calls cancel, and sets silent, unless the function that it returns is called within a time.
+func watch(timeout time.Duration, silent *int32, cancel context.CancelFunc) func() {
+	timer := time.AfterFunc(timeout, func() {
+		atomic.StoreInt32(silent, 1)
+		cancel()
+	})
+	return func() { timer.Stop() }
+}
