@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check test-compose chaos soak fuzz bench bench-peers protos scopes serve lock audit sbom clean
+.PHONY: help setup demo test test-slow test-clients check test-compose chaos soak fuzz bench bench-peers protos scopes serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: $(READY) ## run the tests, three at a time, without the slow ones
 
 test-slow: $(READY) ## run the slow tests: chaos, benchmarks, limits of the machine
 	$(BIN)/pytest --numprocesses 3 --dist worksteal -m slow
+
+test-clients: $(READY) ## build and test the clients in other languages; CLIENTS=go for one
+	.ci/test-clients $(CLIENTS)
 
 check: $(READY) ## check format, lint, types and protos
 	$(BIN)/ruff format --check .
