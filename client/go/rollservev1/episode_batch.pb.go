@@ -83,7 +83,7 @@ func (Reproducibility) EnumDescriptor() ([]byte, []int) {
 	return file_rollserve_v1_episode_batch_proto_rawDescGZIP(), []int{0}
 }
 
-// S segments of episodes with T steps in all: parallel lists of S headers, and columns of T or S rows.
+// S segments of episodes with T steps in all: parallel lists of S headers, and columns of T or S rows. S is at least 1.
 //
 // A segment is a whole episode or a contiguous part of one. The rows of the segments follow each other in the order of
 // the headers. Each message is complete in itself: it can be used alone, or joined with its neighbours.
@@ -147,7 +147,9 @@ type EpisodeBatch struct {
 	// for the value `gap` of a mapping `nested`. Without a mask, every row has a value. Names that begin with `_` are the
 	// masks' alone: the environment's own values of such names are dropped. When joining messages, a column that a
 	// message lacks is a gap of all its rows. The type of a name is the same within an episode, or within a fragment, and
-	// can differ between them, as the environment's values do.
+	// can differ between them, as the environment's values do: when joining, convert to the smallest type that holds the
+	// values of both, as numpy's `result_type` does (int64 beside uint64 is float64). The shape of a name is the same
+	// within a message, and can differ between messages: keep the shape of the first one, and leave gaps for the others.
 	EnvironmentInfos []*NamedTensor `protobuf:"bytes,14,rep,name=environment_infos,json=environmentInfos,proto3" json:"environment_infos,omitempty"`
 	// Each (S, *I). The environment's infos of the reset at the start of each segment's episode, in the same form.
 	EpisodeInfos []*NamedTensor `protobuf:"bytes,15,rep,name=episode_infos,json=episodeInfos,proto3" json:"episode_infos,omitempty"`
@@ -404,7 +406,7 @@ type Progress struct {
 	// in all other messages.
 	Warning string `protobuf:"bytes,2,opt,name=warning,proto3" json:"warning,omitempty"`
 	// What the call waits for, if nothing has come of it for ten seconds: a worker that is missing, and why. Sent once for
-	// each; empty in all other messages.
+	// each, and true until the next batch or progress; empty in all other messages.
 	WaitingFor string `protobuf:"bytes,3,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
 }
 
@@ -469,7 +471,14 @@ func (x *Progress) GetWaitingFor() string {
 // with this `first_episode_index` and with the number of whole episodes as `skip_episode_count`, including episodes
 // that were skipped before the last one: the last one's index plus 1, minus this index. For fragments, it is the same
 // call with this `row_step_count` and with the number of steps that arrived as `skip_step_count`. The latter two have
-// to name this `worker_count`, too: with another number of workers, they would get other episodes.
+// to name this `worker_count`, too: with another number of workers, they would get other episodes. If the broken call
+// had a `skip_episode_count` or `skip_step_count` itself, the counts add up, and a `skip_episode_count` is subtracted from
+// `first_episode_index`, which is the first delivered one. The call leaves out `expected_policy_version`,
+// `expected_environment_version`, `prefetch` and `agent_update`.
+//
+// Of an episode that arrived in part, all steps come again; the client drops those that it has. If only the account is
+// missing of ObtainSamples, no steps are left to ask for: the call asks for the last episode once more, with the
+// requested steps less those before that episode, and drops it.
 type Beginning struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache

@@ -1533,7 +1533,7 @@ type ObtainSamplesResponse_Progress struct {
 }
 
 type ObtainSamplesResponse_Account struct {
-	// The end of the stream: what was simulated and what became of it.
+	// The end of the stream: what was simulated and what became of it. Nothing follows it.
 	Account *Account `protobuf:"bytes,4,opt,name=account,proto3,oneof"`
 }
 
