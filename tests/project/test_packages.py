@@ -184,19 +184,27 @@ def test_packages_of_the_server_are_imported_by_their_faces() -> None:
     }
     assert inside == {
         ("rollserve_server.__main__", "rollserve_server.cli.main"),
-        ("rollserve_server.cli.main", "rollserve_server.serving.process"),
+        ("rollserve_server.testing.serve", "rollserve_server.cli.main"),
         ("rollserve_server.serving.build", "rollserve_server.pool.backends.ray.backend"),  # only where Ray is used
     }
 
 
-def test_only_one_room_imports_ray_and_one_imports_grpc() -> None:
+def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
     server = {name: others for name, others in IMPORTS.items() if name.startswith("rollserve_server")}
     for name, others in server.items():
         tops = {other.partition(".")[0] for other in others}
         assert "ray" not in tops or name.startswith("rollserve_server.pool.backends.ray."), name
         assert tops.isdisjoint({"grpc", "grpc_health", "grpc_reflection"}) or name.startswith(
-            "rollserve_server.gateway."
+            ("rollserve_server.gateway.", "rollserve_server.testing.rpc_faults")
         )
+
+
+def test_ordinary_servers_import_no_faults() -> None:
+    assert [name for name in MODULES if not name.startswith("rollserve_server.testing") and _tests(IMPORTS[name])] == []
+
+
+def _tests(imported: set[str]) -> bool:
+    return any(name.startswith("rollserve_server.testing") for name in imported)
 
 
 def test_paths_in_the_architecture_exist() -> None:

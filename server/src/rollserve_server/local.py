@@ -34,6 +34,25 @@ class LocalServer:
         self.process = process
         self._control = control
 
+    def request(self, request: str) -> str:
+        """Send a request on the control socket; return what the answer says beyond `done`.
+
+        Args:
+            request: a line, without its end: `reset`, or what else the server's program answers.
+
+        Raises:
+            RuntimeError: the server has ended, or the answer is an error.
+        """
+        try:
+            self._control.sendall(f"{request}\n".encode())
+            answer = self._control.makefile().readline().strip()
+        except OSError as error:
+            raise RuntimeError(f"the server does not answer: {error}") from error
+        state, _, text = answer.partition(" ")
+        if state != "done":
+            raise RuntimeError(answer.removeprefix("failed: ") or "the server has ended")
+        return text
+
     def reset(self) -> None:
         """Bring the sampler to where it was when the server had just started.
 
@@ -46,13 +65,7 @@ class LocalServer:
         Raises:
             RuntimeError: the server has ended, or cannot start the workers again. In the second case nothing changes.
         """
-        try:
-            self._control.sendall(b"reset\n")
-            answer = self._control.makefile().readline().strip()
-        except OSError as error:
-            raise RuntimeError(f"the server does not answer: {error}") from error
-        if answer != "done":
-            raise RuntimeError(f"the sampler was not reset: {answer or 'the server has ended'}")
+        self.request("reset")
 
     def __repr__(self) -> str:
         status = self.process.poll()
@@ -78,7 +91,10 @@ class LocalServer:
 
 @contextlib.contextmanager
 def local_server(
-    *options: str, log: str | os.PathLike[str] | None = None, environment: Mapping[str, str] | None = None
+    *options: str,
+    log: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    module: str = "rollserve_server",
 ) -> Iterator[LocalServer]:
     """Start a server on a free port of this machine, and end it after the block, or when this process is killed.
 
@@ -86,6 +102,7 @@ def local_server(
         options: options of `rollserve-server`, such as `--env`, `CartPole-v1`.
         log: path of a file for the server's log; None for this process's standard error.
         environment: environment variables for the server, beside the present ones.
+        module: module that this Python runs as the server.
 
     Raises:
         RuntimeError: the server did not start within 180 s. The text quotes the end of the log if it is a file.
@@ -95,7 +112,7 @@ def local_server(
         port_file = Path(folder, "port")
         control, theirs = map(stack.enter_context, socket.socketpair())
         control.settimeout(_START_SECONDS)
-        command = [sys.executable, "-m", "rollserve_server", "--listen", "127.0.0.1:0", "--port-file", str(port_file)]
+        command = [sys.executable, "-m", module, "--listen", "127.0.0.1:0", "--port-file", str(port_file)]
         command += ["--end-with-parent", str(os.getpid()), "--control-fd", str(theirs.fileno())]
         process = subprocess.Popen(  # noqa: S603  # the options are the caller's own
             [*command, *options],

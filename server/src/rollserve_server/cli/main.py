@@ -44,9 +44,9 @@ def _run(context: click.Context, /, **options: Any) -> None:
     except pydantic.ValidationError as error:
         raise click.ClickException("\nError: ".join(explain(context, each) for each in error.errors())) from None
     # Imported late: Ray and gymnasium take a second, which --help and a wrong option need not.
-    from rollserve_server.serving.process import run
+    from rollserve_server.serving import run
 
-    sys.exit(run(settings))
+    sys.exit((context.obj or run)(settings))
 
 
 _CONFIG = click.Option(
@@ -74,4 +74,4 @@ main = click.Group(
     help=_HELP,
     context_settings={"max_content_width": 110},
 )
-"""The entry point."""
+"""The entry point. With `obj`, a function of the settings, that function serves in the place of `run`."""

@@ -2,6 +2,6 @@
 
 from rollserve_server.gateway.audit import check_audit_log
 from rollserve_server.gateway.certificates import check_certificates
-from rollserve_server.gateway.server import Gateway
+from rollserve_server.gateway.server import Gateway, Interceptor
 
-__all__ = ["Gateway", "check_audit_log", "check_certificates"]
+__all__ = ["Gateway", "Interceptor", "check_audit_log", "check_certificates"]

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from rollserve_server.samplers import Samplers
     from rollserve_server.settings import GatewaySettings
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "Interceptor"]
+
+Interceptor = grpc.aio.ServerInterceptor
+"""What stands between gRPC and the handlers of RPCs."""
 
 _SERVICES = ("", SAMPLER_SERVICE)
 """Names that the health service knows; the empty one stands for the whole server."""
@@ -68,6 +71,7 @@ class Gateway:
         allowed_paths: Sequence[Path] = (),
         *,
         allow_free_env: bool = True,
+        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         """Prepare to serve samplers.
 
@@ -77,6 +81,7 @@ class Gateway:
             env: the environment of the settings, whose arguments clients do not get to see.
             allowed_paths: files and folders that arguments of environments and agents may name.
             allow_free_env: whether requests may name environments of no profile.
+            interceptors: see each RPC before the services do.
 
         Raises:
             InvalidValueError: the files with the certificate, tokens, keys or principals cannot be used.
@@ -88,7 +93,8 @@ class Gateway:
         self._certificates = None if settings.tls.tls_cert is None else CertificateFiles(settings.tls)
         self._samplers = samplers
         limits = settings.clients
-        self._server = grpc.aio.server(options=channel_options(limits, settings.max_request_bytes))
+        options = channel_options(limits, settings.max_request_bytes)
+        self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self.metrics = Metrics(samplers)
         places = Places(limits.max_rpcs, limits.max_peer_rpcs, _REQUEST_PATIENCE_SECONDS)
         access = Access(Authentication(settings.identity), samplers.default.name)

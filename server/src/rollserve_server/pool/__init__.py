@@ -5,7 +5,7 @@ from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.accounts.episode_log import CallKind, EpisodeLog, EpisodeRecords, Histogram
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
-from rollserve_server.pool.backends.in_process import InProcessBackend
+from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.interface.requests import (
     DISCARD,
@@ -59,6 +59,7 @@ __all__ = [
     "SamplingOptions",
     "ServerBackend",
     "Target",
+    "ThreadWorker",
     "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",

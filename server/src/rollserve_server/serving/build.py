@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Wrapper
@@ -16,6 +16,7 @@ from rollserve_server.pool import InProcessBackend
 from rollserve_server.samplers import Samplers
 
 if TYPE_CHECKING:
+    from rollserve_server.gateway import Interceptor
     from rollserve_server.pool import ServerBackend
     from rollserve_server.settings import PoolSettings, Settings
 
@@ -85,8 +86,8 @@ def naming_settings() -> Iterator[None]:
         raise
 
 
-def make_gateway(settings: Settings, samplers: Samplers) -> Gateway:
-    """Return the gateway, not started.
+def make_gateway(settings: Settings, samplers: Samplers, interceptors: Sequence[Interceptor] = ()) -> Gateway:
+    """Return the gateway, not started. The interceptors see each RPC first.
 
     Raises:
         OSError: the settings ask for shared memory, which this system does not have.
@@ -94,7 +95,9 @@ def make_gateway(settings: Settings, samplers: Samplers) -> Gateway:
     env = env_spec(settings)
     allowed_paths = (*settings.pool.allow.allow_path, *paths_in(requested(env)))
     allow_free_env = settings.pool.profiles.allow_free_env
-    return Gateway(settings.gateway, samplers, env, allowed_paths, allow_free_env=allow_free_env)
+    return Gateway(
+        settings.gateway, samplers, env, allowed_paths, allow_free_env=allow_free_env, interceptors=interceptors
+    )
 
 
 def warn_of_settings(settings: Settings) -> None:

@@ -1,29 +1,31 @@
-"""The control socket, on which the process that started the server can reset the sampler."""
+"""The control socket, on which the process that started the server asks it for what no client may ask."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from rollserve.errors import mismatch
 from rollserve_server.errors import DomainError
 
-__all__ = ["answering_control"]
+__all__ = ["Answer", "answering_control"]
 
-_RESET = b"reset\n"
+Answer = Callable[[str], Awaitable[str]]
+"""Does what a request asks for, given its arguments, and returns what the answer says beyond `done`."""
 
 
 @contextlib.asynccontextmanager
-async def answering_control(descriptor: int | None, reset: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def answering_control(descriptor: int | None, answers: Mapping[str, Answer]) -> AsyncIterator[None]:
     """Answer requests on the control socket for the duration of the block.
 
-    Requests and answers are lines. `reset` is answered by `done` once the sampler is reset, or by `failed: ` and why.
+    Requests and answers are lines. A request is a name, and arguments after a space. It is answered by `done`, with
+    more after a space if there is more to say, or by `failed: ` and why.
 
     Args:
         descriptor: file descriptor of a connected stream socket; None for none.
-        reset: resets the sampler.
+        answers: answers to requests, by their names.
 
     Raises:
         OSError: the descriptor is no socket.
@@ -38,7 +40,7 @@ async def answering_control(descriptor: int | None, reset: Callable[[], Awaitabl
         raise OSError(f"control_fd: {text}") from None
     connection.set_inheritable(False)
     reader, writer = await asyncio.open_connection(sock=connection)
-    answering = asyncio.create_task(_answer(reader, writer, reset))
+    answering = asyncio.create_task(_answer(reader, writer, answers))
     try:
         yield
     finally:
@@ -47,20 +49,18 @@ async def answering_control(descriptor: int | None, reset: Callable[[], Awaitabl
         writer.close()
 
 
-async def _answer(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reset: Callable[[], Awaitable[None]]
-) -> None:
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Mapping[str, Answer]) -> None:
     with contextlib.suppress(ConnectionError):  # the other process has ended
         while line := await reader.readline():
-            writer.write(await _outcome(line, reset) + b"\n")
+            writer.write(f"{await _outcome(line.decode(errors='replace').strip(), answers)}\n".encode())
             await writer.drain()
 
 
-async def _outcome(line: bytes, reset: Callable[[], Awaitable[None]]) -> bytes:
-    if line != _RESET:
-        return b"failed: " + mismatch(repr(_RESET), repr(line)).encode()
+async def _outcome(request: str, answers: Mapping[str, Answer]) -> str:
+    name, _, arguments = request.partition(" ")
+    if name not in answers:
+        return f"failed: {mismatch(' or '.join(map(repr, answers)), repr(name))}"
     try:
-        await reset()
+        return f"done {await answers[name](arguments)}".rstrip()
     except DomainError as error:
-        return f"failed: {' '.join(str(error).split())}".encode()
-    return b"done"
+        return f"failed: {' '.join(str(error).split())}"

@@ -16,9 +16,10 @@ from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostE
 from rollserve_server.logs import configure_logging
 from rollserve_server.metrics import MetricsListener
 from rollserve_server.serving.backend_thread import BackendThread, watch_backend
-from rollserve_server.serving.build import make_backend, make_gateway, start_samplers, warn_of_settings
+from rollserve_server.serving.build import make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.serving.control import answering_control
+from rollserve_server.serving.extras import Extras
 from rollserve_server.serving.parent import end_with_parent
 from rollserve_server.serving.port_file import PortFile
 from rollserve_server.serving.signals import Stopping
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_NO_EXTRAS = Extras()
+
 _log = logging.getLogger(__name__)
 
 _RAY_LIMIT_SECONDS = 10.0
@@ -39,8 +42,13 @@ _CLOSE_SECONDS = 3.0
 """How long Ray may go on connecting to a cluster, and leaving one, after a signal."""
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status of the process."""
+def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status of the process.
+
+    Args:
+        settings: settings of the server.
+        extras: what a test server has beyond others.
+    """
     process = settings.process
     (hold_on_to_memory if settings.pool.worker.hold_memory else give_back_memory)()
     configure_logging(process.log_level, process.log_json)
@@ -53,7 +61,7 @@ def run(settings: Settings) -> int:
     try:
         with PortFile(process.port_file) as port_file:
             check_settings(settings)
-            asyncio.run(_serve(settings, thread, port_file))
+            asyncio.run(_serve(settings, thread, port_file, extras))
         _log.info("ended")
     except (DomainError, OSError) as error:
         _log.error("cannot serve", extra={"error": str(error)})  # the text says all: no traceback
@@ -64,14 +72,14 @@ def run(settings: Settings) -> int:
     return status
 
 
-async def _serve(settings: Settings, thread: BackendThread, port_file: PortFile) -> None:
+async def _serve(settings: Settings, thread: BackendThread, port_file: PortFile, extras: Extras) -> None:
     stopping = Stopping()
     checking = asyncio.create_task(_check_environment(settings, thread))
     if await stopping.comes_before(checking):
         checking.cancel()
         return
     checking.result()
-    starting = asyncio.create_task(_start_backend(settings, thread, stopping))
+    starting = asyncio.create_task(_start_backend(settings, thread, stopping, extras))
     is_stopped = await stopping.comes_before(starting)
     stopping.listen()
     if is_stopped:
@@ -83,7 +91,7 @@ async def _serve(settings: Settings, thread: BackendThread, port_file: PortFile)
     backend = starting.result()
     try:
         if not is_stopped:
-            await _serve_with(backend, settings, stopping, port_file)
+            await _serve_with(backend, settings, stopping, port_file, extras)
     finally:
         closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
         for future in closed:
@@ -101,13 +109,15 @@ async def _check_environment(settings: Settings, thread: BackendThread) -> None:
         raise InvalidValueError.of("env", expected=expected, got=f"none of {settings.environment.env!r}") from None
 
 
-async def _start_backend(settings: Settings, thread: BackendThread, stopping: Stopping) -> ServerBackend:
+async def _start_backend(
+    settings: Settings, thread: BackendThread, stopping: Stopping, extras: Extras
+) -> ServerBackend:
     """Start the backend. A Ray that is still starting at its own time limit, as on a busy machine, starts again."""
     until = time.monotonic() + settings.pool.health.start_seconds
     while True:
         began = time.monotonic()
         try:
-            return await thread.call(make_backend, settings)
+            return await thread.call(extras.make_backend, settings)
         except OSError as error:
             now = time.monotonic()
             may_retry = settings.ray.ray_address is None and now < until and not stopping.has_begun
@@ -117,20 +127,27 @@ async def _start_backend(settings: Settings, thread: BackendThread, stopping: St
             thread.renew()
 
 
-async def _serve_with(backend: ServerBackend, settings: Settings, stopping: Stopping, port_file: PortFile) -> None:
+async def _serve_with(
+    backend: ServerBackend, settings: Settings, stopping: Stopping, port_file: PortFile, extras: Extras
+) -> None:
     samplers = await stopping.unless_stopped(asyncio.create_task(start_samplers(backend, settings)))
     if samplers is None:
         return
-    gateway, pool = make_gateway(settings, samplers), samplers.default.pool
+    gateway, pool = make_gateway(settings, samplers, extras.interceptors), samplers.default.pool
     backend_lost, sampler_lost = watch_backend(backend, port_file.remove), asyncio.create_task(samplers.lost())
     lost = asyncio.create_task(_first_of(backend_lost, sampler_lost))
     keep_workers = settings.ray.keep_workers
     keep = pool.is_taken_over or keep_workers  # a sampler that was taken over is kept, until this server serves it
+
+    async def reset(_: str) -> str:
+        await samplers.reset()
+        return ""
+
     try:
         await gateway.start()
         async with (
             _serving_metrics(settings.process.metrics_listen, gateway),
-            answering_control(settings.process.control_fd, samplers.reset),
+            answering_control(settings.process.control_fd, {"reset": reset, **extras.answers}),
         ):
             port_file.write(gateway.port)
             keep = keep_workers

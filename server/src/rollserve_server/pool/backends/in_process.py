@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
+    from rollserve_server.pool.backends.backend import RemoteBuffer
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
-__all__ = ["InProcessBackend"]
+__all__ = ["InProcessBackend", "ThreadWorker"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -34,9 +35,9 @@ _R = TypeVar("_R")
 class InProcessBackend:
     """A maker of workers that are threads. A thread cannot be killed: one that hangs ends when it wakes up."""
 
-    def create_worker(self, worker_index: int, settings: WorkerSettings) -> _ThreadWorker:
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> ThreadWorker:
         """Return a new worker, which starts in its thread."""
-        return _ThreadWorker(worker_index, settings)
+        return ThreadWorker(worker_index, settings)
 
     async def open_journal(self) -> NoJournal:
         """Return a journal that keeps nothing."""
@@ -71,7 +72,9 @@ class InProcessBackend:
         """End nothing."""
 
 
-class _ThreadWorker:
+class ThreadWorker:
+    """A handle of a worker that is a thread."""
+
     def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
         self._index = worker_index
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -83,27 +86,33 @@ class _ThreadWorker:
         self._worker = self._enqueue(lambda: Worker(worker_index, settings))
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a method of the worker; see `WorkerHandle.call`."""
         return await asyncio.wrap_future(self._submit(method, *args, **kwargs))
 
     async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a method of the worker beside what it does; see `WorkerHandle.aside`."""
         worker = await asyncio.wrap_future(self._worker)
         future, function = self._new_future(), functools.partial(method, worker, *args, **kwargs)
         threading.Thread(target=_run, args=(function, future), name=f"aside-{self._index}", daemon=True).start()
         return await asyncio.wrap_future(future)
 
-    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _FutureBuffer]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
+        """Send an order to `Worker.work`; see `WorkerHandle.work`."""
         future = self._submit(Worker.work, order)
         return asyncio.ensure_future(_report(future)), _FutureBuffer(future)
 
     def stop(self, work_id: int) -> None:
+        """Call `Worker.stop` at once."""
         self._worker.add_done_callback(lambda worker: None if worker.exception() else worker.result().stop(work_id))
 
     async def heartbeat(self) -> Heartbeat:
+        """Call `Worker.heartbeat` at once; raise WorkerLostError for a worker that was killed."""
         if self._lost is not None:
             raise copy.copy(self._lost)
         return (await asyncio.wrap_future(self._worker)).heartbeat()
 
     def kill(self, error: WorkerLostError | None = None) -> None:
+        """Lose the worker with all that it holds. Its unanswered calls and orders fail; an idle thread ends."""
         if self._lost is None:
             self._lost = error or WorkerLostError(f"worker {self._index} is lost", self._index)
             self._queue.put(None)

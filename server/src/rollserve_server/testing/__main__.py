@@ -1,0 +1,83 @@
+"""The command `python -m rollserve_server.testing`: a server for tests in any language."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from rollserve_server.testing.endpoint import control_endpoint
+from rollserve_server.testing.faulty_server import faulty_server
+
+__all__: list[str] = []
+
+_USAGE = "python -m rollserve_server.testing [--control HOST:PORT] [--log FILE] [OPTION…] [-- COMMAND…]"
+_DESCRIPTION = """\
+Start a server with threads as workers on a free port of 127.0.0.1, run COMMAND with its address in ROLLSERVE_TARGET and
+the URL of its control endpoint in ROLLSERVE_TEST_CONTROL, end the server, and exit with COMMAND's status. Without a
+COMMAND, print address and URL, a line each, and serve until the standard input ends or a signal comes."""
+_NOT_FOUND, _SIGNALLED = 127, 128
+"""Exit statuses, as shells have them."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    ours, command = _split(arguments)
+    parser = argparse.ArgumentParser(
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog="Other options are those of rollserve-server.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--control", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve the endpoint")
+    parser.add_argument("--log", metavar="FILE", help="a file for the server's log; else warnings on standard error")
+    options, server_options = parser.parse_known_args(ours)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    try:
+        with (
+            faulty_server(*server_options, log=options.log) as server,
+            control_endpoint(options.control, server) as control,
+        ):
+            if command:
+                return _run(command, {"ROLLSERVE_TARGET": server.address, "ROLLSERVE_TEST_CONTROL": control})
+            sys.stdout.write(f"{server.address}\n{control}\n")
+            sys.stdout.flush()
+            while sys.stdin.buffer.read(1 << 16):
+                pass
+            return 0
+    except (RuntimeError, OSError, ValueError) as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 1
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what is before the first `--`, and what is behind it."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end + 1 :]
+
+
+def _end(number: int, _: object) -> None:
+    """Leave all blocks, so that the server ends."""
+    raise SystemExit(0)
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a command with environment variables, pass SIGTERM on to it, and return its exit status."""
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603  # the caller's own
+    except OSError as error:
+        sys.stderr.write(f"Error: {command[0]}: {error.strerror}\n")
+        return _NOT_FOUND
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
+    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+    status = process.wait()
+    return status if status >= 0 else _SIGNALLED - status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

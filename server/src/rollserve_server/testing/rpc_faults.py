@@ -1,0 +1,129 @@
+"""RPCs that fail, break or are slow on demand, between gRPC and the server's own handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from rollserve import Reason
+from rollserve._calls.responses import responses_of
+from rollserve._codec.protobuf import keys_of
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import InvalidValueError, StoppingError
+from rollserve_server.testing.faults import BreakStream, Delay, Faults, RefuseUpdate
+
+__all__ = ["FaultyRpcs"]
+
+_PREFIX = f"/{pb.DESCRIPTOR.services_by_name['SamplerService'].full_name}/"
+_UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
+_SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
+    "ObtainSamples": pb.ObtainSamplesRequest,
+    "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
+}
+_REASONS = {"agent": Reason.AGENT_REFUSED, "environment": Reason.ENV_REFUSED}
+_KEYS = keys_of(pb.ObtainSamplesResponse.DESCRIPTOR)
+_WITH_STEPS, _ACCOUNT = (_KEYS["batch"], _KEYS["shared"]), _KEYS["account"]
+_ASKED = "a test has asked for it"
+
+
+class FaultyRpcs(grpc.aio.ServerInterceptor):
+    """Makes the faults of the sampler service's RPCs."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Return the handler of an RPC, with its faults around it."""
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is None or not method.startswith(_PREFIX):
+            return handler
+        name = method.removeprefix(_PREFIX)
+
+        async def answer(requests: object, context: Any) -> bytes:
+            await self._delay(name)
+            response: bytes = await handler.stream_unary(requests, _FaultyContext(context, name, self._faults))
+            return response
+
+        async def stream(requests: object, context: Any) -> None:
+            await self._delay(name)
+            faulty = _FaultyContext(context, name, self._faults)
+            await handler.stream_stream(requests, faulty)
+            if faulty.is_broken:  # noticed by nobody: what was written last was written in the background
+                await faulty.abort()
+
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, None)
+        return grpc.stream_unary_rpc_method_handler(answer, None, None)
+
+    async def _delay(self, name: str) -> None:
+        fault = self._faults.take(Delay, lambda fault: fault.rpc in ("", name))
+        if fault is not None:
+            await asyncio.sleep(fault.seconds)
+
+
+class _FaultyContext:
+    """An RPC as gRPC has it, whose requests may be refused, and whose stream may break.
+
+    Attributes:
+        is_broken: whether the stream is broken.
+    """
+
+    def __init__(self, context: Any, name: str, faults: Faults) -> None:
+        self.is_broken = False
+        self._context = context
+        self._name = name
+        self._faults = faults
+        self._num_messages = 0
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._context, attribute)
+
+    async def read(self) -> Any:
+        request = await self._context.read()
+        if self._faults.waits(RefuseUpdate):
+            update = _update_in(self._name, request)
+            if self._faults.take(RefuseUpdate, lambda fault: fault.update == update):
+                raise InvalidValueError(f"the {update} is refused: {_ASKED}", reason=_REASONS[update])
+        return request
+
+    async def write(self, message: bytes) -> None:
+        if self._name not in _SAMPLING:
+            await self._context.write(message)
+        elif self.is_broken or self._faults.waits(BreakStream):
+            for response in responses_of(message):
+                await self._write_unless_broken(bytes(response))
+        else:
+            self._num_messages += sum(response[0] in _WITH_STEPS for response in responses_of(message))
+            await self._context.write(message)
+
+    async def _write_unless_broken(self, response: bytes) -> None:
+        has_steps = response[0] in _WITH_STEPS
+        is_last = response[0] == _ACCOUNT
+        if not self.is_broken and (has_steps or is_last):
+            due = self._faults.take(BreakStream, lambda fault: is_last or self._num_messages >= fault.after_messages)
+            self.is_broken = due is not None
+        if self.is_broken:
+            raise StoppingError(f"the stream is broken: {_ASKED}")
+        self._num_messages += has_steps
+        await self._context.write(response)
+
+    async def abort(
+        self, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN, details: str = "", metadata: Any = ()
+    ) -> None:
+        if self.is_broken:  # a lost connection has no reason either
+            code, details, metadata = grpc.StatusCode.UNAVAILABLE, f"the stream is broken: {_ASKED}", ()
+        await self._context.abort(code, details, metadata)
+
+
+def _update_in(name: str, request: Any) -> str:
+    """Return what a request updates; empty for nothing."""
+    if name in _SAMPLING and isinstance(request, bytes):
+        sampling = _SAMPLING[name].FromString(request)
+        return "agent" if sampling.options.HasField("agent_update") else ""
+    return _UPDATES.get(name, "")
