@@ -39,11 +39,14 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def is_alive(address: str) -> bool:
+    """Whether a server is there, even if it is just ending, or slow."""
     try:
         with rollserve.connect(address, timeout=1) as sampler:
             sampler.status()
     except rollserve.UnavailableError:
         return False
+    except (rollserve.CancelledError, rollserve.DeadlineError):
+        pass
     return True
 
 

@@ -24,7 +24,7 @@ def rollserve_server_options() -> Sequence[str]:
 def _running_rollserve_server(
     rollserve_server_options: Sequence[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], FaultyServer]]:
-    """A function that returns the session's server, or another one if that has ended."""
+    """A function that returns the server of all tests, or another one if that has ended."""
     from rollserve_server.testing.faulty_server import faulty_server
 
     servers: list[FaultyServer] = []
