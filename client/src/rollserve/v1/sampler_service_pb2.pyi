@@ -616,7 +616,7 @@ class SamplingOptions(google.protobuf.message.Message):
     def agent_update(self) -> global___AgentUpdate:
         """An update of the agent for all workers, which saves the UpdateAgent of its own before the call. Once the call is
         admitted, it makes the update, as UpdateAgent would, and samples with the new version, `policy_version` of
-        Beginning. The expected versions and `client_id` are those of the update. If the update fails, the call fails with
+        Beginning. The expected versions and `client_id` count for the update. If the update fails, the call fails with
         the same error, and nothing has changed; if the call fails later, the new version stays. INVALID_ARGUMENT beside
         `policy_version`. PERMISSION_DENIED (SCOPE_MISSING) without the scope `agent:write`. RESOURCE_EXHAUSTED
         (REQUEST_TOO_LARGE) if the request has more than 4 MiB; larger agents need UpdateAgent. A call that resumes a stream
