@@ -28,8 +28,8 @@ import rollserve
 from rollserve.v1.sampler_service_pb2 import ObtainSamplesRequest
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.pool import Backend, InProcessBackend
-from rollserve_server.serving import process
+from rollserve_server.pool import InProcessBackend, ServerBackend
+from rollserve_server.serving import Extras, process
 from rollserve_server.settings import Settings
 
 SERVER = Path(sys.executable).with_name("rollserve-server")
@@ -232,23 +232,22 @@ def test_choices_are_accepted_in_any_case() -> None:
 
 
 async def test_ray_that_misses_its_own_time_limit_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes: list[Backend | OSError] = [OSError("timed out"), OSError("timed out"), InProcessBackend()]
+    outcomes: list[ServerBackend | OSError] = [OSError("timed out"), OSError("timed out"), InProcessBackend()]
     threads = set()
 
-    def make(_: Settings) -> Backend:
+    def make(_: Settings) -> ServerBackend:
         threads.add(threading.get_ident())
         outcome = outcomes.pop(0)
         if isinstance(outcome, OSError):
             raise outcome
         return outcome
 
-    monkeypatch.setattr(process, "make_backend", make)
     settings, thread = Settings.from_flat({"env": "CartPole-v1"}), process.BackendThread()
-    stopping = process.Stopping()
+    stopping, extras = process.Stopping(), Extras(make_backend=make)
     with pytest.raises(OSError, match="timed out"):  # at once, so that it is no time limit of Ray
-        await process._start_backend(settings, thread, stopping)
+        await process._start_backend(settings, thread, stopping, extras)
     monkeypatch.setattr(process, "_RAY_LIMIT_SECONDS", 0.0)
-    assert isinstance(await process._start_backend(settings, thread, stopping), InProcessBackend)
+    assert isinstance(await process._start_backend(settings, thread, stopping, extras), InProcessBackend)
     assert not outcomes
 
 
