@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from mlp_agents import cartpole_agent
 
 import rollserve
 from rollserve.agents import agent_to_proto
@@ -63,11 +63,6 @@ def channel(server: LocalServer) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def agent() -> rollserve.MlpAgent:
-    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
-    return rollserve.MlpAgent.initial(observations, rollserve.spaces.Discrete(2), hidden_sizes=(8,), seed=0)
-
-
 def columns_of(responses: list[Any]) -> dict[str, bytes]:
     """Return the bytes of the plain columns in all batches of a stream."""
     batches = [response.batch for response in responses if response.WhichOneof("content") == "batch"]
@@ -87,7 +82,7 @@ def test_old_client_samples_the_same_as_the_present_one(
     server: LocalServer, channel: grpc.Channel, image: Path, name: str
 ) -> None:
     client = OldClient(image, channel)
-    update = pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_to_proto(agent())))
+    update = pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_to_proto(cartpole_agent())))
     client.call("UpdateAgent", client.message("UpdateAgentRequest", update.SerializeToString()))
     options = pb.SamplingOptions(seed=3)
     present: Any = pb.ObtainSamplesRequest(step_count=240, options=options)

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("without_recycling")  # a process that was 
 async def bounded_pool(
     backend: RayBackend, folder: Path, num_bytes: int = GROWTH, **changes: Any
 ) -> AsyncIterator[Pool]:
-    settings = {"rows": 2, "step_seconds": 2.0, "worker_max_memory_bytes": BOUND, "allow_module": ("sample_envs",)}
+    # A machine may need seconds to give a process so much memory: a step must not be taken for hung meanwhile.
+    settings = {"rows": 2, "step_seconds": 60.0, "worker_max_memory_bytes": BOUND, "allow_module": ("sample_envs",)}
     env = EnvSpec("sample_envs:Growing", {"folder": str(folder), "num_bytes": num_bytes})
     async with pool_of(backend, env, **{**settings, **changes}) as pool:
         await pool.update_agent([RandomSpec()])

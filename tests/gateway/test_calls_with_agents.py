@@ -9,6 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
+from mlp_agents import cartpole_agent
 from scripted_server import scripted_server
 from support import equal, raises
 
@@ -31,11 +32,6 @@ CALLS: dict[str, Callable[..., rollserve.EpisodeBatch]] = {
 }
 
 
-def agent(seed: int = 0) -> rollserve.MlpAgent:
-    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
-    return rollserve.MlpAgent.initial(observations, rollserve.spaces.Discrete(2), hidden_sizes=(4,), seed=seed)
-
-
 @pytest.fixture(scope="module")
 def module_server() -> Iterator[LocalServer]:
     with local_server(*OPTIONS) as server:
@@ -56,44 +52,44 @@ def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_call_with_agent_delivers_the_same_as_update_and_call(sampler: rollserve.Sampler, call: str) -> None:
-    sampler.update_agent(agent(1))
+    sampler.update_agent(cartpole_agent(1))
     expected = CALLS[call](sampler, seed=3)
-    sampler.update_agent(agent(2))
-    batch = CALLS[call](sampler, seed=3, agent=agent(1))
+    sampler.update_agent(cartpole_agent(2))
+    batch = CALLS[call](sampler, seed=3, agent=cartpole_agent(1))
     assert set(batch.policy_versions) == {3}
     for name in ("observations", "actions", "rewards", "terminated"):
         np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name))
 
 
 def test_call_with_parameters_samples_with_the_present_agent_changed(sampler: rollserve.Sampler) -> None:
-    sampler.update_agent(agent(1))
-    batch = sampler.obtain_samples(100, agent=agent(2).parameters)
+    sampler.update_agent(cartpole_agent(1))
+    batch = sampler.obtain_samples(100, agent=cartpole_agent(2).parameters)
     assert set(batch.policy_versions) == {2}
     parameters = sampler.agent_parameters()
-    for name, value in agent(2).parameters.items():
+    for name, value in cartpole_agent(2).parameters.items():
         np.testing.assert_array_equal(parameters[name], value)
 
 
 async def test_asynchronous_call_with_agent_samples_with_it(server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as sampler:
-        batch = await sampler.obtain_samples(100, agent=agent(1))
+        batch = await sampler.obtain_samples(100, agent=cartpole_agent(1))
         again = await sampler.obtain_samples(100)
     assert set(batch.policy_versions) == set(again.policy_versions) == {1}
 
 
 def test_client_expects_the_agent_that_its_call_brought(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    sampler.obtain_samples(100, agent=agent(1))
+    sampler.obtain_samples(100, agent=cartpole_agent(1))
     assert set(sampler.obtain_samples(100).policy_versions) == {1}
     with rollserve.connect(server.address) as other:
-        other.obtain_samples(100, agent=agent(2))
+        other.obtain_samples(100, agent=cartpole_agent(2))
     refused = {"field": "options.expected_policy_version", "reason": Reason.UNEXPECTED_VERSION}
     with raises(rollserve.PreconditionError, **refused):
         sampler.obtain_samples(100)
     with raises(rollserve.PreconditionError, **refused):
-        sampler.obtain_samples(100, agent=agent(3).parameters)
+        sampler.obtain_samples(100, agent=cartpole_agent(3).parameters)
     assert sampler.status().policy_version == 2
     # A whole agent replaces whatever is there.
-    assert set(sampler.obtain_samples(100, agent=agent(3)).policy_versions) == {3}
+    assert set(sampler.obtain_samples(100, agent=cartpole_agent(3)).policy_versions) == {3}
 
 
 def test_broken_call_with_agent_is_resumed_with_the_version_that_it_made(server: LocalServer) -> None:
@@ -102,7 +98,7 @@ def test_broken_call_with_agent_is_resumed_with_the_version_that_it_made(server:
         rollserve.connect(proxy.address) as sampler,
     ):
         sampler.status()
-        batch = sampler.obtain_samples(20_000, seed=3, agent=agent(1))
+        batch = sampler.obtain_samples(20_000, seed=3, agent=cartpole_agent(1))
         account = batch.account
         assert account is not None
         assert account.num_resumptions > 0
@@ -115,11 +111,15 @@ def test_broken_call_with_agent_is_resumed_with_the_version_that_it_made(server:
     ("options", "field", "reason"),
     [
         ({"agent": {"0/weight": np.zeros((4, 4), np.float32)}}, "options.agent_update.parameters", "INVALID_VALUE"),
-        ({"agent": agent().parameters, "noise_scale": 2.0}, "options.exploration.noise_scales", "INVALID_VALUE"),
-        ({"agent": agent(), "noise_scale": 2.0}, "options.exploration.noise_scales", "INVALID_VALUE"),
+        (
+            {"agent": cartpole_agent().parameters, "noise_scale": 2.0},
+            "options.exploration.noise_scales",
+            "INVALID_VALUE",
+        ),
+        ({"agent": cartpole_agent(), "noise_scale": 2.0}, "options.exploration.noise_scales", "INVALID_VALUE"),
         ({"agent": rollserve.PythonAgent("absent")}, "options.agent_update.agent.python.name", "AGENT_NOT_FOUND"),
-        ({"agent": agent(), "env_version": 9}, "options.environment_version", "ENVIRONMENT_VERSION"),
-        ({"agent": agent(), "expected_num_workers": 9}, "options.worker_count", "WORKER_COUNT"),
+        ({"agent": cartpole_agent(), "env_version": 9}, "options.environment_version", "ENVIRONMENT_VERSION"),
+        ({"agent": cartpole_agent(), "expected_num_workers": 9}, "options.worker_count", "WORKER_COUNT"),
     ],
     ids=["parameters", "exploration", "exploration of a whole agent", "python agent", "environment", "workers"],
 )
@@ -127,7 +127,7 @@ def test_broken_call_with_agent_is_resumed_with_the_version_that_it_made(server:
 def test_call_with_bad_agent_changes_nothing(
     sampler: rollserve.Sampler, call: str, options: dict[str, Any], field: str, reason: str
 ) -> None:
-    sampler.update_agent(agent(1))
+    sampler.update_agent(cartpole_agent(1))
     with pytest.raises(rollserve.RollserveError) as caught:
         CALLS[call](sampler, **options)
     assert (caught.value.field, caught.value.reason) == (field, reason)
@@ -136,25 +136,25 @@ def test_call_with_bad_agent_changes_nothing(
 
 
 def test_fragments_that_rows_cannot_make_leave_the_agent(sampler: rollserve.Sampler) -> None:
-    sampler.update_agent(agent(1))
+    sampler.update_agent(cartpole_agent(1))
     with raises(rollserve.InvalidArgumentError, field="step_count"):
-        sampler.obtain_fragments(321, agent=agent(2))
+        sampler.obtain_fragments(321, agent=cartpole_agent(2))
     assert sampler.status().policy_version == 1
 
 
 def test_parameters_without_an_agent_are_refused(sampler: rollserve.Sampler) -> None:
     with raises(rollserve.PreconditionError, reason=Reason.NO_AGENT):
-        sampler.obtain_samples(100, agent=agent().parameters)
+        sampler.obtain_samples(100, agent=cartpole_agent().parameters)
 
 
 @pytest.mark.parametrize("name", ["policy_version", "min_policy_version", "expected_policy_version"])
 def test_agent_is_refused_beside_a_version(sampler: rollserve.Sampler, name: str) -> None:
     with raises(rollserve.InvalidArgumentError, field=name):
-        sampler.obtain_samples(100, agent=agent(), **{name: 1})  # type: ignore[misc]
+        sampler.obtain_samples(100, agent=cartpole_agent(), **{name: 1})  # type: ignore[misc]
 
 
 def test_request_with_agent_and_version_is_refused(server: LocalServer, sampler: rollserve.Sampler) -> None:
-    update = pb.AgentUpdate(agent=agent_to_proto(agent()))
+    update = pb.AgentUpdate(agent=agent_to_proto(cartpole_agent()))
     options = pb.SamplingOptions(policy_version=1, agent_update=update)
     with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as caught:
         list(SamplerServiceStub(channel).ObtainSamples(pb.ObtainSamplesRequest(step_count=1, options=options)))
@@ -177,4 +177,4 @@ def test_server_that_does_not_know_agents_of_calls_is_noticed() -> None:
         rollserve.connect(address) as sampler,
         raises(rollserve.ServerError, field="agent", match="call update_agent instead"),
     ):
-        sampler.obtain_samples(100, agent=agent())
+        sampler.obtain_samples(100, agent=cartpole_agent())

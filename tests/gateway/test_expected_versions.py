@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from mlp_agents import cartpole_agent
 from support import raises
 
 import rollserve
@@ -28,17 +29,12 @@ SHORT = rollserve.EnvChange(kwargs={"max_episode_steps": 20})
 POLICY, ENV = "expected_policy_version", "expected_environment_version"
 
 
-def agent(seed: int = 0) -> rollserve.MlpAgent:
-    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
-    return rollserve.MlpAgent.initial(observations, rollserve.spaces.Discrete(2), hidden_sizes=(4,), seed=seed)
-
-
-MEMBERS = {name: np.stack([value] * 2) for name, value in agent().parameters.items()}
+MEMBERS = {name: np.stack([value] * 2) for name, value in cartpole_agent().parameters.items()}
 UPDATES: dict[str, tuple[str, Any, str]] = {
     "env": ("update_env", "CartPole-v1", ENV),
     "env change": ("update_env", SHORT, ENV),
-    "agent": ("update_agent", agent(1), POLICY),
-    "parameters": ("update_agent", agent(1).parameters, POLICY),
+    "agent": ("update_agent", cartpole_agent(1), POLICY),
+    "parameters": ("update_agent", cartpole_agent(1).parameters, POLICY),
 }
 """Updates by another client: the method, its argument, and the expectation that they fail."""
 CALLS: dict[str, tuple[str, Any, dict[str, Any]]] = {
@@ -64,7 +60,7 @@ def both(shared_server: LocalServer) -> Iterator[Both]:
     """A client that has set environment and agent, and another one."""
     with rollserve.connect(shared_server.address) as first, rollserve.connect(shared_server.address) as second:
         first.update_env("CartPole-v1")
-        first.update_agent(agent())
+        first.update_agent(cartpole_agent())
         yield first, second
 
 
@@ -91,7 +87,7 @@ def test_call_fails_after_an_update_by_another_client(both: Both, update: str, c
     with raises(rollserve.PreconditionError, field=f"options.{field}", reason=Reason.UNEXPECTED_VERSION, quotes=quotes):
         getattr(first, name)(value, **options)
     assert num_simulated_steps(first) == num_steps
-    getattr(first, method)("CartPole-v1" if field == ENV else agent())
+    getattr(first, method)("CartPole-v1" if field == ENV else cartpole_agent())
     getattr(first, name)(value, **options)
 
 
@@ -103,11 +99,11 @@ async def test_call_of_an_async_client_fails_after_an_update_by_another_client(
     (method, argument, field), (name, value, options) = UPDATES[update], CALLS[call]
     async with rollserve.aconnect(shared_server.address) as first, rollserve.aconnect(shared_server.address) as second:
         await first.update_env("CartPole-v1")
-        await first.update_agent(agent())
+        await first.update_agent(cartpole_agent())
         await getattr(second, method)(argument)
         with raises(rollserve.PreconditionError, field=f"options.{field}", reason=Reason.UNEXPECTED_VERSION):
             await getattr(first, name)(value, **options)
-        await getattr(first, method)("CartPole-v1" if field == ENV else agent())
+        await getattr(first, method)("CartPole-v1" if field == ENV else cartpole_agent())
         await getattr(first, name)(value, **options)
 
 
@@ -118,10 +114,10 @@ def test_updates_that_build_on_those_of_another_client_fail(both: Both, update: 
     getattr(second, method)(argument)
     before = first.status()
     building: dict[str, tuple[str, Any, dict[str, Any], bool]] = {
-        "parameters": ("update_agent", agent(2).parameters, {}, True),
-        "parameters per worker": ("update_agent", None, {"per_worker": [agent(2).parameters]}, True),
-        "same parameters": ("update_agent", agent(1).parameters, {"skip_if_identical": True}, True),
-        "agent": ("update_agent", agent(2), {}, field == ENV),
+        "parameters": ("update_agent", cartpole_agent(2).parameters, {}, True),
+        "parameters per worker": ("update_agent", None, {"per_worker": [cartpole_agent(2).parameters]}, True),
+        "same parameters": ("update_agent", cartpole_agent(1).parameters, {"skip_if_identical": True}, True),
+        "agent": ("update_agent", cartpole_agent(2), {}, field == ENV),
         "change": ("update_env", SHORT, {}, field == ENV),
         "change of a row": ("update_env", [rollserve.EnvSpec("CartPole-v1"), None], {}, field == ENV),
     }
@@ -137,7 +133,7 @@ def test_updates_that_build_on_those_of_another_client_fail(both: Both, update: 
             getattr(first, name)(value, **options)
     # Whole environments and agents replace whatever is there.
     first.update_env("CartPole-v1")
-    first.update_agent(agent())
+    first.update_agent(cartpole_agent())
     first.obtain_samples(4)
 
 
@@ -146,13 +142,16 @@ def test_clients_without_expectations_use_what_is_there(shared_server: LocalServ
     assert second.obtain_samples(4).policy_versions[0] == first.status().policy_version  # it has set nothing
     with rollserve.connect(shared_server.address, shared=True) as third:
         third.update_env("CartPole-v1")
-        third.update_agent(agent(1))
-        env_version, policy_version = second.update_env(SHORT).env_version, second.update_agent(agent(2).parameters)
+        third.update_agent(cartpole_agent(1))
+        env_version, policy_version = (
+            second.update_env(SHORT).env_version,
+            second.update_agent(cartpole_agent(2).parameters),
+        )
         account = third.obtain_samples(4).account
         assert account is not None
         assert (account.env_version, account.policy_version) == (env_version, policy_version)
         assert third.evaluate(1).policy_version == policy_version
-        assert third.update_agent(agent(1).parameters) == policy_version + 1
+        assert third.update_agent(cartpole_agent(1).parameters) == policy_version + 1
         with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
             second.obtain_samples(4)
 
@@ -167,7 +166,7 @@ def test_calls_that_name_versions_use_them(both: Both) -> None:
     }
     before = first.obtain_samples(40, **versions)
     second.update_env(SHORT)
-    second.update_agent(agent(1))
+    second.update_agent(cartpole_agent(1))
     again = first.obtain_samples(40, **versions)
     assert np.array_equal(before.observations, again.observations)
     assert first.evaluate(1, policy_version=status.policy_version, env="CartPole-v1").env_version is None
@@ -180,7 +179,7 @@ def test_calls_that_name_versions_use_them(both: Both) -> None:
 def test_versions_that_the_caller_expects_are_strict(both: Both) -> None:
     first, _ = both
     old, env_version = first.status().policy_version, first.status().env_version
-    new = first.update_agent(agent(1))
+    new = first.update_agent(cartpole_agent(1))
     first.obtain_samples(4, expected_policy_version=new, expected_env_version=env_version)
     for options, field in (({"expected_policy_version": old}, POLICY), ({"expected_env_version": 10**6}, ENV)):
         for name, value in (("obtain_samples", 4), ("evaluate", 1)):
@@ -190,10 +189,10 @@ def test_versions_that_the_caller_expects_are_strict(both: Both) -> None:
 
 def test_same_agent_of_two_clients_is_expected_by_both(both: Both) -> None:
     first, second = both
-    assert second.update_agent(agent(), skip_if_identical=True) == first.status().policy_version
+    assert second.update_agent(cartpole_agent(), skip_if_identical=True) == first.status().policy_version
     first.obtain_samples(4)
     second.obtain_samples(4)
-    first.update_agent(agent(1))
+    first.update_agent(cartpole_agent(1))
     with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
         second.obtain_samples(4)
 
@@ -203,7 +202,7 @@ def test_call_that_waits_during_an_own_update_uses_the_new_version(both: Both) -
     with first.stream_samples(FOREVER) as running:
         next(running)
         with first.stream_samples(4) as waiting:
-            version = first.update_agent(agent(1).parameters)
+            version = first.update_agent(cartpole_agent(1).parameters)
             env_version = first.update_env(SHORT).env_version
             running.close()
             assert waiting.join().policy_versions[0] == version
@@ -211,7 +210,7 @@ def test_call_that_waits_during_an_own_update_uses_the_new_version(both: Both) -
     with first.stream_samples(FOREVER) as running:
         next(running)
         with first.stream_samples(4) as waiting:
-            second.update_agent(agent(1))
+            second.update_agent(cartpole_agent(1))
             running.close()
             with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
                 next(waiting)
@@ -222,7 +221,7 @@ def test_stream_goes_on_after_an_update_by_another_client(both: Both) -> None:
     version = first.status().policy_version
     with first.stream_samples(20_000) as stream:
         batches = [next(stream)]
-        second.update_agent(agent(1))
+        second.update_agent(cartpole_agent(1))
         batches += stream
     assert {int(each) for batch in batches for each in batch.policy_versions} == {version}
 
@@ -231,7 +230,7 @@ def test_threads_of_one_client_disturb_each_other_with_no_update(both: Both) -> 
     first, _ = both
 
     def update(round_: int) -> None:
-        first.update_agent(agent(round_).parameters if round_ % 2 else agent(round_))
+        first.update_agent(cartpole_agent(round_).parameters if round_ % 2 else cartpole_agent(round_))
         if round_ % 4 == 0:
             first.update_env(SHORT)
 
@@ -248,9 +247,9 @@ def test_threads_of_one_client_disturb_each_other_with_no_update(both: Both) -> 
 async def test_tasks_of_one_client_disturb_each_other_with_no_update(shared_server: LocalServer, both: Both) -> None:
     async with rollserve.aconnect(shared_server.address) as sampler:
         await sampler.update_env("CartPole-v1")
-        await sampler.update_agent(agent())
-        updates = [sampler.update_agent(agent(each).parameters) for each in range(16)]
-        updates += [sampler.update_agent(agent(each)) for each in range(8)]
+        await sampler.update_agent(cartpole_agent())
+        updates = [sampler.update_agent(cartpole_agent(each).parameters) for each in range(16)]
+        updates += [sampler.update_agent(cartpole_agent(each)) for each in range(8)]
         changes = [sampler.update_env(SHORT) for _ in range(4)]
         calls = [getattr(sampler, name)(value, **options) for name, value, options in [*CALLS.values()] * 4]
         await asyncio.gather(*updates, *changes, *calls)
@@ -283,18 +282,18 @@ def test_versions_of_an_earlier_run_are_not_those_of_another_client(tmp_path: An
         address = server.address
         first = rollserve.connect(address)
         first.update_env("CartPole-v1")
-        version = first.update_agent(agent())
+        version = first.update_agent(cartpole_agent())
     with first, local_server(*OPTIONS, "--listen", address), rollserve.connect(address) as second:
         second.update_env("CartPole-v1")
         with raises(rollserve.PreconditionError, reason=Reason.NO_AGENT):
             first.obtain_samples(4)
         with raises(rollserve.PreconditionError, reason=Reason.NO_AGENT):
-            first.update_agent(agent().parameters)
-        assert second.update_agent(agent(1)) == version
+            first.update_agent(cartpole_agent().parameters)
+        assert second.update_agent(cartpole_agent(1)) == version
         with raises(rollserve.PreconditionError, field=f"options.{POLICY}", reason=Reason.UNEXPECTED_VERSION):
             first.obtain_samples(4)
         first.update_env("CartPole-v1")
-        first.update_agent(agent())
+        first.update_agent(cartpole_agent())
         first.obtain_samples(4)
 
 
@@ -302,9 +301,9 @@ def test_unpickled_sampler_counts_as_the_same_client(both: Both) -> None:
     first, second = both
     copy: rollserve.Sampler = pickle.loads(pickle.dumps(first))
     with copy:
-        copy.update_agent(agent(2).parameters)
+        copy.update_agent(cartpole_agent(2).parameters)
         assert first.obtain_samples(4).num_steps >= 4
-        second.update_agent(agent(3))
+        second.update_agent(cartpole_agent(3))
         for client in (first, copy):
             with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
                 client.obtain_samples(4)
@@ -330,7 +329,7 @@ def test_environment_that_is_gone_with_its_run_is_no_other_clients() -> None:
         first.update_env(SHORT)
     with first, local_server(*OPTIONS, "--listen", address):
         with raises(rollserve.PreconditionError, field=ENV, reason=Reason.SAMPLER_RUN):
-            first.update_agent(agent())
+            first.update_agent(cartpole_agent())
         first.update_env("CartPole-v1")
-        first.update_agent(agent())
+        first.update_agent(cartpole_agent())
         first.obtain_samples(4)

@@ -53,6 +53,12 @@ def agent_of(head: str, *, settings: Any = None, **options: Any) -> rollserve.Ml
     return dataclasses.replace(agent, parameters=parameters, **(settings or {}))
 
 
+def cartpole_agent(seed: int = 0) -> rollserve.MlpAgent:
+    """Return an untrained agent with a hidden layer of four units for CartPole-v1."""
+    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+    return rollserve.MlpAgent.initial(observations, rollserve.spaces.Discrete(2), hidden_sizes=(4,), seed=seed)
+
+
 def spec_of(agent: rollserve.MlpAgent) -> MlpSpec:
     """Return the agent as the gateway reads it from a message."""
     mlp = mlp_to_proto(agent)

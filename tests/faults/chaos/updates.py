@@ -52,9 +52,7 @@ class Updates:
         """Send another agent that fits."""
         fitting = AGENTS[ENVS[self._names["env"]].family]
         name = fitting[int(draw * len(fitting))]
-        self._update(
-            "agent", name, lambda: self._send_agent(agent(name), with_call=draw * 1000 % 1 < _SHARE_WITH_CALLS)
-        )
+        self._update("agent", name, lambda: self._send_agent(agent(name), draw))
 
     def update_parameters(self, draw: float) -> None:
         """Send parameters of an agent with the same structure, or an agent if there is none."""
@@ -67,7 +65,7 @@ class Updates:
         name = same[int(draw * len(same))]
         values = parameters(name)
         assert values is not None
-        self._update("agent", name, lambda: self._send_agent(values, with_call=draw * 1000 % 1 < _SHARE_WITH_CALLS))
+        self._update("agent", name, lambda: self._send_agent(values, draw))
 
     def update_env(self, draw: float) -> None:
         """Send another environment, and an agent if the current agent does not fit it."""
@@ -80,9 +78,9 @@ class Updates:
         """Change the number of workers."""
         self._send("pool", lambda: self._sampler.resize(1 + int(draw * MAX_WORKERS)))
 
-    def _send_agent(self, update: AgentUpdate, *, with_call: bool) -> int:
+    def _send_agent(self, update: AgentUpdate, draw: float) -> int:
         """Update the agent by itself, or with a call; return the new version."""
-        if not with_call:
+        if draw * 1000 % 1 >= _SHARE_WITH_CALLS:
             return self._sampler.update_agent(update)
         with self._sampler.stream_samples(1, seed=0, agent=update) as stream:
             next(stream)

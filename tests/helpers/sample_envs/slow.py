@@ -66,15 +66,25 @@ class SlowInPlaces(gymnasium.Env[np.ndarray, int]):
 
 
 class Watched(Ragged):
-    """Episodes as of `Ragged`, with slow steps, and a file in a folder for as long as the environment is open."""
+    """Episodes as of `Ragged`, with slow steps, and a file in a folder for as long as the environment is open.
+
+    While the folder has a file `shut`, steps wait, except in the episodes with which a worker tries the environment.
+    """
 
     def __init__(self, folder: str, step_seconds: float = 0.0, max_length: int = 12) -> None:
         super().__init__(max_length)
         self._seconds, self._file = step_seconds, Path(folder, f"{os.getpid()}.{uuid.uuid4().hex}")
+        self._shut = Path(folder, "shut")
         self._file.touch()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._is_first_look = seed in FIRST_LOOK_SEEDS
+        return super().reset(seed=seed, options=options)
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(self._seconds)
+        while self._shut.exists() and not self._is_first_look:
+            time.sleep(0.01)
         return super().step(action)
 
     def close(self) -> None:

@@ -36,12 +36,10 @@ class FaultyBackend(InProcessBackend):
 class _MortalWorker(ThreadWorker):
     def __init__(self, worker_index: int, settings: WorkerSettings, faults: Faults) -> None:
         super().__init__(worker_index, settings)
-        self._worker_index = worker_index
         self._faults = faults
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         answer = super().work(order)
-        if self._faults.take(KillWorker, lambda fault: fault.worker_index in (None, self._worker_index)):
-            index = self._worker_index
-            self.kill(WorkerLostError(f"worker {index} is lost: a test has asked for it", index))
+        if self._faults.take(KillWorker, lambda fault: fault.worker_index in (None, self.index)):
+            self.kill(WorkerLostError(f"worker {self.index} is lost: a test has asked for it", self.index))
         return answer

@@ -76,7 +76,7 @@ class ThreadWorker:
     """A handle of a worker that is a thread."""
 
     def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
-        self._index = worker_index
+        self.index = worker_index
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unanswered: set[Future[Any]] = set()
         self._lost: WorkerLostError | None = None
@@ -93,7 +93,7 @@ class ThreadWorker:
         """Call a method of the worker beside what it does; see `WorkerHandle.aside`."""
         worker = await asyncio.wrap_future(self._worker)
         future, function = self._new_future(), functools.partial(method, worker, *args, **kwargs)
-        threading.Thread(target=_run, args=(function, future), name=f"aside-{self._index}", daemon=True).start()
+        threading.Thread(target=_run, args=(function, future), name=f"aside-{self.index}", daemon=True).start()
         return await asyncio.wrap_future(future)
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
@@ -114,7 +114,7 @@ class ThreadWorker:
     def kill(self, error: WorkerLostError | None = None) -> None:
         """Lose the worker with all that it holds. Its unanswered calls and orders fail; an idle thread ends."""
         if self._lost is None:
-            self._lost = error or WorkerLostError(f"worker {self._index} is lost", self._index)
+            self._lost = error or WorkerLostError(f"worker {self.index} is lost", self.index)
             self._queue.put(None)
         for future in list(self._unanswered):
             with contextlib.suppress(InvalidStateError):  # the thread has just set the result
