@@ -8,7 +8,7 @@ import queue
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, cast
 
 __all__ = ["Adapter", "AdapterError", "running_adapter"]
 
@@ -37,8 +37,8 @@ class Adapter:
             AdapterError: there is no answer within so many seconds.
         """
         try:
-            _stdin(self._process).write(f"{json.dumps(case)}\n")
-            _stdin(self._process).flush()
+            _pipe(self._process.stdin).write(f"{json.dumps(case)}\n")
+            _pipe(self._process.stdin).flush()
             line = self._lines.get(timeout=seconds)
         except OSError:
             line = ""
@@ -55,14 +55,12 @@ class Adapter:
         return answer
 
     def _read_lines(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in _pipe(self._process.stdout):
             self._lines.put(line)
         self._lines.put("")
 
     def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        for line in _pipe(self._process.stderr):
             self._errors.append(line)
             del self._errors[:-100]
 
@@ -87,7 +85,7 @@ def running_adapter(command: Sequence[str]) -> Iterator[Adapter]:
         yield Adapter(process)
     finally:
         with contextlib.suppress(OSError):
-            _stdin(process).close()
+            _pipe(process.stdin).close()
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -95,6 +93,6 @@ def running_adapter(command: Sequence[str]) -> Iterator[Adapter]:
             process.wait()
 
 
-def _stdin(process: subprocess.Popen[str]) -> IO[str]:
-    assert process.stdin is not None
-    return process.stdin
+def _pipe(file: IO[str] | None) -> IO[str]:
+    """Return a pipe of a process that was started with it."""
+    return cast("IO[str]", file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,7 @@ def _sampling(name: str, about: str, *, options: Json | None = None, num_steps: 
 def _mlp(seed: int, sizes: Sequence[int] = (3, 4, 2), **changes: Any) -> Json:
     generator = np.random.default_rng(seed)
     parameters = {}
-    for layer, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         parameters[f"{layer}/weight"] = array(generator.normal(size=(outputs, inputs)), "float32")
         parameters[f"{layer}/bias"] = array(generator.normal(size=outputs), "float32")
     agent = {"kind": "mlp", "layer_sizes": list(sizes), "activation": "tanh", "head": "categorical"}

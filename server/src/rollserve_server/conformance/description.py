@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def describe_batch(arrays: Arrays) -> dict[str, Any]:
     result: dict[str, Any] = {name: np.asarray(arrays[name]).tolist() for name in HEADERS}
     starts = np.concatenate([[0], np.cumsum(arrays["lengths"])]).astype(int)
     rewards = arrays["rewards"][""]
-    result["returns"] = [float(rewards[a:b].sum()) for a, b in zip(starts, starts[1:], strict=False)]
+    result["returns"] = [float(rewards[a:b].sum()) for a, b in itertools.pairwise(starts)]
     for group in GROUPS:
         columns = arrays[group]
         result[group] = {
@@ -108,7 +109,7 @@ def _field_of(details: bytes) -> str:
     for detail in status_pb2.Status.FromString(details).details:
         request = error_details_pb2.BadRequest()
         if detail.Unpack(request) and request.field_violations:
-            return request.field_violations[0].field
+            return str(request.field_violations[0].field)
     return ""
 
 

@@ -118,7 +118,8 @@ class ConformanceEnv(gymnasium.Env[Any, Any]):
             return tuple(self._draw(subspace) for subspace in space.spaces)
         if isinstance(space, spaces.Discrete):
             return np.int64(space.start + self.np_random.integers(space.n))
-        assert isinstance(space, spaces.Box)
+        if not isinstance(space, spaces.Box):
+            raise TypeError(f"space: {mismatch('a Box', repr(space))}")
         if space.dtype == np.uint8:  # of which there are many
             values = np.frombuffer(self.np_random.bytes(space.low.size), np.uint8).reshape(space.shape)
             return np.minimum(values, space.high)

@@ -1,4 +1,4 @@
-"""The judgement of an adapter's answers: by what the server received and sent, and by a plain reader of the same bytes."""
+"""The judgement of an adapter's answers, by what the server received and sent, and by a plain reader of the bytes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _reference(operation: Mapping[str, Any], beginning: Beginning, server: Confo
     with _channel(server) as channel:
         method = f"/rollserve.v1.SamplerService/{RPCS[operation['do']]}"
         token = server.connect.get("token")
-        metadata = [("authorization", f"Bearer {token}")] if token else []
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
         call = channel.unary_stream(method, type(request).SerializeToString, bytes)
         return describe_batch(read_stream(call(request, metadata=metadata)))
 
@@ -181,7 +181,7 @@ def _check(expected: Any, result: Any, where: str, *, is_whole: bool = False) ->
 
 def _differences(expected: Any, result: Any, path: str, is_whole: bool) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(expected, Mapping) and isinstance(result, Mapping):
-        whole = is_whole or path.count(".") == 2 and path.startswith(".batch.") and not path.endswith(".account")
+        whole = is_whole or (path.count(".") == 2 and path.startswith(".batch.") and not path.endswith(".account"))
         for name, value in expected.items():
             if name not in result:
                 yield f"{path}.{name}", value, "nothing"

@@ -202,7 +202,7 @@ def _evaluate(operation: Mapping[str, Any]) -> Message:
     options = _sampling_options(operation)
     evaluation = pb.EvaluationOptions(skip_failed_episodes=options.skip_failed_episodes)
     for name in ("policy_version", "environment_version", "seed", "max_episode_length", "min_policy_version"):
-        if options.HasField(name):  # type: ignore[arg-type]  # one of these names
+        if options.HasField(name):
             setattr(evaluation, name, getattr(options, name))
     evaluation.first_episode_index = options.first_episode_index
     if options.HasField("exploration"):

@@ -150,10 +150,9 @@ def _batch(batch: rollserve.EpisodeBatch) -> _Json:
             for name, each in columns.items()
             if not (name.startswith("_") and name[1:] in columns)
         }
-    account = batch.account
-    assert account is not None
-    names = ("num_steps", "num_episodes", "num_resumptions")
-    description["account"] = {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}
+    if (account := batch.account) is not None:
+        names = ("num_steps", "num_episodes", "num_resumptions")
+        description["account"] = {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}
     return {"batch": description}
 
 

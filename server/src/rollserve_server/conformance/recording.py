@@ -1,4 +1,4 @@
-"""RPCs between gRPC and the server's own handlers: recorded for the kit, and replayed from a script where there is one."""
+"""RPCs between gRPC and the server's own handlers: recorded for the kit, or answered by a script."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["FOLDER", "Recording", "recording"]
 
 FOLDER = Path(__file__).with_name("golden")
-"""Has a file of each recording; `make_recordings.py` writes new ones."""
+"""Has a file of each recording; `tests/compatibility/make_recordings.py` writes new ones."""
 
 
 @dataclass(frozen=True)

@@ -30,5 +30,5 @@ def _sign(outcome: Outcome | None, notes: dict[str, int]) -> str:
     if outcome is None:
         return ""
     if outcome.verdict == "unsupported":
-        return f"– ({notes.setdefault(outcome.text, len(notes) + 1)})"
+        return f"- ({notes.setdefault(outcome.text, len(notes) + 1)})"
     return _SIGNS[outcome.verdict]

@@ -1,4 +1,4 @@
-"""Writes recordings that do not exist yet: `python -m rollserve_server.conformance.make_recordings`.
+"""Writes recordings for the conformance kit that do not exist yet: `python tests/compatibility/make_recordings.py`.
 
 What has been recorded stays as it is, because servers in use send it. A new kind of message is a new recording.
 """
@@ -64,6 +64,7 @@ def _batch(
     if observations is None and frames is None:
         observations = {"": generator.random((num_steps, 2)).astype(np.float32)}
         last_observations = {"": generator.random((num_segments, 2)).astype(np.float32)}
+    others: dict[str, Any] = {name: _named(each, compression) for name, each in columns.items()}
     batch = episode_batch_pb2.EpisodeBatch(
         episode_indices=indices,
         first_steps=first_steps,
@@ -76,7 +77,7 @@ def _batch(
         last_observations=_named(last_observations or {}, compression),
         actions=_named({"": generator.integers(0, 2, num_steps)}, compression),
         rewards=_tensor(generator.integers(-8, 8, num_steps) / 4, compression),
-        **{name: _named(each, compression) for name, each in columns.items()},
+        **others,
     )
     if frames is not None:
         name, count, array = frames
@@ -113,7 +114,7 @@ def _stream(*batches: pb.ObtainSamplesResponse, **account: Any) -> list[bytes]:
 def _dtypes() -> list[bytes]:
     def columns(num_rows: int) -> _Columns:
         generator = np.random.default_rng(num_rows)
-        result = {}
+        result: dict[str, np.ndarray] = {}
         for dtype in _DTYPES:
             data = generator.bytes(num_rows * 2 * np.dtype(dtype).itemsize)
             values = np.frombuffer(data, np.uint8) % 2 if dtype == "bool" else np.frombuffer(data, np.uint8)
@@ -130,10 +131,10 @@ def _dtypes() -> list[bytes]:
 
 
 def _parts() -> list[bytes]:
-    def states(*rows: float) -> dict[str, _Columns]:
+    def states(*rows: float) -> dict[str, Any]:
         return {"initial_states": {"hidden": np.array([[row, -row] for row in rows], np.float32)}}
 
-    def resets(*rows: int) -> dict[str, _Columns]:
+    def resets(*rows: int) -> dict[str, Any]:
         return {"episode_infos": {"level": np.array(rows, np.int64)}}
 
     return _stream(
@@ -147,7 +148,7 @@ def _parts() -> list[bytes]:
 
 def _gaps() -> list[bytes]:
     """Columns that come and go, and whose type changes from message to message."""
-    first = {
+    first: _Columns = {
         "count": np.array([1, 2, 3], np.int32),
         "success": np.array([True, False, False]),
         "_success": np.array([True, False, True]),
@@ -155,13 +156,13 @@ def _gaps() -> list[bytes]:
         "_nested/force": np.array([True, False, True]),
         "big": np.array([1, 2, (1 << 63) - 1], np.int64),
     }
-    second = {
+    second: _Columns = {
         "count": np.array([0.5, 1.5], np.float64),
         "nested/force": np.array([[7, 8], [9, 10]], np.float32),
         "big": np.array([(1 << 64) - 1, 3], np.uint64),
         "late": np.array([4, 5], np.uint8),
     }
-    third = {
+    third: _Columns = {
         "late": np.array([300], np.int16),
         "nested/force": np.array([[1, 2, 3]], np.float32),  # another shape: left out
     }
@@ -209,13 +210,12 @@ def _unknown() -> list[bytes]:
     batch = _batch([(0, 0, 3, "terminated")]).batch.SerializeToString() + _UNKNOWN
     later = pb.ObtainSamplesResponse(batch=episode_batch_pb2.EpisodeBatch.FromString(batch))
     account = _account([later], retry_reasons={"solar_flare": 2})
-    messages = [
+    return [
         _beginning(reproducibility=99).SerializeToString() + _UNKNOWN,
         b"\xfa\x7c\x02\x08\x01",  # field 1999, a message: content of an unknown kind
         later.SerializeToString() + _UNKNOWN,
         account.SerializeToString() + _UNKNOWN,
     ]
-    return messages
 
 
 def _frames(compression: str = "") -> list[bytes]:
