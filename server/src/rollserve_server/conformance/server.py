@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.identity import Token, TokenFile
-from rollserve_server.init_tls.authority import Authority
+from rollserve_server.init_tls import Authority
 from rollserve_server.local import local_server
 
 if TYPE_CHECKING:
