@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -167,17 +168,24 @@ def _leaves(columns: Any, path: str = "") -> dict[str, np.ndarray]:
     return leaves
 
 
+def _timed(call: Callable[[], rollserve.EpisodeBatch]) -> _Json:
+    start = time.perf_counter()
+    batch = call()
+    return {"seconds": time.perf_counter() - start, **_batch(batch)}
+
+
 def _obtain_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
-    return _batch(sampler.obtain_samples(operation["num_steps"], **_options(operation)))
+    return _timed(lambda: sampler.obtain_samples(operation["num_steps"], **_options(operation)))
 
 
 def _obtain_exact_episodes(sampler: rollserve.Sampler, operation: _Json) -> _Json:
-    return _batch(sampler.obtain_exact_episodes(operation["num_episodes_per_worker"], **_options(operation)))
+    number = operation["num_episodes_per_worker"]
+    return _timed(lambda: sampler.obtain_exact_episodes(number, **_options(operation)))
 
 
 def _obtain_fragments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     options = {name: operation[name] for name in ("row_step_count", "soft_horizon") if name in operation}
-    return _batch(sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation)))
+    return _timed(lambda: sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation)))
 
 
 def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
