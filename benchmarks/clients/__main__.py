@@ -1,8 +1,8 @@
 """Measure the clients of all languages: `python -m benchmarks.clients`, or `make bench-clients`.
 
-Each client's adapter for the conformance kit is asked for batches of one server on Ray, in turns with the others, and says
-by its own clock how long each call took: from the request to the joined batch. A client whose tools are not installed is
-left out by name. Prints a table, and writes all figures to a JSON file and a chart to a PNG file.
+Each client's adapter for the conformance kit is asked for batches of one server on Ray, in turns with the others, and
+says by its own clock how long each call took: from the request to the joined batch. A client whose tools are not
+installed is left out by name. Prints a table, and writes all figures to a JSON file and a chart to a PNG file.
 """
 
 from __future__ import annotations
