@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-go demo-typescript test test-slow test-clients check test-compose chaos soak fuzz bench bench-peers protos scopes serve lock audit sbom clean
+.PHONY: help setup demo demo-go demo-typescript test test-slow test-clients check test-compose chaos soak fuzz bench bench-peers bench-clients conformance protos scopes serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,12 @@ bench: $(READY) ## measure the whole service, in some minutes; WORKLOADS=w1,w5 f
 bench-peers: $(READY) ## compare with other libraries, in half an hour; PEERS=torchrl,rllib for a part
 	$(BIN)/python -m benchmarks.peers $(if $(PEERS),--peers $(PEERS)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
+bench-clients: $(READY) ## compare the clients of all languages; CLIENTS=python,go for some
+	$(BIN)/python -m benchmarks.clients $(if $(CLIENTS),--clients $(CLIENTS)) $(OPTIONS)
+
+conformance: $(READY) ## run the conformance kit with all clients, and write the table in docs/conformance.md
+	PYTHONPATH=tests/helpers $(BIN)/python -m conformance_table
+
 protos: ## generate the Python classes of the protos, and the table of error reasons
 	protos/generate.sh client/src docs/errors.md
 
@@ -115,6 +121,6 @@ sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of 
 
 clean: ## remove everything that the other targets make
 	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
+		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
 	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -185,6 +185,8 @@ def test_packages_of_the_server_are_imported_by_their_faces() -> None:
     assert inside == {
         ("rollserve_server.__main__", "rollserve_server.cli.main"),
         ("rollserve_server.testing.serve", "rollserve_server.cli.main"),
+        ("rollserve_server.conformance.serve", "rollserve_server.cli.main"),
+        ("rollserve_server.conformance.serve", "rollserve_server.testing.serve"),  # which no test program imports
         ("rollserve_server.serving.build", "rollserve_server.pool.backends.ray.backend"),  # only where Ray is used
     }
 
@@ -195,16 +197,14 @@ def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
         tops = {other.partition(".")[0] for other in others}
         assert "ray" not in tops or name.startswith("rollserve_server.pool.backends.ray."), name
         assert tops.isdisjoint({"grpc", "grpc_health", "grpc_reflection"}) or name.startswith(
-            ("rollserve_server.gateway.", "rollserve_server.testing.rpc_faults")
+            ("rollserve_server.gateway.", "rollserve_server.testing.rpc_faults", "rollserve_server.conformance.")
         )
 
 
 def test_ordinary_servers_import_no_faults() -> None:
-    assert [name for name in MODULES if not name.startswith("rollserve_server.testing") and _tests(IMPORTS[name])] == []
-
-
-def _tests(imported: set[str]) -> bool:
-    return any(name.startswith("rollserve_server.testing") for name in imported)
+    for_tests = ("rollserve_server.testing", "rollserve_server.conformance")
+    ordinary = {name: others for name, others in IMPORTS.items() if not name.startswith(for_tests)}
+    assert [name for name, others in ordinary.items() if any(other.startswith(for_tests) for other in others)] == []
 
 
 def test_paths_in_the_architecture_exist() -> None:

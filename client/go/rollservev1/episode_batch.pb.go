@@ -92,10 +92,11 @@ func (Reproducibility) EnumDescriptor() ([]byte, []int) {
 // of a message continues at the beginning of the next one, as a segment with the same episode index and with
 // `first_steps` raised by the length so far. So an episode is complete with the segment that has `terminated` or
 // `truncated` set. Its flags and its `last_observations` come from that segment, its `initial_states` from the first
-// segment; its other headers and its `episode_infos` are the same in all. The columns of observations, actions,
-// rewards, agent_infos and states are the same in all messages, unless workers have different kinds of agents. Columns
-// of environment infos can differ between episodes, see `environment_infos`. In fragment calls the same holds for
-// fragments: what a call delivers of an episode can begin after its first step, and end before its last.
+// segment; its other headers and its `episode_infos` are the same in all. Match columns by name: their order can differ
+// between messages. The columns of observations, actions, rewards, agent_infos and states are the same in all messages,
+// unless workers have different kinds of agents. Columns of environment infos can differ between episodes, see
+// `environment_infos`. In fragment calls the same holds for fragments: what a call delivers of an episode can begin
+// after its first step, and end before its last.
 type EpisodeBatch struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -128,7 +129,7 @@ type EpisodeBatch struct {
 	// environments per row, it is bound to row i modulo M of worker (i div M) modulo their number, where M is the number
 	// of rows of a worker; in ObtainExactEpisodes, to row i modulo M of its worker. In fragment calls, episodes are bound
 	// to rows, and so to the rows' workers. Empty otherwise: any worker can then have run an episode, with the same
-	// result.
+	// result. Empty in all messages of a stream, or in none.
 	WorkerIndices []uint32 `protobuf:"fixed32,8,rep,packed,name=worker_indices,json=workerIndices,proto3" json:"worker_indices,omitempty"`
 	// Each (T, *O). The observation before each step; one column for each leaf of the observation space.
 	Observations []*NamedTensor `protobuf:"bytes,9,rep,name=observations,proto3" json:"observations,omitempty"`

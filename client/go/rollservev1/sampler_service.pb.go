@@ -1419,7 +1419,8 @@ type ObtainSamplesResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The content of this message.
+	// The content of this message. Ignore a kind that you do not know: servers send a new one only where a request accepts
+	// it, or where it can be left out.
 	//
 	// Types that are assignable to Content:
 	//
@@ -1643,7 +1644,7 @@ type ObtainExactEpisodesResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The content of this message.
+	// The content of this message. Ignore a kind that you do not know, as in ObtainSamplesResponse.
 	//
 	// Types that are assignable to Content:
 	//
@@ -2677,7 +2678,8 @@ type EvaluateResponse struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The content of this message.
+	// The content of this message. Messages are never joined. Ignore a kind that you do not know, as in
+	// ObtainSamplesResponse.
 	//
 	// Types that are assignable to Content:
 	//
@@ -2762,12 +2764,13 @@ type isEvaluateResponse_Content interface {
 type EvaluateResponse_Beginning struct {
 	// The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
 	// from the request. If the stream breaks, the same request with this seed, run and versions (except that 0) has the
-	// same result, unless the class is WORKER.
+	// same result, unless the class is WORKER. All episodes come again: drop those of the broken stream.
 	Beginning *Beginning `protobuf:"bytes,1,opt,name=beginning,proto3,oneof"`
 }
 
 type EvaluateResponse_Batch struct {
-	// Episodes, in the order of their indices, if the request asks for them.
+	// Episodes, in the order of their indices, if the request asks for them. One may continue in the next message, as in
+	// ObtainSamples.
 	Batch *EpisodeBatch `protobuf:"bytes,2,opt,name=batch,proto3,oneof"`
 }
 

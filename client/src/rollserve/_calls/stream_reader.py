@@ -101,7 +101,7 @@ class StreamReader:
                 self._account = account_from_proto(content)
                 self.num_simulated_steps = self._account.num_simulated_steps
             case _:
-                raise malformed_error("a response has no content")
+                pass  # content of a later version, which a client may leave out
         return None
 
     def end(self) -> Account:

@@ -1353,12 +1353,14 @@ class EvaluateResponse(google.protobuf.message.Message):
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
         from the request. If the stream breaks, the same request with this seed, run and versions (except that 0) has the
-        same result, unless the class is WORKER.
+        same result, unless the class is WORKER. All episodes come again: drop those of the broken stream.
         """
 
     @property
     def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
-        """Episodes, in the order of their indices, if the request asks for them."""
+        """Episodes, in the order of their indices, if the request asks for them. One may continue in the next message, as in
+        ObtainSamples.
+        """
 
     @property
     def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:

@@ -17,15 +17,11 @@ from rollserve_server.testing.worker_faults import FaultyBackend
 if TYPE_CHECKING:
     from rollserve_server.settings import Settings
 
-__all__: list[str] = []
+__all__ = ["with_faults"]
 
 
-def _serve(settings: Settings) -> int:
-    """Serve with faults; return the exit status of the process."""
-    if settings.process.backend != "in-process":
-        text = mismatch("'in-process', whose workers can be lost on demand", repr(settings.process.backend))
-        raise click.ClickException(f"backend: {text}")
-    gymnasium.register("Scripted-v0", "rollserve_server.testing.scripted:Scripted")
+def with_faults() -> Extras:
+    """Return the parts of a server that makes faults on demand."""
     faults = Faults()
 
     async def add(fault: str) -> str:
@@ -40,7 +36,16 @@ def _serve(settings: Settings) -> int:
         return ""
 
     answers = {"fault": add, "faults": report, "forget-faults": forget}
-    return run(settings, Extras(lambda _: FaultyBackend(faults), [FaultyRpcs(faults)], answers))
+    return Extras(lambda _: FaultyBackend(faults), [FaultyRpcs(faults)], answers)
+
+
+def _serve(settings: Settings) -> int:
+    """Serve with faults; return the exit status of the process."""
+    if settings.process.backend != "in-process":
+        text = mismatch("'in-process', whose workers can be lost on demand", repr(settings.process.backend))
+        raise click.ClickException(f"backend: {text}")
+    gymnasium.register("Scripted-v0", "rollserve_server.testing.scripted:Scripted")
+    return run(settings, with_faults())
 
 
 if __name__ == "__main__":

@@ -820,7 +820,8 @@ export const JoinedResponsesSchema: GenMessage<JoinedResponses> = /*@__PURE__*/
  */
 export type ObtainSamplesResponse = Message<"rollserve.v1.ObtainSamplesResponse"> & {
   /**
-   * The content of this message.
+   * The content of this message. Ignore a kind that you do not know: servers send a new one only where a request accepts
+   * it, or where it can be left out.
    *
    * @generated from oneof rollserve.v1.ObtainSamplesResponse.content
    */
@@ -933,7 +934,7 @@ export const ObtainExactEpisodesRequestSchema: GenMessage<ObtainExactEpisodesReq
  */
 export type ObtainExactEpisodesResponse = Message<"rollserve.v1.ObtainExactEpisodesResponse"> & {
   /**
-   * The content of this message.
+   * The content of this message. Ignore a kind that you do not know, as in ObtainSamplesResponse.
    *
    * @generated from oneof rollserve.v1.ObtainExactEpisodesResponse.content
    */
@@ -1578,7 +1579,8 @@ export const EvaluateRequestSchema: GenMessage<EvaluateRequest> = /*@__PURE__*/
  */
 export type EvaluateResponse = Message<"rollserve.v1.EvaluateResponse"> & {
   /**
-   * The content of this message.
+   * The content of this message. Messages are never joined. Ignore a kind that you do not know, as in
+   * ObtainSamplesResponse.
    *
    * @generated from oneof rollserve.v1.EvaluateResponse.content
    */
@@ -1586,7 +1588,7 @@ export type EvaluateResponse = Message<"rollserve.v1.EvaluateResponse"> & {
     /**
      * The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
      * from the request. If the stream breaks, the same request with this seed, run and versions (except that 0) has the
-     * same result, unless the class is WORKER.
+     * same result, unless the class is WORKER. All episodes come again: drop those of the broken stream.
      *
      * @generated from field: rollserve.v1.Beginning beginning = 1;
      */
@@ -1594,7 +1596,8 @@ export type EvaluateResponse = Message<"rollserve.v1.EvaluateResponse"> & {
     case: "beginning";
   } | {
     /**
-     * Episodes, in the order of their indices, if the request asks for them.
+     * Episodes, in the order of their indices, if the request asks for them. One may continue in the next message, as in
+     * ObtainSamples.
      *
      * @generated from field: rollserve.v1.EpisodeBatch batch = 2;
      */

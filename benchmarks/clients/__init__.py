@@ -1,0 +1,1 @@
+"""Clients in several languages, measured by their adapters for the conformance kit."""

@@ -1,0 +1,220 @@
+"""The judgement of an adapter's answers, by what the server received and sent, and by a plain reader of the bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.conformance.description import describe_answer, describe_batch, describe_error
+from rollserve_server.conformance.operations import RPCS, meaning, request_of
+from rollserve_server.conformance.reading import read_stream
+from rollserve_server.conformance.recordings import recording
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from rollserve.v1.episode_batch_pb2 import Beginning
+    from rollserve_server.conformance.cases import Case
+    from rollserve_server.conformance.server import ConformanceServer
+
+__all__ = ["WrongError", "judge"]
+
+_SAMPLING: Mapping[str, type[Message]] = {
+    "ObtainSamples": pb.ObtainSamplesRequest,
+    "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
+}
+_REFERENCE_MESSAGE_BYTES = 64 << 20
+_TOLERANCE = 1e-9
+"""Relative: clients add rewards up in different orders."""
+
+
+class WrongError(Exception):
+    """A result is wrong; the text says where, what was expected, and what came."""
+
+
+def judge(case: Case, server: ConformanceServer, results: Sequence[Mapping[str, Any]]) -> None:
+    """Check the results of a case.
+
+    Args:
+        case: the case.
+        server: the server, in the state in which the adapter left it.
+        results: the adapter's results.
+
+    Raises:
+        WrongError: one of them is wrong.
+    """
+    if len(results) != len(case.operations):
+        raise WrongError(f"results: expected {len(case.operations)}, got {len(results)}")
+    rpcs = _Rpcs(server.records())
+    num_resumptions = 0
+    for place, (operation, result) in enumerate(zip(case.operations, results, strict=True)):
+        where = f"operation {place + 1}, {operation['do']}"
+        if place in case.client_errors:
+            rpcs.skip(operation)
+            _check({"error": case.client_errors[place]}, result, where)
+            continue
+        calls = rpcs.next_of(operation, where)
+        num_resumptions += len(calls) - 1
+        request = _parsed(calls[0])
+        if request is not None:
+            _check(meaning(request_of(operation)), meaning(request), f"{where}, request", is_whole=True)
+        expected = _expected(case, place, operation, calls, server)
+        _check(expected, result, where)
+        _check(case.expected.get(place, {}), result, where)
+    if case.resumes and not num_resumptions:
+        raise WrongError("expected a stream that is taken up again, got none: its fault was not made")
+    if waiting := server.waiting_faults():
+        raise WrongError(f"expected all faults to be met, got {len(waiting)} that wait: {waiting}")
+
+
+class _Rpcs:
+    """The records of the RPCs of a case, which the operations take one after the other."""
+
+    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._records = list(records)
+
+    def next_of(self, operation: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
+        """Return the RPC of an operation, and the calls that resume it."""
+        name = RPCS[operation["do"]]
+        while self._records and self._records[0]["rpc"] != name:
+            self._records.pop(0)  # clients may ask for the status, say, when they like
+        if not self._records:
+            raise WrongError(f"{where}: expected a call of {name}, got none")
+        calls = [self._records.pop(0)]
+        while self._records and self._records[0]["rpc"] == name and _resumes(self._records[0]):
+            calls.append(self._records.pop(0))
+        return calls
+
+    def skip(self, operation: Mapping[str, Any]) -> None:
+        """Drop the RPC of an operation whose error the client makes itself, if the server has seen one."""
+        if self._records and self._records[0]["rpc"] == RPCS[operation["do"]]:
+            self._records.pop(0)
+
+
+def _parsed(record: Mapping[str, Any]) -> Message | None:
+    """Return the request of an RPC; None if the server has refused to read it."""
+    if not record["request"] and record["status"] != "OK":
+        return None
+    kind = pb.DESCRIPTOR.services_by_name["SamplerService"].methods_by_name[record["rpc"]].input_type.name
+    request: Message = getattr(pb, kind).FromString(base64.b64decode(record["request"]))
+    return request
+
+
+def _resumes(record: Mapping[str, Any]) -> bool:
+    request = _parsed(record)
+    return bool(getattr(getattr(request, "options", None), "sampler_run", ""))
+
+
+def _expected(
+    case: Case,
+    place: int,
+    operation: Mapping[str, Any],
+    calls: Sequence[Mapping[str, Any]],
+    server: ConformanceServer,
+) -> dict[str, Any]:
+    rpc, last = calls[0]["rpc"], calls[-1]
+    if place in case.recorded:
+        if last["status"] == "UNIMPLEMENTED":
+            raise WrongError(f"request: {last['details']}")
+        return {"batch": recording(case.recorded[place]).expected}
+    if case.stops and place == len(case.operations) - 1:
+        if last["status"] != "CANCELLED":
+            raise WrongError(f"expected the client to cancel the stream, got its end: {last['status'] or 'none yet'}")
+        return {"num_batches": operation["stop_after"]}
+    if last["status"] != "OK":
+        return {"error": describe_error(last)}
+    if rpc not in _SAMPLING:
+        return describe_answer(rpc, [base64.b64decode(response) for response in last["responses"]])
+    batch = _reference(operation, _beginning_of(calls[0]), server)
+    if operation["do"] == "stream_samples":
+        return {"num_steps": sum(batch["lengths"])}
+    batch["account"]["num_resumptions"] = len(calls) - 1
+    return {"batch": batch}
+
+
+def _beginning_of(record: Mapping[str, Any]) -> Beginning:
+    message = pb.ObtainSamplesResponse.FromString(base64.b64decode(record["responses"][0]))
+    if message.HasField("joined"):
+        message = pb.ObtainSamplesResponse.FromString(message.joined.responses[0])
+    return message.beginning
+
+
+def _reference(operation: Mapping[str, Any], beginning: Beginning, server: ConformanceServer) -> dict[str, Any]:
+    """Return the description of the batch that a plain call for the same episodes gets."""
+    request: Any = request_of(operation)
+    options, fragments = request.options, getattr(request, "fragments", None)
+    options.ClearField("agent_update")
+    options.policy_version, options.environment_version = beginning.policy_version, beginning.environment_version
+    options.max_message_bytes = _REFERENCE_MESSAGE_BYTES
+    if not options.HasField("seed"):
+        options.seed, options.first_episode_index = beginning.seed, beginning.first_episode_index
+    if fragments is not None and request.HasField("fragments"):
+        options.ClearField("first_episode_index")
+    with _channel(server) as channel:
+        method = f"/rollserve.v1.SamplerService/{RPCS[operation['do']]}"
+        token = server.connect.get("token")
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        call = channel.unary_stream(method, type(request).SerializeToString, bytes)
+        return describe_batch(read_stream(call(request, metadata=metadata)))
+
+
+def _channel(server: ConformanceServer) -> grpc.Channel:
+    options = [("grpc.max_receive_message_length", _REFERENCE_MESSAGE_BYTES)]
+    target = server.connect["target"]
+    if "ca" not in server.connect:
+        return grpc.insecure_channel(target, options)
+    with open(server.connect["ca"], "rb") as file:
+        return grpc.secure_channel(target, grpc.ssl_channel_credentials(file.read()), options)
+
+
+def _check(expected: Any, result: Any, where: str, *, is_whole: bool = False) -> None:
+    """Check that a result has what is expected; it may have more, unless it has to be the whole."""
+    for path, wanted, got in _differences(expected, result, "", is_whole):
+        raise WrongError(f"{where}{path}: expected {_text(wanted)}, got {_text(got)}")
+
+
+def _differences(expected: Any, result: Any, path: str, is_whole: bool) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(expected, Mapping) and isinstance(result, Mapping):
+        whole = is_whole or (path.count(".") == 2 and path.startswith(".batch.") and not path.endswith(".account"))
+        for name, value in expected.items():
+            if name not in result:
+                yield f"{path}.{name}", value, "nothing"
+            else:
+                yield from _differences(value, result[name], f"{path}.{name}", is_whole)
+        if whole and (more := sorted(result.keys() - expected.keys())):
+            yield f"{path}", sorted(expected), f"{more} as well"
+    elif path.endswith(".message"):
+        if _plain(expected) not in _plain(str(result)):
+            yield path, expected, result
+    elif isinstance(expected, float) or path.startswith((".batch.returns", ".returns")):
+        if not _are_close(expected, result):
+            yield path, expected, result
+    elif isinstance(expected, list) and is_whole and isinstance(result, list) and len(expected) == len(result):
+        for place, (one, other) in enumerate(zip(expected, result, strict=True)):
+            yield from _differences(one, other, f"{path}[{place}]", is_whole)
+    elif type(expected) is not type(result) or expected != result:
+        yield path, expected, result
+
+
+def _plain(message: str) -> str:
+    """Return a message without what differs between names of RPCs and of a client's methods."""
+    return message.lower().replace("_", "")
+
+
+def _are_close(expected: Any, result: Any) -> bool:
+    if isinstance(expected, list):
+        is_list = isinstance(result, list) and len(result) == len(expected)
+        return is_list and all(map(_are_close, expected, result))
+    is_number = isinstance(result, int | float) and not isinstance(result, bool)
+    return is_number and math.isclose(expected, result, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,223 @@
+"""Operations of the cases as requests of the service: what a client has to send."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf.json_format import MessageToDict
+
+from rollserve.v1 import agent_pb2, environment_pb2, tensor_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["RPCS", "array", "array_of", "meaning", "request_of"]
+
+RPCS = {
+    "update_env": "UpdateEnv",
+    "change_env": "UpdateEnv",
+    "update_agent": "UpdateAgent",
+    "obtain_samples": "ObtainSamples",
+    "obtain_exact_episodes": "ObtainExactEpisodes",
+    "obtain_fragments": "ObtainSamples",
+    "stream_samples": "ObtainSamples",
+    "evaluate": "Evaluate",
+    "status": "GetSampler",
+}
+"""The RPC of each operation."""
+
+_TRANSPORT = {
+    "accept_compression",
+    "accept_frame_stacks",
+    "accept_joined",
+    "accept_shared_memory",
+    "max_message_bytes",
+    "client_id",
+    "expected_policy_version",
+    "expected_environment_version",
+}
+"""Fields that clients set as they like."""
+
+_OPTIONS = {
+    "first_episode_index",
+    "max_episode_length",
+    "policy_version",
+    "min_policy_version",
+    "environment_version",
+    "return_states",
+    "skip_failed_episodes",
+    "prefetch",
+}
+_EXPLORATION = {"deterministic", "temperatures", "noise_scales", "epsilons"}
+
+
+def array(value: object, dtype: str) -> dict[str, Any]:
+    """Return an array as operations have it."""
+    array = np.asarray(value, dtype)
+    return {"dtype": dtype, "shape": list(array.shape), "base64": base64.b64encode(array.tobytes()).decode()}
+
+
+def array_of(value: Mapping[str, Any]) -> np.ndarray:
+    """Return the array that an operation has."""
+    return np.frombuffer(base64.b64decode(value["base64"]), value["dtype"]).reshape(value["shape"])
+
+
+def request_of(operation: Mapping[str, Any]) -> Message:
+    """Return the request that an operation describes."""
+    return _REQUESTS[operation["do"]](operation)
+
+
+def meaning(request: Message) -> Any:
+    """Return what a request says, without what clients may add or write in several ways, as JSON has it."""
+    return _meaning(MessageToDict(request, preserving_proto_field_name=True))
+
+
+def _meaning(value: Any) -> Any:
+    if isinstance(value, list):
+        values = [_meaning(each) for each in value]
+        is_named = all(isinstance(each, dict) and "tensor" in each for each in values)
+        return sorted(values, key=lambda each: each.get("name", "")) if is_named else values
+    if not isinstance(value, dict):
+        return value
+    result = {name: _meaning(each) for name, each in value.items() if name not in _TRANSPORT}
+    for name in [name for name in result if name.endswith("_json")]:
+        result[name] = json.loads(result[name] or "{}")
+        if name != "argument_json" and not result[name]:
+            del result[name]
+    for name in ("exploration", "options", "episodes"):
+        if result.get(name) == {}:
+            del result[name]
+    return result
+
+
+def _tensors(arrays: Mapping[str, Any]) -> list[tensor_pb2.NamedTensor]:
+    tensors = []
+    for name, each in arrays.items():
+        data_type = tensor_pb2.DataType.Value(f"DATA_TYPE_{each['dtype'].upper()}")
+        tensor = tensor_pb2.Tensor(data_type=data_type, shape=each["shape"], data=base64.b64decode(each["base64"]))
+        tensors.append(tensor_pb2.NamedTensor(name=name, tensor=tensor))
+    return tensors
+
+
+def _agent(agent: Mapping[str, Any]) -> agent_pb2.Agent:
+    kind = agent["kind"]
+    parameters = agent_pb2.Parameters(tensors=_tensors(agent.get("parameters", {})))
+    if kind == "random":
+        return agent_pb2.Agent(random=agent_pb2.RandomAgent())
+    if kind == "constant":
+        return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=_tensors(agent["action"])))
+    if kind == "mlp":
+        mlp = agent_pb2.MlpAgent(layer_sizes=agent["layer_sizes"], parameters=parameters)
+        mlp.activation = agent_pb2.Activation.Value(f"ACTIVATION_{agent['activation'].upper()}")
+        getattr(mlp, agent["head"]).SetInParent()
+        return agent_pb2.Agent(mlp=mlp)
+    if kind == "onnx":
+        onnx = agent_pb2.OnnxAgent(
+            model=base64.b64decode(agent["model"]),
+            inputs=agent.get("inputs", {}),
+            outputs=agent.get("outputs", {}),
+            infos=agent.get("infos", []),
+        )
+        getattr(onnx, agent["head"]).SetInParent()
+        return agent_pb2.Agent(onnx=onnx)
+    python = agent_pb2.PythonAgent(name=agent["name"], kwargs_json=json.dumps(agent.get("kwargs", {})))
+    if "parameters" in agent:
+        python.parameters.CopyFrom(parameters)
+    return agent_pb2.Agent(python=python)
+
+
+def _agent_update(operation: Mapping[str, Any]) -> pb.AgentUpdate:
+    if "agent" in operation:
+        return pb.AgentUpdate(agent=_agent(operation["agent"]))
+    return pb.AgentUpdate(parameters=agent_pb2.Parameters(tensors=_tensors(operation["parameters"])))
+
+
+def _update_agent(operation: Mapping[str, Any]) -> Message:
+    skip = operation.get("skip_if_identical", False)
+    return pb.UpdateAgentRequest(all_workers=_agent_update(operation), skip_if_identical=skip)
+
+
+def _update_env(operation: Mapping[str, Any]) -> Message:
+    environment = environment_pb2.Environment(
+        id=operation["id"],
+        kwargs_json=json.dumps(operation.get("kwargs", {})),
+        wrappers=[
+            environment_pb2.Wrapper(name=each["name"], kwargs_json=json.dumps(each.get("kwargs", {})))
+            for each in operation.get("wrappers", [])
+        ],
+        reset_options_json=json.dumps(operation.get("reset_options", {})),
+        row_count=operation.get("num_rows", 0),
+    )
+    if "task" in operation:
+        task = operation["task"]
+        environment.task.method, environment.task.argument_json = task["method"], json.dumps(task["argument"])
+    if "vectorization" in operation:
+        name = f"VECTORIZATION_{operation['vectorization'].upper()}"
+        environment.vectorization = environment_pb2.Vectorization.Value(name)
+    return pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(environment=environment))
+
+
+def _change_env(operation: Mapping[str, Any]) -> Message:
+    change = environment_pb2.EnvironmentChange(kwargs_json=json.dumps(operation["kwargs"]))
+    return pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(change=change))
+
+
+def _sampling_options(operation: Mapping[str, Any]) -> pb.SamplingOptions:
+    options = operation.get("options", {})
+    message = pb.SamplingOptions(**{name: value for name, value in options.items() if name in _OPTIONS})
+    if "seed" in options:
+        message.seed = int(options["seed"])
+    if "expected_num_workers" in options:
+        message.worker_count = options["expected_num_workers"]
+    if exploration := {name: value for name, value in options.items() if name in _EXPLORATION}:
+        message.exploration.CopyFrom(pb.Exploration(**exploration))
+    if options.keys() & {"agent", "parameters"}:
+        message.agent_update.CopyFrom(_agent_update(options))
+    return message
+
+
+def _obtain_samples(operation: Mapping[str, Any]) -> Message:
+    return pb.ObtainSamplesRequest(step_count=operation["num_steps"], options=_sampling_options(operation))
+
+
+def _obtain_fragments(operation: Mapping[str, Any]) -> Message:
+    fragments = pb.Fragments(soft_horizon=operation.get("soft_horizon", False))
+    if "row_step_count" in operation:
+        fragments.row_step_count = operation["row_step_count"]
+    options = _sampling_options(operation)
+    return pb.ObtainSamplesRequest(step_count=operation["num_steps"], options=options, fragments=fragments)
+
+
+def _obtain_exact_episodes(operation: Mapping[str, Any]) -> Message:
+    count, options = operation["num_episodes_per_worker"], _sampling_options(operation)
+    return pb.ObtainExactEpisodesRequest(episode_count_per_worker=count, options=options)
+
+
+def _evaluate(operation: Mapping[str, Any]) -> Message:
+    options = _sampling_options(operation)
+    evaluation = pb.EvaluationOptions(skip_failed_episodes=options.skip_failed_episodes)
+    for name in ("policy_version", "environment_version", "seed", "max_episode_length", "min_policy_version"):
+        if options.HasField(name):
+            setattr(evaluation, name, getattr(options, name))
+    evaluation.first_episode_index = options.first_episode_index
+    if options.HasField("exploration"):
+        evaluation.exploration.CopyFrom(options.exploration)
+    return pb.EvaluateRequest(episode_count=operation["num_episodes"], options=evaluation)
+
+
+_REQUESTS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
+    "update_env": _update_env,
+    "change_env": _change_env,
+    "update_agent": _update_agent,
+    "obtain_samples": _obtain_samples,
+    "obtain_exact_episodes": _obtain_exact_episodes,
+    "obtain_fragments": _obtain_fragments,
+    "stream_samples": _obtain_samples,
+    "evaluate": _evaluate,
+    "status": lambda _: pb.GetSamplerRequest(),
+}

@@ -1,0 +1,229 @@
+"""The adapter of the Python client: `python -m rollserve_server.conformance.python_adapter`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import rollserve
+from rollserve.errors import (
+    AccessError,
+    CancelledError,
+    DeadlineError,
+    InvalidArgumentError,
+    LimitError,
+    PreconditionError,
+    UnavailableError,
+)
+from rollserve_server.conformance.description import HEADERS, describe_column
+from rollserve_server.conformance.operations import array_of
+
+__all__: list[str] = []
+
+_Json = Mapping[str, Any]
+
+_KINDS: Mapping[type[rollserve.RollserveError], str] = {
+    AccessError: "access",
+    InvalidArgumentError: "invalid_argument",
+    PreconditionError: "precondition",
+    LimitError: "limit",
+    UnavailableError: "unavailable",
+    CancelledError: "cancelled",
+    DeadlineError: "deadline",
+}
+_RENAMED = {"environment_version": "env_version"}
+_NUMBERS = {"temperatures": "temperature", "noise_scales": "noise_scale", "epsilons": "epsilon"}
+
+
+def main() -> None:
+    """Answer each line of the standard input."""
+    for line in sys.stdin:
+        case = json.loads(line)
+        sys.stdout.write(f"{json.dumps({'case': case['case'], 'results': _results(case)})}\n")
+        sys.stdout.flush()
+
+
+def _results(case: _Json) -> list[_Json]:
+    connect = dict(case["connect"])
+    options = {"timeout": connect.pop("timeout_seconds")} if "timeout_seconds" in connect else {}
+    try:
+        with rollserve.connect(connect.pop("target"), **connect, **options) as sampler:
+            return [_result(sampler, operation) for operation in case["operations"]]
+    except rollserve.RollserveError as error:
+        return [_error(error)] * len(case["operations"])
+
+
+def _result(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    try:
+        return _OPERATIONS[operation["do"]](sampler, operation)
+    except rollserve.RollserveError as error:
+        return _error(error)
+
+
+def _error(error: rollserve.RollserveError) -> _Json:
+    kind = next((_KINDS[each] for each in type(error).__mro__ if each in _KINDS), "server")
+    text = {"message": error.message, "reason": str(error.reason), "field": error.field, "request_id": error.request_id}
+    return {"error": {"kind": kind, "status": error.code.name, **text}}
+
+
+def _update_env(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    settings = {
+        name: operation[name] for name in ("kwargs", "reset_options", "vectorization", "num_rows") if name in operation
+    }
+    wrappers = [rollserve.Wrapper(each["name"], each.get("kwargs", {})) for each in operation.get("wrappers", [])]
+    if "task" in operation:
+        settings["task"] = rollserve.Task(operation["task"]["method"], operation["task"]["argument"])
+    return {
+        "environment_version": sampler.update_env(
+            rollserve.EnvSpec(operation["id"], wrappers=wrappers, **settings)
+        ).env_version
+    }
+
+
+def _change_env(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    return {"environment_version": sampler.update_env(rollserve.EnvChange(kwargs=operation["kwargs"])).env_version}
+
+
+def _arrays(arrays: _Json) -> dict[str, np.ndarray]:
+    return {name: array_of(each) for name, each in arrays.items()}
+
+
+def _agent(agent: _Json) -> Any:
+    settings = {name: value for name, value in agent.items() if name != "kind"}
+    if "parameters" in settings:
+        settings["parameters"] = _arrays(settings["parameters"])
+    if agent["kind"] == "onnx":
+        settings["model"] = base64.b64decode(settings["model"])
+    if agent["kind"] == "constant":
+        action = _arrays(settings["action"])
+        settings["action"] = action[""] if action.keys() == {""} else action
+    settings.pop("layer_sizes", None)  # which follow from the parameters
+    kinds = {
+        "random": rollserve.RandomAgent,
+        "constant": rollserve.ConstantAgent,
+        "mlp": rollserve.MlpAgent,
+        "onnx": rollserve.OnnxAgent,
+        "python": rollserve.PythonAgent,
+    }
+    return kinds[agent["kind"]](**settings)
+
+
+def _update(operation: _Json) -> Any:
+    return _agent(operation["agent"]) if "agent" in operation else _arrays(operation["parameters"])
+
+
+def _update_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    skip = operation.get("skip_if_identical", False)
+    return {"policy_version": sampler.update_agent(_update(operation), skip_if_identical=skip)}
+
+
+def _options(operation: _Json) -> dict[str, Any]:
+    options = dict(operation.get("options", {}))
+    result: dict[str, Any] = {}
+    if options.keys() & {"agent", "parameters"}:
+        result["agent"] = _update(options)
+        options = {name: value for name, value in options.items() if name not in ("agent", "parameters")}
+    for name, value in options.items():
+        if name == "seed":
+            result[name] = int(value)
+        elif name == "plain_frames":
+            result["frames_once"] = not value
+        else:
+            result[_NUMBERS.get(name, _RENAMED.get(name, name))] = value
+    return result
+
+
+def _batch(batch: rollserve.EpisodeBatch) -> _Json:
+    description: dict[str, Any] = {name: getattr(batch, name).tolist() for name in HEADERS}
+    description["returns"] = batch.returns.tolist()
+    for group in ("observations", "last_observations", "actions", "rewards"):
+        description[group] = {name: describe_column(each) for name, each in _leaves(getattr(batch, group)).items()}
+    for group in ("agent_infos", "env_infos", "episode_infos", "initial_states"):
+        columns = getattr(batch, group)
+        description[group] = {
+            name: describe_column(each, columns.get(f"_{name}"))
+            for name, each in columns.items()
+            if not (name.startswith("_") and name[1:] in columns)
+        }
+    if (account := batch.account) is not None:
+        names = ("num_steps", "num_episodes", "num_resumptions")
+        description["account"] = {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}
+    return {"batch": description}
+
+
+def _leaves(columns: Any, path: str = "") -> dict[str, np.ndarray]:
+    """Return the arrays of nested dictionaries and tuples by their paths."""
+    if isinstance(columns, np.ndarray):
+        return {path: columns}
+    items = columns.items() if isinstance(columns, Mapping) else enumerate(columns)
+    leaves: dict[str, np.ndarray] = {}
+    for name, each in items:
+        leaves |= _leaves(each, f"{path}/{name}" if path else str(name))
+    return leaves
+
+
+def _timed(call: Callable[[], rollserve.EpisodeBatch]) -> _Json:
+    start = time.perf_counter()
+    batch = call()
+    return {"seconds": time.perf_counter() - start, **_batch(batch)}
+
+
+def _obtain_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    return _timed(lambda: sampler.obtain_samples(operation["num_steps"], **_options(operation)))
+
+
+def _obtain_exact_episodes(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    number = operation["num_episodes_per_worker"]
+    return _timed(lambda: sampler.obtain_exact_episodes(number, **_options(operation)))
+
+
+def _obtain_fragments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    options = {name: operation[name] for name in ("row_step_count", "soft_horizon") if name in operation}
+    return _timed(lambda: sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation)))
+
+
+def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    num_batches = num_steps = 0
+    with sampler.stream_samples(operation["num_steps"], **_options(operation)) as stream:
+        for batch in stream:
+            num_batches += 1
+            num_steps += batch.num_steps
+            if num_batches == operation.get("stop_after"):
+                break
+    return {"num_batches": num_batches, "num_steps": num_steps}
+
+
+def _evaluate(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    evaluation = sampler.evaluate(operation["num_episodes"], **_options(operation))
+    return {"returns": evaluation.returns.tolist(), "lengths": evaluation.lengths.tolist()}
+
+
+def _status(sampler: rollserve.Sampler, _: _Json) -> _Json:
+    status = sampler.status()
+    return {
+        "policy_version": status.policy_version,
+        "environment_version": status.env_version,
+        "num_workers": len(status.workers),
+    }
+
+
+_OPERATIONS: Mapping[str, Callable[[rollserve.Sampler, _Json], _Json]] = {
+    "update_env": _update_env,
+    "change_env": _change_env,
+    "update_agent": _update_agent,
+    "obtain_samples": _obtain_samples,
+    "obtain_exact_episodes": _obtain_exact_episodes,
+    "obtain_fragments": _obtain_fragments,
+    "stream_samples": _stream_samples,
+    "evaluate": _evaluate,
+    "status": _status,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""A plain reader of streams: what the messages say, by the rules of `docs/clients.md` and nothing cleverer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import lz4.block
+import numpy as np
+import zstandard
+
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1 import tensor_pb2
+
+if TYPE_CHECKING:
+    from rollserve.v1 import episode_batch_pb2
+
+__all__ = ["Arrays", "read_stream"]
+
+Arrays = dict[str, Any]
+"""A joined stream: arrays by the names of `EpisodeBatch`'s fields, columns as arrays by name, and `account`."""
+
+_HEADERS = {
+    "episode_indices": "episode_indices",
+    "first_steps": "first_steps",
+    "lengths": "lengths",
+    "terminated": "terminated",
+    "truncated": "truncated",
+    "policy_versions": "policy_versions",
+    "env_seeds": "environment_seeds",
+}
+_BY_STEP = {
+    "observations": "observations",
+    "actions": "actions",
+    "agent_infos": "agent_infos",
+    "env_infos": "environment_infos",
+}
+_BY_SEGMENT = {
+    "last_observations": "last_observations",
+    "episode_infos": "episode_infos",
+    "initial_states": "initial_states",
+}
+_OF_LAST_PART = ("terminated", "truncated", "last_observations")
+
+
+def read_stream(responses: Iterable[bytes]) -> Arrays:
+    """Return what the messages of one whole stream hold, joined.
+
+    Args:
+        responses: serialized messages of a stream that ends with its account.
+
+    Returns:
+        the arrays; columns of infos may have a mask, of the name of the column behind `_`.
+
+    Raises:
+        ValueError: the stream has no batch or no account.
+    """
+    batches: list[Arrays] = []
+    account = None
+    for message in _unjoined(responses):
+        if message.WhichOneof("content") == "batch":
+            batches.append(_batch(message.batch))
+        elif message.WhichOneof("content") == "account":
+            account = message.account
+    if not batches or account is None:
+        raise ValueError("expected batches and an account")
+    return {**_joined(_concatenated(batches)), "account": account}
+
+
+def _unjoined(responses: Iterable[bytes]) -> list[pb.ObtainSamplesResponse]:
+    messages = []
+    for response in responses:
+        message = pb.ObtainSamplesResponse.FromString(response)
+        messages += _unjoined(message.joined.responses) if message.HasField("joined") else [message]
+    return messages
+
+
+def _batch(message: episode_batch_pb2.EpisodeBatch) -> Arrays:
+    arrays: Arrays = {name: np.array(list(getattr(message, field))) for name, field in _HEADERS.items()}
+    arrays["rewards"] = {"": _array(message.rewards)}
+    for name, field in (_BY_STEP | _BY_SEGMENT).items():
+        arrays[name] = {each.name: _array(each.tensor) for each in getattr(message, field)}
+    for stack in message.frame_stacks:
+        observations, last = _unstacked(_array(stack.frames), stack.frame_count, arrays["lengths"])
+        arrays["observations"][stack.name], arrays["last_observations"][stack.name] = observations, last
+    return arrays
+
+
+def _array(tensor: tensor_pb2.Tensor) -> np.ndarray:
+    name = tensor_pb2.DataType.Name(tensor.data_type).removeprefix("DATA_TYPE_").lower()
+    dtype = np.dtype(name).newbyteorder("<")
+    num_bytes = int(np.prod(tensor.shape, dtype=np.int64)) * dtype.itemsize
+    data = tensor.data
+    if tensor.compression == tensor_pb2.COMPRESSION_LZ4:
+        data = lz4.block.decompress(data, num_bytes)
+    elif tensor.compression == tensor_pb2.COMPRESSION_ZSTD:
+        data = zstandard.decompress(data, num_bytes)
+    return np.frombuffer(data, dtype).reshape(tuple(tensor.shape))
+
+
+def _unstacked(frames: np.ndarray, count: int, lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    observations, last, start = [], [], 0
+    for length in lengths:
+        of_segment = frames[start : start + length + count]
+        observations += [of_segment[step : step + count] for step in range(length)]
+        last.append(of_segment[length:])
+        start += length + count
+    return np.stack(observations), np.stack(last)
+
+
+def _concatenated(batches: Sequence[Arrays]) -> Arrays:
+    """Return the batches behind one another, with gaps where one lacks a column of infos."""
+    result: Arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in _HEADERS}
+    result["rewards"] = {"": np.concatenate([batch["rewards"][""] for batch in batches])}
+    num_steps = [int(batch["lengths"].sum()) for batch in batches]
+    num_segments = [len(batch["lengths"]) for batch in batches]
+    for group in (*_BY_STEP, *_BY_SEGMENT):
+        nums = num_steps if group in _BY_STEP else num_segments
+        columns = [batch[group] for batch in batches]
+        if group in ("env_infos", "episode_infos"):
+            result[group] = _with_gaps(columns, nums)
+        else:
+            result[group] = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+    return result
+
+
+def _with_gaps(columns: Sequence[dict[str, np.ndarray]], nums: Sequence[int]) -> dict[str, np.ndarray]:
+    result = {}
+    names = dict.fromkeys(name for each in columns for name in each if not _is_mask(name, each))
+    for name in names:
+        present = [each[name] for each in columns if name in each]
+        dtype, shape = np.result_type(*present), present[0].shape[1:]
+        values, masks = [], []
+        for each, num in zip(columns, nums, strict=True):
+            has_values = name in each and each[name].shape[1:] == shape
+            values.append(each[name].astype(dtype) if has_values else np.zeros((num, *shape), dtype))
+            full = np.full(num, has_values)
+            masks.append(each.get(_mask(name), full) if has_values else full)
+        result[name], mask = np.concatenate(values), np.concatenate(masks)
+        if not mask.all():
+            result[_mask(name)] = mask
+    return result
+
+
+def _mask(name: str) -> str:
+    """Return the name of a column's mask: `_gap` for `gap`, and `_nested/gap` for `nested/gap`."""
+    return f"_{name}"
+
+
+def _is_mask(name: str, columns: dict[str, np.ndarray]) -> bool:
+    return name.startswith("_") and name[1:] in columns
+
+
+def _joined(batch: Arrays) -> Arrays:
+    """Make one segment of those that continue each other."""
+    indices, lengths = batch["episode_indices"], batch["lengths"]
+    over = batch["terminated"] | batch["truncated"]
+    first = np.ones(len(lengths), bool)
+    for place in range(1, len(lengths)):
+        continues = batch["first_steps"][place] == batch["first_steps"][place - 1] + lengths[place - 1]
+        first[place] = not (indices[place] == indices[place - 1] and continues and not over[place - 1])
+    last = np.append(first[1:], True)
+    result = dict(batch)
+    for name in (*_HEADERS, *_BY_SEGMENT):
+        rows = last if name in _OF_LAST_PART else first
+        columns = batch[name]
+        result[name] = (
+            {leaf: column[rows] for leaf, column in columns.items()} if name in _BY_SEGMENT else columns[rows]
+        )
+    result["lengths"] = np.add.reduceat(lengths, np.flatnonzero(first))
+    return result

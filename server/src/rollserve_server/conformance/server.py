@@ -1,0 +1,110 @@
+"""A server of the kit, for the duration of a block."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollserve_server.identity import Token, TokenFile
+from rollserve_server.init_tls import Authority
+from rollserve_server.local import local_server
+
+if TYPE_CHECKING:
+    from rollserve_server.local import LocalServer
+
+__all__ = ["ConformanceServer", "conformance_server", "secure_server"]
+
+_OPTIONS = (
+    *("--env", "Conformance-v0", "--backend", "in-process", "--workers", "2", "--rows", "2"),
+    *("--vectorization", "rows", "--seed", "0", "--log-level", "ERROR", "--worker-buffer-bytes", str(512 << 20)),
+)
+_DAYS = 1.0
+
+
+@dataclass(frozen=True)
+class ConformanceServer:
+    """A running server.
+
+    Attributes:
+        server: its process.
+        connect: what a client needs to connect, by the names of `connect` in a case.
+        others: further values of `connect` that cases ask for by name, such as the token of nobody.
+    """
+
+    server: LocalServer
+    connect: Mapping[str, Any]
+    others: Mapping[str, str]
+
+    def reset(self) -> None:
+        """Bring the server to where it was at its start."""
+        self.server.request("forget-records")
+        self.server.request("forget-faults")
+        self.server.reset()
+
+    def ask(self, fault: Mapping[str, Any]) -> None:
+        """Ask for a fault, as `FaultyServer.ask`."""
+        self.server.request(f"fault {json.dumps(fault)}")
+
+    def replay(self, script: Mapping[str, Any]) -> None:
+        """Answer the next RPC of a name by a script; see `Recorder`."""
+        self.server.request(f"script {json.dumps(script)}")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records of all RPCs since the reset; see `Recorder`."""
+        return json.loads(self.server.request("records"))  # type: ignore[no-any-return]
+
+    def waiting_faults(self) -> list[Any]:
+        """Return the faults that were asked for and not made."""
+        return json.loads(self.server.request("faults"))["waiting"]  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def conformance_server() -> Iterator[ConformanceServer]:
+    """Start a server without encryption.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    with local_server(*_OPTIONS, module="rollserve_server.conformance.serve") as server:
+        yield ConformanceServer(server, {"target": server.address}, {})
+
+
+@contextlib.contextmanager
+def secure_server() -> Iterator[ConformanceServer]:
+    """Start a server with TLS that asks for a token.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="rollserve-") as name:
+        folder = Path(name)
+        authority, stranger = Authority.new(_DAYS), Authority.new(_DAYS)
+        own = authority.server(["127.0.0.1"], _DAYS)
+        for file, content in {
+            "ca.pem": authority.own.cert,
+            "other-ca.pem": stranger.own.cert,
+            "server.pem": own.cert,
+            "server-key.pem": own.key,
+        }.items():
+            (folder / file).write_bytes(content)
+        token, text = Token.new("client", ("status", "sample", "agent:write", "env:write"), None)
+        expired, expired_text = Token.new("late", ("status",), -_DAYS)
+        limited, limited_text = Token.new("watcher", ("status",), None)
+        TokenFile(folder / "tokens.json").write([token, expired, limited])
+        options = (
+            *("--tls-cert", str(folder / "server.pem"), "--tls-key", str(folder / "server-key.pem")),
+            *("--token-hashes", str(folder / "tokens.json")),
+        )
+        others = {
+            "other_ca": str(folder / "other-ca.pem"),
+            "expired_token": expired_text,
+            "limited_token": limited_text,
+        }
+        with local_server(*_OPTIONS, *options, module="rollserve_server.conformance.serve") as server:
+            connect = {"target": server.address, "ca": str(folder / "ca.pem"), "token": text}
+            yield ConformanceServer(server, connect, others)

@@ -1,0 +1,226 @@
+"""The conformance kit: the Python client passes it, and a client that errs in anything does not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import read_batch
+
+from rollserve import Reason
+from rollserve_server.conformance.cases import CASES
+from rollserve_server.conformance.description import describe_batch
+from rollserve_server.conformance.kit import Outcome
+from rollserve_server.conformance.operations import array_of
+from rollserve_server.conformance.reading import read_stream
+from rollserve_server.conformance.recordings import FOLDER, recording
+from rollserve_server.conformance.table import table_of
+
+KIT = Path(sys.executable).with_name("rollserve-conformance")
+ADAPTER = (sys.executable, "-m", "rollserve_server.conformance.python_adapter")
+RECORDINGS = sorted(path.stem for path in FOLDER.glob("*.json"))
+PAGE = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
+
+TAMPERING = """
+import json, sys
+from rollserve_server.conformance import python_adapter as adapter
+
+changes = iter(json.loads(sys.argv[1]))
+for line in sys.stdin:
+    case = json.loads(line)
+    r = adapter._results(case)
+    exec(next(changes))
+    print(json.dumps({"case": case["case"], "results": r}), flush=True)
+"""
+"""An adapter that changes its results, one after the other, by the statements of its argument."""
+
+
+def run_kit(*options: str, adapter: Iterable[str] = ADAPTER) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([KIT, "run", *options, "--", *adapter], capture_output=True, text=True, check=False)
+
+
+def outcomes(file: Path) -> dict[str, Any]:
+    return {outcome["case"]: outcome for outcome in json.loads(file.read_text())}
+
+
+def test_python_client_passes_all_cases(tmp_path: Path) -> None:
+    result = run_kit("--json", str(tmp_path / "python.json"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == f"{len(CASES)} cases: {len(CASES)} passed"
+    assert list(outcomes(tmp_path / "python.json")) == [
+        name for secure in (False, True) for name, case in CASES.items() if case.secure == secure
+    ]
+
+
+CHANGES = [
+    ("plain-box", "r[2]['batch']['observations'].clear()", "observations.: expected"),
+    ("plain-box", "r[2]['batch']['rewards'][''].update(sha256='0')", "rewards..sha256: expected"),
+    ("plain-box", "r[2]['batch']['agent_infos'].update(x={})", "['x'] as well"),
+    ("plain-box", "r[2]['batch']['truncated'].reverse()", "truncated: expected"),
+    ("plain-box", "r[1].update(policy_version=2)", "update_agent.policy_version: expected 1, got 2"),
+    ("infos-gaps", "r[2]['batch']['env_infos']['collided'].pop('mask')", "collided.mask: expected"),
+    ("evaluation", "r[2]['returns'].pop()", "returns: expected"),
+    ("no-agent", "r[0]['error'].update(reason='')", "reason: expected NO_AGENT, got"),
+    ("no-agent", "r.pop()", "results: expected 4, got 3"),
+    ("resume-samples", "r[2]['batch']['account'].update(num_resumptions=0)", "num_resumptions: expected 1"),
+    ("recorded-parts", "r[0]['batch']['lengths'].sort()", "lengths: expected"),
+    ("token-missing", "r[0]['error'].update(kind='invalid_argument')", "kind: expected access"),
+]
+"""Errors of a client in its results, by the case, and what the kit says of each."""
+
+
+def test_wrong_results_fail(tmp_path: Path) -> None:
+    script, file = tmp_path / "adapter.py", tmp_path / "outcomes.json"
+    script.write_text(TAMPERING)
+    options = [option for case, _, _ in CHANGES for option in ("--case", case)]
+    changes = json.dumps([change for _, change, _ in CHANGES])
+    result = run_kit(*options, "--json", str(file), adapter=(sys.executable, str(script), changes))
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == f"{len(CHANGES)} cases: {len(CHANGES)} failed"
+    for outcome, (case, _, text) in zip(json.loads(file.read_text()), CHANGES, strict=True):
+        assert outcome["case"] == case
+        assert text in outcome["text"]
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("import sys; print('ready', file=sys.stderr); sys.exit(3)", "the adapter has ended"),
+        ("print('hello'); input()", "expected the answer to 'status', got 'hello"),
+        ("import json; print(json.dumps({'case': json.loads(input())['case']}))", "expected results, got"),
+    ],
+    ids=["ends", "chatters", "has no results"],
+)
+def test_adapter_that_does_not_answer_fails(script: str, text: str) -> None:
+    result = run_kit("--case", "status", adapter=(sys.executable, "-c", script))
+    assert result.returncode == 1
+    assert text in result.stdout
+    assert "1 cases: 1 failed" in result.stdout
+
+
+def test_request_that_says_something_else_fails(tmp_path: Path) -> None:
+    script = tmp_path / "adapter.py"
+    script.write_text(TAMPERING.replace("    r =", "    case['operations'][2]['num_steps'] += 1\n    r ="))
+    result = run_kit("--case", "plain-box", adapter=(sys.executable, str(script), '["pass"]'))
+    assert result.returncode == 1
+    assert "obtain_samples, request.step_count: expected 60, got 61" in result.stdout
+
+
+def test_feature_that_a_client_lacks_is_named(tmp_path: Path) -> None:
+    answer = "{'case': json.loads(line)['case'], 'unsupported': 'no lz4'}"
+    script = f"import json\nfor line in open(0): print(json.dumps({answer}))"
+    file = tmp_path / "outcomes.json"
+    result = run_kit(
+        "--case", "compressed-lz4", "--case", "1", "--json", str(file), adapter=(sys.executable, "-uc", script)
+    )
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1] == "2 cases: 2 unsupported"
+    assert {outcome["text"] for outcome in outcomes(file).values()} == {"no lz4"}
+
+
+def test_served_case_is_the_one_that_runs() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([KIT, "serve", "recorded-gaps"], stdin=pipe, stdout=pipe, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        line = server.stdout.readline()
+        answer = subprocess.run(ADAPTER, input=line, capture_output=True, text=True, check=True).stdout
+        server.stdin.close()
+        assert server.wait(30) == 0
+    assert json.loads(answer)["results"][0]["batch"] == recording("gaps").expected
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_recordings_are_read_to_their_values(name: str) -> None:
+    stream = recording(name)
+    assert describe_batch(read_stream(stream.messages)) == stream.expected
+
+
+def test_recorded_gaps_are_those_that_were_written() -> None:
+    infos = read_stream(recording("gaps").messages)["env_infos"]
+    assert infos["count"].tolist() == [1, 2, 3, 0.5, 1.5, 0]
+    assert infos["_count"].tolist() == [True] * 5 + [False]
+    assert infos["_success"].tolist() == [True, False, True, False, False, False]
+    assert infos["big"].dtype == np.float64
+    assert infos["nested/force"].tolist() == [[1, 2], [0, 0], [5, 6], [7, 8], [9, 10], [0, 0]]
+    assert infos["_nested/force"].tolist() == [True, False, True, True, True, False]
+    assert (infos["late"].dtype, infos["late"].tolist()) == (np.int16, [0, 0, 0, 4, 5, 300])
+
+
+def test_recorded_parts_are_those_that_were_written() -> None:
+    batch = read_stream(recording("parts").messages)
+    assert batch["episode_indices"].tolist() == [4, 5, 6, 7]
+    assert batch["lengths"].tolist() == [2, 8, 2, 1]
+    assert (batch["terminated"].tolist(), batch["truncated"].tolist()) == (
+        [True, False, True, False],
+        [False, True, False, True],
+    )
+    assert batch["initial_states"]["hidden"][:, 0].tolist() == [0, 1, 4, 5]
+    assert batch["episode_infos"]["level"].tolist() == [7, 8, 9, 1]
+
+
+def test_plain_reader_agrees_with_the_client_on_a_message() -> None:
+    message = recording("dtypes").messages[1]
+    batch = read_batch(message)
+    assert isinstance(batch.observations, dict)
+    observations = read_stream(recording("dtypes").messages)["observations"]
+    assert {name: each.tobytes() for name, each in observations.items()} == {
+        name: each.tobytes() for name, each in batch.observations.items()
+    }
+
+
+def test_cases_cover_every_reason_that_servers_send() -> None:
+    reasons = {
+        step["abort"]["trailing"]["rollserve-reason"]
+        for script in CASES["reasons-of-calls"].scripts
+        for step in script["steps"]
+    }
+    assert reasons == {reason.name for reason in Reason} - {Reason.NO_PROGRESS.name, Reason.TLS_FAILED.name}
+
+
+def test_cases_have_every_agent_and_option() -> None:
+    operations = [operation for case in CASES.values() for operation in case.operations]
+    kinds = {operation["agent"]["kind"] for operation in operations if "agent" in operation}
+    assert kinds == {"random", "constant", "mlp", "onnx"}
+    assert {operation["do"] for operation in operations} == set(
+        re.findall(r"^\| `(\w+)` \| ", PAGE.split("## Operations")[1].split("| `agent.kind`")[0], re.M)
+    ) - {"do"}
+
+
+def test_array_of_the_page_is_what_it_says() -> None:
+    (text,) = re.findall(r'^({"dtype": "float32", "shape".*})$', PAGE, re.MULTILINE)
+    assert array_of(json.loads(text)).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_page_has_the_table_of_these_cases() -> None:
+    rows = re.findall(r"^\| (\d+) \| `([\w-]+)`: (.*?) \|", PAGE, re.MULTILINE)
+    assert rows == [(str(number), case.name, case.about) for number, case in enumerate(CASES.values(), start=1)]
+
+
+def test_table_has_notes_on_what_clients_lack() -> None:
+    table = table_of(
+        {
+            "A": [Outcome("plain-box", "passed", "", 0.1), Outcome("compressed-lz4", "unsupported", "no lz4", 0.1)],
+            "B": [
+                Outcome("plain-box", "failed", "wrong", 0.1),
+                Outcome("compressed-lz4", "unsupported", "no lz4", 0.1),
+            ],
+        }
+    ).splitlines()
+    assert table[0] == "| | case | A | B |"
+    assert table[2].endswith("| ✓ | ✗ |")
+    assert next(line for line in table if "compressed-lz4" in line).endswith("| - (1) | - (1) |")
+    assert table[-1] == "1. no lz4"
+
+
+def test_unknown_case_is_refused_by_name() -> None:
+    result = run_kit("--case", "nonsense")
+    assert result.returncode == 1
+    assert "case: expected a name or number of `rollserve-conformance list`, got 'nonsense'" in result.stderr
