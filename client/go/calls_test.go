@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -86,6 +87,21 @@ func TestContextsStopCalls(t *testing.T) {
 	_, err = sampler.ObtainSamples(context.Background(), 1, options)
 	same(t, "silence", errors.As(err, &deadline), true)
 	same(t, "reason", deadline.Reason, rollserve.ReasonNoProgress)
+}
+
+func TestConnectionThatStaysSilentIsNoProgress(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nobody answers
+	fatal(t, err)
+	defer listener.Close()
+	sampler, err := rollserve.Connect(listener.Addr().String(), rollserve.Config{Timeout: 50 * time.Millisecond})
+	fatal(t, err)
+	defer sampler.Close()
+	_, sampling := sampler.ObtainSamples(context.Background(), 1, nil)
+	_, evaluating := sampler.Evaluate(context.Background(), 1, nil)
+	for _, err := range []error{sampling, evaluating} {
+		var deadline *rollserve.DeadlineError
+		same(t, "silence", errors.As(err, &deadline) && deadline.Reason == rollserve.ReasonNoProgress, true)
+	}
 }
 
 func broken(context.Context) error { return status.Error(codes.Unavailable, "connection lost") }
@@ -187,6 +203,23 @@ func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 	}
 	same(t, "lengths", lengths, []int{1, 2})
 	same(t, "account", stream.Account().GetStepCount(), uint64(3))
+}
+
+func TestStreamIgnoresContentOfLaterVersions(t *testing.T) {
+	later := &pb.ObtainSamplesResponse{}
+	later.ProtoReflect().SetUnknown(text(1000, "something new"))
+	server := &script{calls: []scripted{
+		{responses: []*pb.ObtainSamplesResponse{
+			beginning(), later, batchOf(segments([4]int{4, 0, 2, 1})), joinedResponse(t, later, account(1, 2)),
+		}},
+		{responses: []*pb.ObtainSamplesResponse{joinedResponse(t, joinedResponse(t, beginning()))}},
+	}}
+	sampler := server.connect(t, rollserve.Config{})
+	batch, err := sampler.ObtainSamples(context.Background(), 2, nil)
+	fatal(t, err)
+	same(t, "lengths", batch.Lengths, []int{2})
+	_, err = sampler.ObtainSamples(context.Background(), 2, nil)
+	isServerError(t, err, "content: expected a kind that the call accepts")
 }
 
 func TestCallsExpectOwnVersions(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -203,7 +204,12 @@ func (c *Config) interceptUnary(
 	if err != nil {
 		return err
 	}
-	return invoker(ctx, method, request, reply, conn, options...)
+	var trailer metadata.MD
+	options = append(options[:len(options):len(options)], grpc.Trailer(&trailer))
+	if err := invoker(ctx, method, request, reply, conn, options...); err != nil {
+		return rpcError{err, trailer}
+	}
+	return nil
 }
 
 func (c *Config) interceptStream(
@@ -214,7 +220,19 @@ func (c *Config) interceptStream(
 	if err != nil {
 		return nil, err
 	}
-	return streamer(ctx, description, conn, method, options...)
+	stream, err := streamer(ctx, description, conn, method, options...)
+	return trailedStream{stream}, err
+}
+
+// trailedStream is a stream whose errors have its trailing metadata.
+type trailedStream struct{ grpc.ClientStream }
+
+func (s trailedStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return rpcError{err, s.Trailer()}
 }
 
 // handshakes has the outcome of the last TLS handshake of a connection. gRPC reports a failed one as a text alone.

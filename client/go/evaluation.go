@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync/atomic"
 	"time"
 
 	pb "github.com/rollserve/rollserve/client/go/rollservev1"
@@ -51,7 +50,9 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 			}
 			batches = append(batches, batch)
 		}
-		result = response.GetEvaluation()
+		if evaluation := response.GetEvaluation(); evaluation != nil {
+			result = evaluation
+		}
 		return nil
 	})
 	if err != nil {
@@ -109,7 +110,9 @@ func (s *Sampler) EvaluatePopulation(
 		return stream.Recv, nil
 	}
 	err = evaluate(ctx, s, message, timeout, start, func(response *pb.EvaluatePopulationResponse) error {
-		result = response.GetEvaluation()
+		if evaluation := response.GetEvaluation(); evaluation != nil {
+			result = evaluation
+		}
 		return nil
 	})
 	if err != nil {
@@ -150,17 +153,9 @@ func evaluate[R evaluationResponse](
 	interruptions := newInterruptions(s.contact, timeout)
 	hasBegun, canRepeat := false, false
 	for {
-		attempt, cancel := context.WithCancel(ctx)
-		silent := int32(0)
-		receive, err := start(attempt)
-		for err == nil {
-			var response R
-			stop := watch(timeout, &silent, cancel)
-			response, err = receive()
-			stop()
-			if err != nil {
-				break
-			}
+		attempt := newAttempt(ctx, start)
+		response, err := attempt.next(timeout)
+		for ; err == nil; response, err = attempt.next(timeout) {
 			s.contact.record()
 			if beginning := response.GetBeginning(); beginning != nil {
 				hasBegun, canRepeat = true, isRepeatable(beginning.GetReproducibility())
@@ -170,15 +165,15 @@ func evaluate[R evaluationResponse](
 				interruptions.waitingFor = progress.GetWaitingFor()
 			}
 			if err := take(response); err != nil {
-				cancel()
+				attempt.cancel()
 				return err
 			}
 		}
-		cancel()
+		attempt.cancel()
 		switch {
 		case err == io.EOF:
 			return nil
-		case atomic.LoadInt32(&silent) == 1 && ctx.Err() == nil:
+		case attempt.expired() && ctx.Err() == nil:
 			return interruptions.silence()
 		}
 		if err := interruptions.pause(ctx, err, hasBegun, canRepeat); err != nil {

@@ -42,7 +42,7 @@ type Stream struct {
 	timeout    time.Duration
 	closed     int32
 
-	attempt   *attempt
+	attempt   *attempt[*pb.ObtainSamplesResponse]
 	unread    []*pb.ObtainSamplesResponse
 	numRows   uint64
 	simulated uint64
@@ -138,12 +138,10 @@ func (s *Stream) next() (*EpisodeBatch, error) {
 // receive returns the next message, from a new attempt at the call if none is under way.
 func (s *Stream) receive() (*pb.ObtainSamplesResponse, error) {
 	if s.attempt == nil {
-		s.attempt = newAttempt(s.ctx)
-		receive, err := s.resumption.call.start(s.attempt.ctx, s.sampler.service)
-		if err != nil {
-			return nil, err
-		}
-		s.attempt.receive = receive
+		call := s.resumption.call
+		s.attempt = newAttempt(s.ctx, func(ctx context.Context) (func() (*pb.ObtainSamplesResponse, error), error) {
+			return call.start(ctx, s.sampler.service)
+		})
 	}
 	return s.attempt.next(s.timeout)
 }
@@ -186,12 +184,12 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 		if batch.Len() == 0 {
 			return nil, nil
 		}
+		s.breaks.waitingFor = ""
 		batch, err = s.resumption.take(batch)
 		if err != nil || batch == nil {
 			return nil, err
 		}
 		s.breaks.advance()
-		s.breaks.waitingFor = ""
 		return batch, nil
 	case *pb.ObtainSamplesResponse_Progress:
 		s.simulated = content.Progress.GetSimulatedStepCount()
@@ -202,8 +200,9 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 	case *pb.ObtainSamplesResponse_Account:
 		s.account = &Account{Account: content.Account}
 		s.simulated = content.Account.GetSimulatedStepCount()
-	default:
-		return nil, malformed(errors.New("content: expected a kind of content that this client accepts, got another"))
+	case *pb.ObtainSamplesResponse_Joined, *pb.ObtainSamplesResponse_Shared:
+		return nil, malformed(errors.New("content: expected a kind that the call accepts, got another"))
+	default: // content of a later version, which a client may leave out
 	}
 	return nil, nil
 }
@@ -231,31 +230,35 @@ func splitResponse(message *pb.ObtainSamplesResponse) ([]*pb.ObtainSamplesRespon
 	return responses, nil
 }
 
-// attempt is one RPC of a stream, which is cancelled if nothing arrives for too long.
-type attempt struct {
+// attempt is one RPC of a call that streams responses. It is cancelled if nothing arrives for too long.
+type attempt[R any] struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
-	receive func() (*pb.ObtainSamplesResponse, error)
+	start   func(context.Context) (func() (R, error), error)
+	receive func() (R, error)
 	silent  int32
 }
 
-func newAttempt(ctx context.Context) *attempt {
+// newAttempt returns an attempt whose RPC begins with the first response that is asked for. The function start begins
+// it, and returns a function that receives its responses.
+func newAttempt[R any](ctx context.Context, start func(context.Context) (func() (R, error), error)) *attempt[R] {
 	ctx, cancel := context.WithCancel(ctx)
-	return &attempt{ctx: ctx, cancel: cancel}
+	return &attempt[R]{ctx: ctx, cancel: cancel, start: start}
 }
 
-func (a *attempt) next(timeout time.Duration) (*pb.ObtainSamplesResponse, error) {
-	defer watch(timeout, &a.silent, a.cancel)()
+// next returns the next response. The connection may have to be made first, which counts as silence, too.
+func (a *attempt[R]) next(timeout time.Duration) (response R, err error) {
+	timer := time.AfterFunc(timeout, func() {
+		atomic.StoreInt32(&a.silent, 1)
+		a.cancel()
+	})
+	defer timer.Stop()
+	if a.receive == nil {
+		if a.receive, err = a.start(a.ctx); err != nil {
+			return response, err
+		}
+	}
 	return a.receive()
 }
 
-func (a *attempt) expired() bool { return atomic.LoadInt32(&a.silent) == 1 }
-
-// watch calls cancel, and sets silent, unless the function that it returns is called within a time.
-func watch(timeout time.Duration, silent *int32, cancel context.CancelFunc) func() {
-	timer := time.AfterFunc(timeout, func() {
-		atomic.StoreInt32(silent, 1)
-		cancel()
-	})
-	return func() { timer.Stop() }
-}
+func (a *attempt[R]) expired() bool { return atomic.LoadInt32(&a.silent) == 1 }
