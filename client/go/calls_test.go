@@ -63,7 +63,7 @@ func TestErrorsAreTheirClassAndAllAboveIt(t *testing.T) {
 func TestContextsStopCalls(t *testing.T) {
 	wait := func(ctx context.Context) error {
 		<-ctx.Done()
-		return ctx.Err()
+		return status.FromContextError(ctx.Err()).Err() // which can arrive before the client's own clock stops the call
 	}
 	server := &script{calls: []scripted{{err: wait}, {err: wait}, {err: wait}}}
 	sampler := server.connect(t, rollserve.Config{})
@@ -256,6 +256,38 @@ func TestCallsWithAnAgentFailIfTheServerIgnoresIt(t *testing.T) {
 	same(t, "env", expected.GetExpectedEnvironmentVersion(), int64(2))
 	_, err = sampler.ObtainSamples(context.Background(), 1, options)
 	isServerError(t, err, "Agent: expected a server that knows agents of calls")
+	brought := server.requests[2].(*pb.ObtainSamplesRequest).Options
+	unchecked := brought.ExpectedPolicyVersion == nil && brought.ExpectedEnvironmentVersion == nil
+	same(t, "checked against any environment", unchecked, true)
+}
+
+func TestStreamBeginsBeforeItIsRead(t *testing.T) {
+	arrived := make(chan struct{})
+	server := &script{calls: []scripted{{err: func(context.Context) error { close(arrived); return nil }}}}
+	stream, err := server.connect(t, rollserve.Config{}).StreamSamples(context.Background(), 1, nil)
+	fatal(t, err)
+	defer stream.Close()
+	<-arrived
+}
+
+func TestWarningsOfTheServerAreHandedOn(t *testing.T) {
+	progress := &pb.Progress{Warning: "no episode ends", SimulatedStepCount: 1}
+	server := &script{calls: []scripted{{responses: []*pb.ObtainSamplesResponse{
+		beginning(), batchOf(segments([4]int{4, 0, 2, 1})),
+		{Content: &pb.ObtainSamplesResponse_Progress{Progress: progress}}, account(1, 2),
+	}}}}
+	var warnings []string
+	warn := func(warning string) { warnings = append(warnings, warning) }
+	stream, err := server.connect(t, rollserve.Config{Warn: warn}).StreamSamples(context.Background(), 2, nil)
+	fatal(t, err)
+	defer stream.Close()
+	_, err = stream.Next()
+	fatal(t, err)
+	same(t, "simulated", stream.NumSimulatedSteps(), uint64(2))
+	_, err = stream.Next()
+	same(t, "end", err, io.EOF)
+	same(t, "warnings", warnings, []string{"no episode ends"})
+	same(t, "warnings", stream.Warnings(), warnings)
 }
 
 func TestTokensAreReadForEachCallAndNeverSentInTheClear(t *testing.T) {

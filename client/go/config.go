@@ -5,7 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io"
+	"log"
 	"net"
 	"os"
 	"strings"
@@ -53,6 +53,9 @@ type Config struct {
 	Token string
 	// TokenFile is a file with the token instead, which is read for each call.
 	TokenFile string
+	// Warn is called with what the server tells about a call while it runs, such as that no episode ends, in the
+	// goroutine that makes the call; by default, package log prints it.
+	Warn func(warning string)
 	// DialOptions are further options of gRPC.
 	DialOptions []grpc.DialOption
 }
@@ -64,6 +67,9 @@ func (c Config) withDefaults(target string) (*Config, error) {
 	}
 	if c.MaxMessageBytes == 0 {
 		c.MaxMessageBytes = defaultMessageBytes
+	}
+	if c.Warn == nil {
+		c.Warn = func(warning string) { log.Print("rollserve: ", warning) }
 	}
 	switch {
 	case target == "":
@@ -206,10 +212,8 @@ func (c *Config) interceptUnary(
 	}
 	var trailer metadata.MD
 	options = append(options[:len(options):len(options)], grpc.Trailer(&trailer))
-	if err := invoker(ctx, method, request, reply, conn, options...); err != nil {
-		return rpcError{err, trailer}
-	}
-	return nil
+	err = invoker(ctx, method, request, reply, conn, options...)
+	return withTrailer(err, trailer)
 }
 
 func (c *Config) interceptStream(
@@ -229,10 +233,10 @@ type trailedStream struct{ grpc.ClientStream }
 
 func (s trailedStream) RecvMsg(message any) error {
 	err := s.ClientStream.RecvMsg(message)
-	if err == nil || err == io.EOF {
-		return err
+	if err == nil {
+		return nil // the stream has no trailing metadata yet
 	}
-	return rpcError{err, s.Trailer()}
+	return withTrailer(err, s.Trailer())
 }
 
 // handshakes has the outcome of the last TLS handshake of a connection. gRPC reports a failed one as a text alone.

@@ -147,10 +147,18 @@ func classify(e *Error) error {
 	}
 }
 
-// rpcError is an error of gRPC with the call's trailing metadata.
+// rpcError is a status of gRPC with the call's trailing metadata.
 type rpcError struct {
 	error
 	trailer metadata.MD
+}
+
+// withTrailer adds trailing metadata to a status; other errors, and nil, stay as they are.
+func withTrailer(err error, trailer metadata.MD) error {
+	if rpc, isStatus := status.FromError(err); !isStatus || rpc.Code() == codes.OK {
+		return err
+	}
+	return rpcError{err, trailer}
 }
 
 // Unwrap returns gRPC's error.

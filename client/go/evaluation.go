@@ -48,7 +48,9 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 			if err != nil {
 				return malformed(err)
 			}
-			batches = append(batches, batch)
+			if batch.Len() > 0 {
+				batches = append(batches, batch)
+			}
 		}
 		if evaluation := response.GetEvaluation(); evaluation != nil {
 			result = evaluation
@@ -163,6 +165,9 @@ func evaluate[R evaluationResponse](
 			}
 			if progress := response.GetProgress(); progress != nil {
 				interruptions.waitingFor = progress.GetWaitingFor()
+				if progress.GetWarning() != "" {
+					s.config.Warn(progress.GetWarning())
+				}
 			}
 			if err := take(response); err != nil {
 				attempt.cancel()
