@@ -52,6 +52,16 @@ func TestInfosGetMasksWhereMessagesLackThem(t *testing.T) {
 	same(t, "mask", batch.EnvInfos.Mask("gap"), []bool{true, false, false, true})
 }
 
+func TestInfosOfThreeTypesGetTheTypeOfNumpy(t *testing.T) {
+	first, second, third := segments([4]int{4, 0, 1, 1}), segments([4]int{5, 0, 1, 1}), segments([4]int{6, 0, 1, 1})
+	first.EnvironmentInfos = column("x", tensor(rollserve.Int8, []int8{-7}, 1))
+	second.EnvironmentInfos = column("x", tensor(rollserve.Uint8, []uint8{255}, 1))
+	third.EnvironmentInfos = column("x", tensor(rollserve.Half, []rollserve.Float16{0x3800}, 1))
+	batch, err := obtain(t, 3, 3, first, second, third)
+	fatal(t, err)
+	same(t, "values", values[rollserve.Float16](t, batch.EnvInfos["x"]), []rollserve.Float16{0xc700, 0x5bf8, 0x3800})
+}
+
 func TestInfosOfOtherShapesAreDroppedAndCounted(t *testing.T) {
 	first, second := segments([4]int{4, 0, 1, 1}), segments([4]int{5, 0, 2, 1})
 	first.EnvironmentInfos = column("x", tensor(rollserve.Int64, []int64{1}, 1))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -62,7 +63,7 @@ func TestErrorsAreTheirClassAndAllAboveIt(t *testing.T) {
 func TestContextsStopCalls(t *testing.T) {
 	wait := func(ctx context.Context) error {
 		<-ctx.Done()
-		return ctx.Err()
+		return status.FromContextError(ctx.Err()).Err() // which can arrive before the client's own clock stops the call
 	}
 	server := &script{calls: []scripted{{err: wait}, {err: wait}, {err: wait}}}
 	sampler := server.connect(t, rollserve.Config{})
@@ -86,6 +87,21 @@ func TestContextsStopCalls(t *testing.T) {
 	_, err = sampler.ObtainSamples(context.Background(), 1, options)
 	same(t, "silence", errors.As(err, &deadline), true)
 	same(t, "reason", deadline.Reason, rollserve.ReasonNoProgress)
+}
+
+func TestConnectionThatStaysSilentIsNoProgress(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nobody answers
+	fatal(t, err)
+	defer listener.Close()
+	sampler, err := rollserve.Connect(listener.Addr().String(), rollserve.Config{Timeout: 50 * time.Millisecond})
+	fatal(t, err)
+	defer sampler.Close()
+	_, sampling := sampler.ObtainSamples(context.Background(), 1, nil)
+	_, evaluating := sampler.Evaluate(context.Background(), 1, nil)
+	for _, err := range []error{sampling, evaluating} {
+		var deadline *rollserve.DeadlineError
+		same(t, "silence", errors.As(err, &deadline) && deadline.Reason == rollserve.ReasonNoProgress, true)
+	}
 }
 
 func broken(context.Context) error { return status.Error(codes.Unavailable, "connection lost") }
@@ -189,6 +205,23 @@ func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 	same(t, "account", stream.Account().GetStepCount(), uint64(3))
 }
 
+func TestStreamIgnoresContentOfLaterVersions(t *testing.T) {
+	later := &pb.ObtainSamplesResponse{}
+	later.ProtoReflect().SetUnknown(text(1000, "something new"))
+	server := &script{calls: []scripted{
+		{responses: []*pb.ObtainSamplesResponse{
+			beginning(), later, batchOf(segments([4]int{4, 0, 2, 1})), joinedResponse(t, later, account(1, 2)),
+		}},
+		{responses: []*pb.ObtainSamplesResponse{joinedResponse(t, joinedResponse(t, beginning()))}},
+	}}
+	sampler := server.connect(t, rollserve.Config{})
+	batch, err := sampler.ObtainSamples(context.Background(), 2, nil)
+	fatal(t, err)
+	same(t, "lengths", batch.Lengths, []int{2})
+	_, err = sampler.ObtainSamples(context.Background(), 2, nil)
+	isServerError(t, err, "content: expected a kind that the call accepts")
+}
+
 func TestCallsExpectOwnVersions(t *testing.T) {
 	server := &script{calls: []scripted{{}, oneStep(), oneStep()}}
 	sampler := server.connect(t, rollserve.Config{Sampler: "mine"})
@@ -223,6 +256,38 @@ func TestCallsWithAnAgentFailIfTheServerIgnoresIt(t *testing.T) {
 	same(t, "env", expected.GetExpectedEnvironmentVersion(), int64(2))
 	_, err = sampler.ObtainSamples(context.Background(), 1, options)
 	isServerError(t, err, "Agent: expected a server that knows agents of calls")
+	brought := server.requests[2].(*pb.ObtainSamplesRequest).Options
+	unchecked := brought.ExpectedPolicyVersion == nil && brought.ExpectedEnvironmentVersion == nil
+	same(t, "checked against any environment", unchecked, true)
+}
+
+func TestStreamBeginsBeforeItIsRead(t *testing.T) {
+	arrived := make(chan struct{})
+	server := &script{calls: []scripted{{err: func(context.Context) error { close(arrived); return nil }}}}
+	stream, err := server.connect(t, rollserve.Config{}).StreamSamples(context.Background(), 1, nil)
+	fatal(t, err)
+	defer stream.Close()
+	<-arrived
+}
+
+func TestWarningsOfTheServerAreHandedOn(t *testing.T) {
+	progress := &pb.Progress{Warning: "no episode ends", SimulatedStepCount: 1}
+	server := &script{calls: []scripted{{responses: []*pb.ObtainSamplesResponse{
+		beginning(), batchOf(segments([4]int{4, 0, 2, 1})),
+		{Content: &pb.ObtainSamplesResponse_Progress{Progress: progress}}, account(1, 2),
+	}}}}
+	var warnings []string
+	warn := func(warning string) { warnings = append(warnings, warning) }
+	stream, err := server.connect(t, rollserve.Config{Warn: warn}).StreamSamples(context.Background(), 2, nil)
+	fatal(t, err)
+	defer stream.Close()
+	_, err = stream.Next()
+	fatal(t, err)
+	same(t, "simulated", stream.NumSimulatedSteps(), uint64(2))
+	_, err = stream.Next()
+	same(t, "end", err, io.EOF)
+	same(t, "warnings", warnings, []string{"no episode ends"})
+	same(t, "warnings", stream.Warnings(), warnings)
 }
 
 func TestTokensAreReadForEachCallAndNeverSentInTheClear(t *testing.T) {

@@ -132,17 +132,17 @@ func concatenateInfos(field string, parts []Columns, lengths []int) (Columns, er
 			if _, done := joined[name]; done || part.isMask(name) {
 				continue
 			}
-			dataType := first.DataType
+			var dataTypes []DataType
 			for _, other := range parts {
 				if array, ok := other[name]; ok {
 					if !equal(array.rowShape(), first.rowShape()) {
 						expected := fmt.Sprintf("rows of shape %v in each message", first.rowShape())
 						return nil, mismatch(fmt.Sprintf("%s[%q]", field, name), expected, array)
 					}
-					dataType = promoted(dataType, array.DataType)
+					dataTypes = append(dataTypes, array.DataType)
 				}
 			}
-			column, mask := zeros(dataType, total, first.rowShape()), make([]bool, total)
+			column, mask := zeros(promoted(dataTypes), total, first.rowShape()), make([]bool, total)
 			for i, at := 0, 0; i < len(parts); at, i = at+lengths[i], i+1 {
 				fillInfo(column.Rows(at, at+lengths[i]), mask[at:at+lengths[i]], parts[i], name)
 			}
@@ -200,9 +200,24 @@ var typesBySize = map[numberKind]map[int]DataType{
 	floating: {2: Half, 4: Float32, 8: Float64},
 }
 
-// promoted returns the smallest type that the values of two types fit into; for numpy, and so here, float64 counts as
-// one for integers of 64 bits.
-func promoted(a, b DataType) DataType {
+// promoted returns the type that numpy's result_type gives for types: the smallest one that all values fit into, where
+// float64 counts as one for integers of 64 bits.
+//
+// Floats come first, because a float may hold integers of both signs that only a larger integer type holds.
+func promoted(dataTypes []DataType) DataType {
+	result := dataTypes[0]
+	for _, dataType := range dataTypes {
+		if kindOf(dataType) == floating && (kindOf(result) != floating || typeSize(dataType) > typeSize(result)) {
+			result = dataType
+		}
+	}
+	for _, dataType := range dataTypes {
+		result = promotedPair(result, dataType)
+	}
+	return result
+}
+
+func promotedPair(a, b DataType) DataType {
 	low, high := kindOf(a), kindOf(b)
 	if low > high {
 		a, b, low, high = b, a, high, low

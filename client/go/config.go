@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"log"
 	"net"
 	"os"
 	"strings"
@@ -52,6 +53,9 @@ type Config struct {
 	Token string
 	// TokenFile is a file with the token instead, which is read for each call.
 	TokenFile string
+	// Warn is called with what the server tells about a call while it runs, such as that no episode ends, in the
+	// goroutine that makes the call; by default, package log prints it.
+	Warn func(warning string)
 	// DialOptions are further options of gRPC.
 	DialOptions []grpc.DialOption
 }
@@ -63,6 +67,9 @@ func (c Config) withDefaults(target string) (*Config, error) {
 	}
 	if c.MaxMessageBytes == 0 {
 		c.MaxMessageBytes = defaultMessageBytes
+	}
+	if c.Warn == nil {
+		c.Warn = func(warning string) { log.Print("rollserve: ", warning) }
 	}
 	switch {
 	case target == "":
@@ -203,7 +210,10 @@ func (c *Config) interceptUnary(
 	if err != nil {
 		return err
 	}
-	return invoker(ctx, method, request, reply, conn, options...)
+	var trailer metadata.MD
+	options = append(options[:len(options):len(options)], grpc.Trailer(&trailer))
+	err = invoker(ctx, method, request, reply, conn, options...)
+	return withTrailer(err, trailer)
 }
 
 func (c *Config) interceptStream(
@@ -214,7 +224,19 @@ func (c *Config) interceptStream(
 	if err != nil {
 		return nil, err
 	}
-	return streamer(ctx, description, conn, method, options...)
+	stream, err := streamer(ctx, description, conn, method, options...)
+	return trailedStream{stream}, err
+}
+
+// trailedStream is a stream whose errors have its trailing metadata.
+type trailedStream struct{ grpc.ClientStream }
+
+func (s trailedStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
+	if err == nil {
+		return nil // the stream has no trailing metadata yet
+	}
+	return withTrailer(err, s.Trailer())
 }
 
 // handshakes has the outcome of the last TLS handshake of a connection. gRPC reports a failed one as a text alone.

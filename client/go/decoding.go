@@ -78,7 +78,8 @@ func decodeColumns(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
 	}
 	for _, stack := range message.GetFrameStacks() {
 		name := stack.GetName()
-		if _, known := batch.Observations[name]; known {
+		_, hasSome := batch.Observations[name]
+		if _, hasLast := batch.LastObservations[name]; hasSome || hasLast {
 			return mismatch(fmt.Sprintf("frame_stacks[%q]", name), "a leaf that observations lack", "one of them")
 		}
 		frames, err := decodeTensor(stack.GetFrames(), true)

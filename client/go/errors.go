@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -147,6 +147,33 @@ func classify(e *Error) error {
 	}
 }
 
+// rpcError is a status of gRPC with the call's trailing metadata.
+type rpcError struct {
+	error
+	trailer metadata.MD
+}
+
+// withTrailer adds trailing metadata to a status; other errors, and nil, stay as they are.
+func withTrailer(err error, trailer metadata.MD) error {
+	if rpc, isStatus := status.FromError(err); !isStatus || rpc.Code() == codes.OK {
+		return err
+	}
+	return rpcError{err, trailer}
+}
+
+// Unwrap returns gRPC's error.
+func (e rpcError) Unwrap() error { return e.error }
+
+// GRPCStatus returns the error as a gRPC status.
+func (e rpcError) GRPCStatus() *status.Status { return status.Convert(e.error) }
+
+func (e rpcError) trailing(key string) string {
+	if values := e.trailer.Get(key); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
 // errorFromRPC returns the error of the tree for an error of gRPC; errors of the tree stay as they are.
 func errorFromRPC(err error) error {
 	var known *Error
@@ -163,16 +190,14 @@ func errorFromRPC(err error) error {
 	if e.Message == "" {
 		e.Message = rpc.Code().String()
 	}
+	var ended rpcError
+	if errors.As(err, &ended) {
+		e.Reason = Reason(ended.trailing("rollserve-reason"))
+		e.RequestID = ended.trailing("rollserve-request-id")
+	}
 	for _, detail := range rpc.Proto().GetDetails() {
-		switch strings.TrimPrefix(detail.GetTypeUrl(), "type.googleapis.com/google.rpc.") {
-		case "ErrorInfo":
-			if textField(detail.GetValue(), 2) == "rollserve" {
-				e.Reason = Reason(textField(detail.GetValue(), 1))
-			}
-		case "BadRequest":
+		if detail.GetTypeUrl() == "type.googleapis.com/google.rpc.BadRequest" {
 			e.Field = textField([]byte(textField(detail.GetValue(), 1)), 1)
-		case "RequestInfo":
-			e.RequestID = textField(detail.GetValue(), 1)
 		}
 	}
 	return classify(e)

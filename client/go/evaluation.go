@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync/atomic"
 	"time"
 
 	pb "github.com/rollserve/rollserve/client/go/rollservev1"
@@ -49,9 +48,13 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 			if err != nil {
 				return malformed(err)
 			}
-			batches = append(batches, batch)
+			if batch.Len() > 0 {
+				batches = append(batches, batch)
+			}
 		}
-		result = response.GetEvaluation()
+		if evaluation := response.GetEvaluation(); evaluation != nil {
+			result = evaluation
+		}
 		return nil
 	})
 	if err != nil {
@@ -109,7 +112,9 @@ func (s *Sampler) EvaluatePopulation(
 		return stream.Recv, nil
 	}
 	err = evaluate(ctx, s, message, timeout, start, func(response *pb.EvaluatePopulationResponse) error {
-		result = response.GetEvaluation()
+		if evaluation := response.GetEvaluation(); evaluation != nil {
+			result = evaluation
+		}
 		return nil
 	})
 	if err != nil {
@@ -150,17 +155,9 @@ func evaluate[R evaluationResponse](
 	interruptions := newInterruptions(s.contact, timeout)
 	hasBegun, canRepeat := false, false
 	for {
-		attempt, cancel := context.WithCancel(ctx)
-		silent := int32(0)
-		receive, err := start(attempt)
-		for err == nil {
-			var response R
-			stop := watch(timeout, &silent, cancel)
-			response, err = receive()
-			stop()
-			if err != nil {
-				break
-			}
+		attempt := newAttempt(ctx, start)
+		response, err := attempt.next(timeout)
+		for ; err == nil; response, err = attempt.next(timeout) {
 			s.contact.record()
 			if beginning := response.GetBeginning(); beginning != nil {
 				hasBegun, canRepeat = true, isRepeatable(beginning.GetReproducibility())
@@ -168,17 +165,20 @@ func evaluate[R evaluationResponse](
 			}
 			if progress := response.GetProgress(); progress != nil {
 				interruptions.waitingFor = progress.GetWaitingFor()
+				if progress.GetWarning() != "" {
+					s.config.Warn(progress.GetWarning())
+				}
 			}
 			if err := take(response); err != nil {
-				cancel()
+				attempt.cancel()
 				return err
 			}
 		}
-		cancel()
+		attempt.cancel()
 		switch {
 		case err == io.EOF:
 			return nil
-		case atomic.LoadInt32(&silent) == 1 && ctx.Err() == nil:
+		case attempt.expired() && ctx.Err() == nil:
 			return interruptions.silence()
 		}
 		if err := interruptions.pause(ctx, err, hasBegun, canRepeat); err != nil {

@@ -63,7 +63,10 @@ func (o *ownVersions) expectInSampling(options *pb.SamplingOptions) {
 		options.ExpectedPolicyVersion = o.policy
 	}
 	if options.ExpectedEnvironmentVersion == nil && options.EnvironmentVersion == nil {
-		options.ExpectedEnvironmentVersion = o.expectedEnv()
+		options.ExpectedEnvironmentVersion = o.env
+		if o.env == nil && !replacesAgent { // a whole agent is checked against whatever is there
+			options.ExpectedEnvironmentVersion = o.agentEnv
+		}
 	}
 }
 
@@ -83,15 +86,11 @@ func (o *ownVersions) expectInEvaluation(options *pb.EvaluationOptions) {
 	}
 	namesEnv := options.Environment != nil || options.EnvironmentVersion != nil
 	if options.ExpectedEnvironmentVersion == nil && !namesEnv {
-		options.ExpectedEnvironmentVersion = o.expectedEnv()
+		options.ExpectedEnvironmentVersion = o.env
+		if o.env == nil {
+			options.ExpectedEnvironmentVersion = o.agentEnv
+		}
 	}
-}
-
-func (o *ownVersions) expectedEnv() *int64 {
-	if o.env != nil {
-		return o.env
-	}
-	return o.agentEnv
 }
 
 // expectInAgentUpdate makes an update fail if its agent has to fit other clients' environments, or go into their

@@ -105,23 +105,16 @@ func (s *script) UpdateAgent(ctx context.Context, request *pb.UpdateAgentRequest
 
 // failure returns an error with a reason, a field and a request id, in the form of the server.
 func failure(code codes.Code, reason, field string) func(context.Context) error {
-	return func(context.Context) error {
-		details := []struct {
-			name    string
-			content []byte
-		}{
-			{"ErrorInfo", append(text(1, reason), text(2, "rollserve")...)},
-			{"BadRequest", text(1, string(append(text(1, field), text(2, "description")...)))},
-			{"RequestInfo", text(1, "0123456789abcdef")},
+	return func(ctx context.Context) error {
+		trailer := metadata.Pairs("rollserve-reason", reason, "rollserve-request-id", "0123456789abcdef")
+		if err := grpc.SetTrailer(ctx, trailer); err != nil {
+			return err
 		}
-		var serialized []byte
-		serialized = protowire.AppendTag(serialized, 1, protowire.VarintType)
-		serialized = protowire.AppendVarint(serialized, uint64(code))
+		violation := text(1, string(append(text(1, field), text(2, "description")...)))
+		packed := append(text(1, "type.googleapis.com/google.rpc.BadRequest"), text(2, string(violation))...)
+		serialized := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(code))
 		serialized = append(serialized, text(2, "it failed")...)
-		for _, detail := range details {
-			packed := append(text(1, "type.googleapis.com/google.rpc."+detail.name), text(2, string(detail.content))...)
-			serialized = append(serialized, text(3, string(packed))...)
-		}
+		serialized = append(serialized, text(3, string(packed))...)
 		failed := status.New(code, "").Proto()
 		if err := proto.Unmarshal(serialized, protoimpl.X.ProtoMessageV2Of(failed)); err != nil {
 			return err

@@ -15,9 +15,10 @@ import (
 
 // Stream delivers the batches of a sampling call as they arrive.
 //
-// Each batch can be used alone; Concatenate and Joined make whole episodes of several. If the connection or the server
-// is lost, the stream continues where it was once both are back. It ends with the last error if no new data has arrived
-// for its timeout since then. Close it, or read it to its end:
+// The call begins with the stream, not with its first batch. Each batch can be used alone; Concatenate and Joined make
+// whole episodes of several. If the connection or the server is lost, the stream continues where it was once both are
+// back. It ends with the last error if no new data has arrived for its timeout since then. Close it, or read it to its
+// end:
 //
 //	stream, err := sampler.StreamSamples(ctx, 10_000, nil)
 //	if err != nil { … }
@@ -42,9 +43,10 @@ type Stream struct {
 	timeout    time.Duration
 	closed     int32
 
-	attempt   *attempt
+	attempt   *attempt[*pb.ObtainSamplesResponse]
 	unread    []*pb.ObtainSamplesResponse
 	numRows   uint64
+	received  uint64
 	simulated uint64
 	warnings  []string
 	account   *Account
@@ -53,10 +55,20 @@ type Stream struct {
 
 func newStream(ctx context.Context, s *Sampler, call sampling, timeout time.Duration) *Stream {
 	ctx, cancel := context.WithCancel(ctx)
-	return &Stream{
+	stream := &Stream{
 		ctx: ctx, cancel: cancel, sampler: s, timeout: timeout,
 		resumption: newResumption(call), breaks: newInterruptions(s.contact, timeout),
 	}
+	stream.begin()
+	return stream
+}
+
+// begin begins the call that delivers what has not been received.
+func (s *Stream) begin() {
+	call := s.resumption.call
+	s.attempt = newAttempt(s.ctx, func(ctx context.Context) (func() (*pb.ObtainSamplesResponse, error), error) {
+		return call.start(ctx, s.sampler.service)
+	})
 }
 
 // Next returns the next batch, and io.EOF after the last one.
@@ -99,7 +111,8 @@ func (s *Stream) Account() *Account {
 	return s.account
 }
 
-// NumSimulatedSteps returns the number of steps that the call has simulated so far, as far as the client knows.
+// NumSimulatedSteps returns the number of steps that the call has simulated so far, as far as the client knows: at
+// least those that it has received.
 func (s *Stream) NumSimulatedSteps() uint64 { return s.simulated }
 
 // Warnings returns what the server has told about the call so far, such as that no episode ends.
@@ -118,7 +131,7 @@ func (s *Stream) next() (*EpisodeBatch, error) {
 		s.unread = s.unread[1:]
 		return s.read(response)
 	}
-	response, err := s.receive()
+	response, err := s.attempt.next(s.timeout)
 	switch {
 	case err == nil:
 		s.sampler.contact.record()
@@ -135,26 +148,11 @@ func (s *Stream) next() (*EpisodeBatch, error) {
 	}
 }
 
-// receive returns the next message, from a new attempt at the call if none is under way.
-func (s *Stream) receive() (*pb.ObtainSamplesResponse, error) {
-	if s.attempt == nil {
-		s.attempt = newAttempt(s.ctx)
-		receive, err := s.resumption.call.start(s.attempt.ctx, s.sampler.service)
-		if err != nil {
-			return nil, err
-		}
-		s.attempt.receive = receive
-	}
-	return s.attempt.next(s.timeout)
-}
-
 // resume waits before the next attempt, or returns the error if another attempt cannot help.
 func (s *Stream) resume(err error) error {
-	silent := s.attempt.expired()
 	s.attempt.cancel()
-	s.attempt = nil
 	switch {
-	case silent && s.ctx.Err() == nil:
+	case s.attempt.expired() && s.ctx.Err() == nil:
 		return s.breaks.silence()
 	case atomic.LoadInt32(&s.closed) == 1:
 		return classify(&Error{Message: "the stream was closed", Code: codes.Canceled})
@@ -163,6 +161,7 @@ func (s *Stream) resume(err error) error {
 		return err
 	}
 	s.resumption.prepare()
+	s.begin()
 	return nil
 }
 
@@ -186,26 +185,36 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 		if batch.Len() == 0 {
 			return nil, nil
 		}
+		s.breaks.waitingFor = ""
 		batch, err = s.resumption.take(batch)
 		if err != nil || batch == nil {
 			return nil, err
 		}
 		s.breaks.advance()
-		s.breaks.waitingFor = ""
+		s.received += uint64(batch.NumSteps())
+		s.simulatedAtLeast(s.received)
 		return batch, nil
 	case *pb.ObtainSamplesResponse_Progress:
-		s.simulated = content.Progress.GetSimulatedStepCount()
+		s.simulatedAtLeast(content.Progress.GetSimulatedStepCount())
 		s.breaks.waitingFor = content.Progress.GetWaitingFor()
 		if warning := content.Progress.GetWarning(); warning != "" {
 			s.warnings = append(s.warnings, warning)
+			s.sampler.config.Warn(warning)
 		}
 	case *pb.ObtainSamplesResponse_Account:
 		s.account = &Account{Account: content.Account}
 		s.simulated = content.Account.GetSimulatedStepCount()
-	default:
-		return nil, malformed(errors.New("content: expected a kind of content that this client accepts, got another"))
+	case *pb.ObtainSamplesResponse_Joined, *pb.ObtainSamplesResponse_Shared:
+		return nil, malformed(errors.New("content: expected a kind that the call accepts, got another"))
+	default: // content of a later version, which a client may leave out
 	}
 	return nil, nil
+}
+
+func (s *Stream) simulatedAtLeast(numSteps uint64) {
+	if numSteps > s.simulated {
+		s.simulated = numSteps
+	}
 }
 
 // agentIgnored returns the error for a call with an agent, of a server that does not know such calls.
@@ -231,31 +240,38 @@ func splitResponse(message *pb.ObtainSamplesResponse) ([]*pb.ObtainSamplesRespon
 	return responses, nil
 }
 
-// attempt is one RPC of a stream, which is cancelled if nothing arrives for too long.
-type attempt struct {
-	ctx     context.Context
+// attempt is one RPC of a call that streams responses. It is cancelled if nothing arrives for too long.
+type attempt[R any] struct {
 	cancel  context.CancelFunc
-	receive func() (*pb.ObtainSamplesResponse, error)
+	begun   chan struct{} // closed once the RPC has begun or failed, which sets the next two
+	receive func() (R, error)
+	err     error
 	silent  int32
 }
 
-func newAttempt(ctx context.Context) *attempt {
+// newAttempt begins an RPC by a function that returns another one, which receives its responses. It does not wait for
+// the connection.
+func newAttempt[R any](ctx context.Context, start func(context.Context) (func() (R, error), error)) *attempt[R] {
 	ctx, cancel := context.WithCancel(ctx)
-	return &attempt{ctx: ctx, cancel: cancel}
+	a := &attempt[R]{cancel: cancel, begun: make(chan struct{})}
+	go func() {
+		defer close(a.begun)
+		a.receive, a.err = start(ctx)
+	}()
+	return a
 }
 
-func (a *attempt) next(timeout time.Duration) (*pb.ObtainSamplesResponse, error) {
-	defer watch(timeout, &a.silent, a.cancel)()
+// next returns the next response. The time for the connection counts, too.
+func (a *attempt[R]) next(timeout time.Duration) (response R, err error) {
+	timer := time.AfterFunc(timeout, func() {
+		atomic.StoreInt32(&a.silent, 1)
+		a.cancel()
+	})
+	defer timer.Stop()
+	if <-a.begun; a.err != nil {
+		return response, a.err
+	}
 	return a.receive()
 }
 
-func (a *attempt) expired() bool { return atomic.LoadInt32(&a.silent) == 1 }
-
-// watch calls cancel, and sets silent, unless the function that it returns is called within a time.
-func watch(timeout time.Duration, silent *int32, cancel context.CancelFunc) func() {
-	timer := time.AfterFunc(timeout, func() {
-		atomic.StoreInt32(silent, 1)
-		cancel()
-	})
-	return func() { timer.Stop() }
-}
+func (a *attempt[R]) expired() bool { return atomic.LoadInt32(&a.silent) == 1 }

@@ -51,7 +51,8 @@ export class OwnVersions {
     if (!expectsPolicy && !replacesPolicy && options.policyVersion === undefined && this.#policyVersion !== undefined) {
       options.expectedPolicyVersion = this.#policyVersion;
     }
-    const envVersion = this.#envVersion ?? this.#agentEnvVersion;
+    // A whole agent is checked against whatever environment is there.
+    const envVersion = this.#envVersion ?? (replacesPolicy ? undefined : this.#agentEnvVersion);
     if (!expectsEnv && !namesEnv && options.environmentVersion === undefined && envVersion !== undefined) {
       options.expectedEnvironmentVersion = envVersion;
     }

@@ -260,8 +260,9 @@ class StreamReader implements Attempts {
         this.#account = accountFromMessage(content.value);
         this.numSimulatedSteps = this.#account.numSimulatedSteps;
         break;
-      default:
-        throw new Error("content: expected a content that this client has accepted, got none");
+      case "shared":
+        throw new Error("shared: expected a message of the call itself, got one in shared memory");
+      default: // content of a later version, which a client may leave out
     }
   }
 

@@ -45,6 +45,18 @@ test("test_join_keeps_joined_responses_in_order", async () => {
   assert.deepEqual([...joined.rewards], [1, 2, 3]);
 });
 
+test("test_stream_ignores_content_of_later_versions", async () => {
+  const later = Uint8Array.of(0xc2, 0x3e, 0x00); // field 1000, without content
+  const parts = [later, account(1, 2)];
+  const joined = await sampled(
+    beginning(),
+    later,
+    batch([{ index: 0, rewards: [1, 2] }]),
+    response({ case: "joined", value: { responses: parts } }),
+  );
+  assert.deepEqual([...joined.rewards], [1, 2]);
+});
+
 test("test_join_fills_gaps_of_infos_and_masks_them", async () => {
   const joined = await sampled(
     beginning(),

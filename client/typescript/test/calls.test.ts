@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { fromBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { status } from "@grpc/grpc-js";
 import {
   AccessError,
@@ -23,6 +23,7 @@ import { Reproducibility } from "#dist/generated/rollserve/v1/episode_batch_pb";
 import {
   ObtainExactEpisodesRequestSchema,
   ObtainSamplesRequestSchema,
+  UpdateAgentResponseSchema,
 } from "#dist/generated/rollserve/v1/sampler_service_pb";
 
 import { DataType } from "#dist/generated/rollserve/v1/tensor_pb";
@@ -197,6 +198,25 @@ test("test_call_with_an_agent_fails_at_a_server_that_ignores_it", async () => {
   await assert.rejects(sampler.obtainSamples(1, { agent: new RandomAgent() }), (error: unknown) => {
     return error instanceof ServerError && error.code === "UNIMPLEMENTED" && error.field === "agent";
   });
+});
+
+test("test_call_with_an_agent_accepts_any_environment", async () => {
+  const updated = create(UpdateAgentResponseSchema, { policyVersion: 3n, environmentVersion: 2n });
+  await using server = await serve(({ rpc }) =>
+    rpc === "UpdateAgent" ? [toBinary(UpdateAgentResponseSchema, updated)] : [{ code: status.INTERNAL, details: "" }],
+  );
+  await using sampler = connect(server.address);
+  await sampler.updateAgent(new RandomAgent());
+  await assert.rejects(sampler.obtainSamples(1), ServerError);
+  await assert.rejects(sampler.obtainSamples(1, { agent: new RandomAgent() }), ServerError);
+  const versions = server.calls.slice(1).map(({ request }) => {
+    const { options } = fromBinary(ObtainSamplesRequestSchema, request);
+    return [options?.expectedPolicyVersion, options?.expectedEnvironmentVersion];
+  });
+  assert.deepEqual(versions, [
+    [3n, 2n],
+    [undefined, undefined],
+  ]);
 });
 
 test("test_stream_refuses_the_rest_of_another_episode", async () => {

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	rollserve "github.com/rollserve/rollserve/client/go"
+)
+
+// array is an array of an operation.
+type array struct {
+	DType  string
+	Shape  []int
+	Base64 []byte
+}
+
+// arrays are arrays by name.
+type arrays map[string]array
+
+func (a arrays) decoded() (map[string]rollserve.Array, error) {
+	decoded := make(map[string]rollserve.Array, len(a))
+	for name, each := range a {
+		decode, err := lookUp("dtype", each.DType, decoders)
+		if err != nil {
+			return nil, err
+		}
+		if decoded[name], err = decode(each); err != nil {
+			return nil, err
+		}
+	}
+	return decoded, nil
+}
+
+var decoders = map[string]func(array) (rollserve.Array, error){
+	"bool":    decodeArray[bool],
+	"int8":    decodeArray[int8],
+	"int16":   decodeArray[int16],
+	"int32":   decodeArray[int32],
+	"int64":   decodeArray[int64],
+	"uint8":   decodeArray[uint8],
+	"uint16":  decodeArray[uint16],
+	"uint32":  decodeArray[uint32],
+	"uint64":  decodeArray[uint64],
+	"float16": decodeArray[rollserve.Float16],
+	"float32": decodeArray[float32],
+	"float64": decodeArray[float64],
+}
+
+func decodeArray[T rollserve.Element](a array) (rollserve.Array, error) {
+	var zero T
+	values := make([]T, len(a.Base64)/binary.Size(zero))
+	if err := binary.Read(bytes.NewReader(a.Base64), binary.LittleEndian, values); err != nil {
+		return rollserve.Array{}, err
+	}
+	if len(a.Shape) == 0 {
+		return rollserve.Scalar(values[0]), nil
+	}
+	return rollserve.NewArray(values, a.Shape...), nil
+}
+
+// agentUpdate is an agent, or parameters for the present one.
+type agentUpdate struct {
+	Agent      *agent
+	Parameters arrays
+}
+
+// agent is an agent, with the fields of all kinds of agents.
+type agent struct {
+	Kind       string
+	Action     arrays
+	LayerSizes []int `json:"layer_sizes"` // which the shapes of the parameters say, too
+	Activation string
+	Head       string
+	Parameters arrays
+	Model      []byte
+	Inputs     map[string]string
+	Outputs    map[string]string
+	Infos      []string
+	Name       string
+	Kwargs     map[string]any
+}
+
+func (u agentUpdate) update() (rollserve.AgentUpdate, error) {
+	if u.Agent == nil {
+		parameters, err := u.Parameters.decoded()
+		return rollserve.Parameters(parameters), err
+	}
+	a := u.Agent
+	parameters, err := a.Parameters.decoded()
+	if err != nil {
+		return nil, err
+	}
+	switch a.Kind {
+	case "random":
+		return rollserve.RandomAgent{}, nil
+	case "constant":
+		action, err := a.Action.decoded()
+		return rollserve.ConstantAgent{Action: action}, err
+	case "mlp":
+		activation, err := lookUp("activation", a.Activation, activations)
+		return rollserve.MLPAgent{
+			Parameters: parameters, Head: rollserve.Head(a.Head), Activation: activation,
+		}, err
+	case "onnx":
+		return rollserve.ONNXAgent{
+			Model: a.Model, Head: rollserve.ONNXHead(a.Head), Inputs: a.Inputs, Outputs: a.Outputs, Infos: a.Infos,
+		}, nil
+	case "python":
+		return rollserve.PythonAgent{Name: a.Name, Kwargs: a.Kwargs, Parameters: parameters}, nil
+	default:
+		return nil, unsupported("agent " + a.Kind)
+	}
+}
+
+var activations = map[string]rollserve.Activation{
+	"":          0,
+	"tanh":      rollserve.Tanh,
+	"relu":      rollserve.ReLU,
+	"elu":       rollserve.ELU,
+	"gelu":      rollserve.GELU,
+	"gelu_tanh": rollserve.GELUTanh,
+	"silu":      rollserve.SiLU,
+}
+
+// options are options of a call.
+type options struct {
+	agentUpdate
+	Seed               *uint64 `json:",string"`
+	FirstEpisodeIndex  *uint64 `json:"first_episode_index"`
+	MaxEpisodeLength   *int64  `json:"max_episode_length"`
+	PolicyVersion      *int64  `json:"policy_version"`
+	MinPolicyVersion   *int64  `json:"min_policy_version"`
+	EnvironmentVersion *int64  `json:"environment_version"`
+	ExpectedNumWorkers *uint32 `json:"expected_num_workers"`
+	Deterministic      bool
+	ReturnStates       bool `json:"return_states"`
+	SkipFailedEpisodes bool `json:"skip_failed_episodes"`
+	PlainFrames        bool `json:"plain_frames"`
+	Prefetch           bool
+	Temperatures       []float64
+	NoiseScales        []float64 `json:"noise_scales"`
+	Epsilons           []float64
+}
+
+func (o *options) sampling() (*rollserve.SamplingOptions, error) {
+	sampling := &rollserve.SamplingOptions{
+		Seed:               o.Seed,
+		FirstEpisodeIndex:  o.FirstEpisodeIndex,
+		MaxEpisodeLength:   o.MaxEpisodeLength,
+		PolicyVersion:      o.PolicyVersion,
+		MinPolicyVersion:   o.MinPolicyVersion,
+		EnvVersion:         o.EnvironmentVersion,
+		ExpectedNumWorkers: o.ExpectedNumWorkers,
+		Deterministic:      o.Deterministic,
+		ReturnStates:       o.ReturnStates,
+		SkipFailedEpisodes: o.SkipFailedEpisodes,
+		PlainFrames:        o.PlainFrames,
+		Prefetch:           o.Prefetch,
+		Temperatures:       o.Temperatures,
+		NoiseScales:        o.NoiseScales,
+		Epsilons:           o.Epsilons,
+	}
+	if o.Agent == nil && o.Parameters == nil {
+		return sampling, nil
+	}
+	var err error
+	sampling.Agent, err = o.agentUpdate.update()
+	return sampling, err
+}
+
+// evaluation returns the options of an evaluation, which has some of those of a call that samples.
+func (o *options) evaluation() (*rollserve.EvaluationOptions, error) {
+	if o.Agent != nil || o.Parameters != nil || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
+		return nil, unsupported("an option that evaluations do not have")
+	}
+	evaluation := &rollserve.EvaluationOptions{
+		Seed:               o.Seed,
+		MaxEpisodeLength:   o.MaxEpisodeLength,
+		PolicyVersion:      o.PolicyVersion,
+		MinPolicyVersion:   o.MinPolicyVersion,
+		EnvVersion:         o.EnvironmentVersion,
+		Deterministic:      o.Deterministic,
+		SkipFailedEpisodes: o.SkipFailedEpisodes,
+		Temperatures:       o.Temperatures,
+		NoiseScales:        o.NoiseScales,
+		Epsilons:           o.Epsilons,
+	}
+	if o.FirstEpisodeIndex != nil {
+		evaluation.FirstEpisodeIndex = *o.FirstEpisodeIndex
+	}
+	return evaluation, nil
+}

@@ -1,0 +1,62 @@
+/**
+ * Adapter of this package for Rollserve's conformance kit.
+ *
+ * It reads each case as a line of JSON, performs the case's operations by the package's public interface, and writes a
+ * line with their results, until its standard input ends. docs/conformance.md describes both lines.
+ */
+
+import { createInterface } from "node:readline";
+
+import { connect, type Compression, type Sampler } from "rollserve";
+
+import { Unsupported } from "./arguments.js";
+import { perform, type Operation, type Result } from "./operations.js";
+import { describeError } from "./results.js";
+
+/** A line of the kit. */
+interface Case {
+  readonly case: string;
+  readonly connect: ConnectFields;
+  readonly operations: readonly Operation[];
+}
+
+/** How the client connects. */
+interface ConnectFields {
+  readonly target: string;
+  readonly timeout_seconds?: number;
+  readonly ca?: string;
+  readonly token?: string;
+  readonly compression?: readonly Compression[];
+}
+
+/** Return the results of a case's operations, each of which is performed whether or not the others fail. */
+async function run(asked: Case): Promise<Result> {
+  let sampler: Sampler;
+  try {
+    sampler = connectBy(asked.connect);
+  } catch (error) {
+    const failure = describeError(error);
+    return "unsupported" in failure ? failure : { results: asked.operations.map(() => failure) };
+  }
+  const results: Result[] = [];
+  for (const operation of asked.operations) {
+    results.push(await perform(sampler, operation).catch(describeError));
+  }
+  sampler.close();
+  return { results };
+}
+
+function connectBy({ target, timeout_seconds, ca, token, compression, ...others }: ConnectFields): Sampler {
+  Unsupported.unlessEmpty(others);
+  return connect(target, {
+    ...(timeout_seconds === undefined ? {} : { timeoutSeconds: timeout_seconds }),
+    ...(ca === undefined ? {} : { ca }),
+    ...(token === undefined ? {} : { token }),
+    ...(compression === undefined ? {} : { compression }),
+  });
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const asked = JSON.parse(line) as Case;
+  process.stdout.write(`${JSON.stringify({ case: asked.case, ...(await run(asked)) })}\n`);
+}

@@ -1,0 +1,197 @@
+/** Arguments of operations, as the package takes them. */
+
+import {
+  ConstantAgent,
+  MlpAgent,
+  OnnxAgent,
+  PythonAgent,
+  RandomAgent,
+  Tensor,
+  type Activation,
+  type AgentUpdate,
+  type DType,
+  type EvaluationOptions,
+  type Kwargs,
+  type MlpHead,
+  type OnnxHead,
+  type SamplingOptions,
+  type TypedArray,
+} from "rollserve";
+
+/** An array of an operation. */
+export interface ArrayFields {
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly base64: string;
+}
+
+/** Arrays by name. */
+export type Arrays = Readonly<Record<string, ArrayFields>>;
+
+/** An agent of an operation. */
+export type AgentFields =
+  | { readonly kind: "random" }
+  | { readonly kind: "constant"; readonly action: Arrays }
+  | {
+      readonly kind: "mlp";
+      readonly layer_sizes: readonly number[]; // which the shapes of the parameters say, too
+      readonly activation?: string;
+      readonly head: string;
+      readonly parameters: Arrays;
+    }
+  | {
+      readonly kind: "onnx";
+      readonly model: string;
+      readonly head: string;
+      readonly inputs?: Readonly<Record<string, string>>;
+      readonly outputs?: Readonly<Record<string, string>>;
+      readonly infos?: readonly string[];
+    }
+  | { readonly kind: "python"; readonly name: string; readonly kwargs?: Kwargs; readonly parameters?: Arrays };
+
+/** An agent, or parameters for the present one. */
+export interface UpdateFields {
+  readonly agent?: AgentFields;
+  readonly parameters?: Arrays;
+}
+
+/** Options of a call. */
+export interface OptionFields extends UpdateFields {
+  readonly seed?: string;
+  readonly first_episode_index?: number;
+  readonly max_episode_length?: number;
+  readonly policy_version?: number;
+  readonly min_policy_version?: number;
+  readonly environment_version?: number;
+  readonly expected_num_workers?: number;
+  readonly deterministic?: boolean;
+  readonly return_states?: boolean;
+  readonly skip_failed_episodes?: boolean;
+  readonly plain_frames?: boolean;
+  readonly prefetch?: boolean;
+  readonly temperatures?: readonly number[];
+  readonly noise_scales?: readonly number[];
+  readonly epsilons?: readonly number[];
+}
+
+/** The error of what the kit asks for and this client does not have. */
+export class Unsupported extends Error {
+  /** Throw unless nothing is left of an object, so that no field is overlooked. */
+  static unlessEmpty(others: object): void {
+    const names = Object.keys(others);
+    if (names.length > 0) {
+      throw new Unsupported(`the field ${names.join(", ")}`);
+    }
+  }
+}
+
+const ARRAYS: Readonly<Record<DType, new (buffer: ArrayBuffer) => TypedArray>> = {
+  bool: Uint8Array,
+  int8: Int8Array,
+  int16: Int16Array,
+  int32: Int32Array,
+  int64: BigInt64Array,
+  uint8: Uint8Array,
+  uint16: Uint16Array,
+  uint32: Uint32Array,
+  uint64: BigUint64Array,
+  float16: Uint16Array,
+  float32: Float32Array,
+  float64: Float64Array,
+};
+
+/** Return the agent or the parameters of an operation. */
+export function agentUpdate({ agent, parameters }: UpdateFields): AgentUpdate {
+  switch (agent?.kind) {
+    case undefined:
+      return tensors(parameters);
+    case "random":
+      return new RandomAgent();
+    case "constant":
+      return new ConstantAgent(tensors(agent.action));
+    case "mlp": {
+      const settings = agent.activation === undefined ? {} : { activation: camel(agent.activation) as Activation };
+      return new MlpAgent(tensors(agent.parameters), camel(agent.head) as MlpHead, settings);
+    }
+    case "onnx": {
+      const { inputs = {}, outputs = {}, infos = [] } = agent;
+      return new OnnxAgent(Buffer.from(agent.model, "base64"), camel(agent.head) as OnnxHead, {
+        inputs,
+        outputs,
+        infos,
+      });
+    }
+    case "python":
+      return new PythonAgent(agent.name, { kwargs: agent.kwargs ?? {}, parameters: tensors(agent.parameters) });
+    default:
+      throw new Unsupported("this kind of agent");
+  }
+}
+
+/** Return the options of a call that samples. */
+export function samplingOptions(fields: OptionFields = {}): SamplingOptions {
+  const { agent, parameters, expected_num_workers, return_states, plain_frames, prefetch, ...others } = fields;
+  return {
+    ...evaluationOptions(others),
+    ...defined({
+      agent: agent === undefined && parameters === undefined ? undefined : agentUpdate(fields),
+      expectedNumWorkers: expected_num_workers,
+      returnStates: return_states,
+      framesOnce: plain_frames === undefined ? undefined : !plain_frames,
+      prefetch,
+    }),
+  };
+}
+
+/** Return the options of a call that evaluates, which has some of those of a call that samples. */
+export function evaluationOptions(fields: OptionFields = {}): EvaluationOptions {
+  const {
+    seed,
+    first_episode_index,
+    max_episode_length,
+    policy_version,
+    min_policy_version,
+    environment_version,
+    deterministic,
+    skip_failed_episodes,
+    temperatures,
+    noise_scales,
+    epsilons,
+    ...others
+  } = fields;
+  Unsupported.unlessEmpty(others);
+  return defined({
+    seed: seed === undefined ? undefined : BigInt(seed),
+    firstEpisodeIndex: first_episode_index,
+    maxEpisodeLength: max_episode_length,
+    policyVersion: policy_version,
+    minPolicyVersion: min_policy_version,
+    envVersion: environment_version,
+    deterministic,
+    skipFailedEpisodes: skip_failed_episodes,
+    temperature: temperatures,
+    noiseScale: noise_scales,
+    epsilon: epsilons,
+  });
+}
+
+/** Return an object without the properties that are undefined. */
+export function defined<T extends object>(values: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as {
+    [K in keyof T]?: Exclude<T[K], undefined>;
+  };
+}
+
+function tensors(arrays: Arrays = {}): Map<string, Tensor> {
+  return new Map(Object.entries(arrays).map(([name, array]) => [name, tensor(array)]));
+}
+
+function tensor({ dtype, shape, base64 }: ArrayFields): Tensor {
+  const { buffer } = Uint8Array.from(Buffer.from(base64, "base64"));
+  return Tensor.of(new ARRAYS[dtype](buffer), shape, dtype);
+}
+
+/** Return a name of the kit, such as `diagonal_gaussian`, as the package writes it. */
+function camel(name: string): string {
+  return name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+}

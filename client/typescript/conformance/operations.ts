@@ -1,0 +1,129 @@
+/** The operations of cases. */
+
+import type { Kwargs, Sampler, Task, Vectorization, Wrapper } from "rollserve";
+
+import {
+  agentUpdate,
+  defined,
+  evaluationOptions,
+  samplingOptions,
+  Unsupported,
+  type OptionFields,
+  type UpdateFields,
+} from "./arguments.js";
+import { describeBatch } from "./results.js";
+
+/** The result of an operation. */
+export type Result = Readonly<Record<string, unknown>>;
+
+/** What the client is to do: the kind of operation, and its fields. */
+export interface Operation {
+  readonly do: string;
+}
+
+interface EnvFields {
+  readonly id: string;
+  readonly kwargs?: Kwargs;
+  readonly wrappers?: readonly Wrapper[];
+  readonly task?: Task;
+  readonly reset_options?: Kwargs;
+  readonly vectorization?: Vectorization;
+  readonly num_rows?: number;
+}
+
+interface SampleFields {
+  readonly num_steps: number;
+  readonly options?: OptionFields;
+}
+
+type Operations = Readonly<Record<string, (sampler: Sampler, fields: never) => Promise<Result>>>;
+
+/** Perform an operation, and describe its result. */
+export async function perform(sampler: Sampler, operation: Operation): Promise<Result> {
+  const { do: name, ...fields } = operation;
+  const run = OPERATIONS[name];
+  if (run === undefined) {
+    throw new Unsupported(`the operation ${name}`);
+  }
+  return run(sampler, fields as never);
+}
+
+const OPERATIONS: Operations = {
+  async update_env(sampler, fields: EnvFields) {
+    const { id, kwargs, wrappers, task, reset_options, vectorization, num_rows, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const optional = { kwargs, wrappers, task, resetOptions: reset_options, vectorization, numRows: num_rows };
+    const { envVersion } = await sampler.updateEnv({ id, ...defined(optional) });
+    return { environment_version: Number(envVersion) };
+  },
+
+  async change_env(sampler, fields: { readonly kwargs: Kwargs }) {
+    const { kwargs, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const { envVersion } = await sampler.updateEnv({ kwargs });
+    return { environment_version: Number(envVersion) };
+  },
+
+  async update_agent(sampler, fields: UpdateFields & { readonly skip_if_identical?: boolean }) {
+    const { agent, parameters, skip_if_identical, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const update = agentUpdate(defined({ agent, parameters }));
+    const policyVersion = await sampler.updateAgent(update, defined({ skipIfIdentical: skip_if_identical }));
+    return { policy_version: Number(policyVersion) };
+  },
+
+  async obtain_samples(sampler, fields: SampleFields) {
+    const { num_steps, options, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    return { batch: describeBatch(await sampler.obtainSamples(num_steps, samplingOptions(options))) };
+  },
+
+  async obtain_exact_episodes(
+    sampler,
+    fields: { readonly num_episodes_per_worker: number; readonly options?: OptionFields },
+  ) {
+    const { num_episodes_per_worker, options, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const batch = await sampler.obtainExactEpisodes(num_episodes_per_worker, samplingOptions(options));
+    return { batch: describeBatch(batch) };
+  },
+
+  async obtain_fragments(
+    sampler,
+    fields: SampleFields & { readonly row_step_count?: number; readonly soft_horizon?: boolean },
+  ) {
+    const { num_steps, row_step_count, soft_horizon, options, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const fragments = defined({ rowStepCount: row_step_count, softHorizon: soft_horizon });
+    const batch = await sampler.obtainFragments(num_steps, { ...samplingOptions(options), ...fragments });
+    return { batch: describeBatch(batch) };
+  },
+
+  /** Read a stream to its end, or close it after some batches. */
+  async stream_samples(sampler, fields: SampleFields & { readonly stop_after?: number }) {
+    const { num_steps, stop_after = Infinity, options, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    let numBatches = 0;
+    let numSteps = 0;
+    for await (const batch of sampler.streamSamples(num_steps, samplingOptions(options))) {
+      numBatches += 1;
+      numSteps += batch.numSteps;
+      if (numBatches >= stop_after) {
+        break;
+      }
+    }
+    return { num_batches: numBatches, num_steps: numSteps };
+  },
+
+  async evaluate(sampler, fields: { readonly num_episodes: number; readonly options?: OptionFields }) {
+    const { num_episodes, options, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const { returns, lengths } = await sampler.evaluate(num_episodes, evaluationOptions(options));
+    return { returns: [...returns], lengths: Array.from(lengths, Number) };
+  },
+
+  async status(sampler) {
+    const { policyVersion, envVersion, numWorkers } = await sampler.status();
+    return { policy_version: Number(policyVersion), environment_version: Number(envVersion), num_workers: numWorkers };
+  },
+};
