@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"time"
 
 	rollserve "github.com/rollserve/rollserve/client/go"
 )
@@ -103,7 +104,13 @@ func obtainSamples(ctx context.Context, sampler *rollserve.Sampler, o *operation
 	if err != nil {
 		return nil, err
 	}
-	return describeResult(sampler.ObtainSamples(ctx, o.NumSteps, options))
+	begin := time.Now()
+	batch, err := sampler.ObtainSamples(ctx, o.NumSteps, options)
+	seconds := time.Since(begin).Seconds()
+	if err != nil {
+		return nil, err
+	}
+	return object{"batch": describeBatch(batch), "seconds": seconds}, nil
 }
 
 func obtainExactEpisodes(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {

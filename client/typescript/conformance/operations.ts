@@ -75,7 +75,10 @@ const OPERATIONS: Operations = {
   async obtain_samples(sampler, fields: SampleFields) {
     const { num_steps, options, ...others } = fields;
     Unsupported.unlessEmpty(others);
-    return { batch: describeBatch(await sampler.obtainSamples(num_steps, samplingOptions(options))) };
+    const begin = performance.now();
+    const batch = await sampler.obtainSamples(num_steps, samplingOptions(options));
+    const seconds = (performance.now() - begin) / 1000;
+    return { batch: describeBatch(batch), seconds };
   },
 
   async obtain_exact_episodes(

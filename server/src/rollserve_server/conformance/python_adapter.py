@@ -168,24 +168,19 @@ def _leaves(columns: Any, path: str = "") -> dict[str, np.ndarray]:
     return leaves
 
 
-def _timed(call: Callable[[], rollserve.EpisodeBatch]) -> _Json:
+def _obtain_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     start = time.perf_counter()
-    batch = call()
+    batch = sampler.obtain_samples(operation["num_steps"], **_options(operation))
     return {"seconds": time.perf_counter() - start, **_batch(batch)}
 
 
-def _obtain_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
-    return _timed(lambda: sampler.obtain_samples(operation["num_steps"], **_options(operation)))
-
-
 def _obtain_exact_episodes(sampler: rollserve.Sampler, operation: _Json) -> _Json:
-    number = operation["num_episodes_per_worker"]
-    return _timed(lambda: sampler.obtain_exact_episodes(number, **_options(operation)))
+    return _batch(sampler.obtain_exact_episodes(operation["num_episodes_per_worker"], **_options(operation)))
 
 
 def _obtain_fragments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     options = {name: operation[name] for name in ("row_step_count", "soft_horizon") if name in operation}
-    return _timed(lambda: sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation)))
+    return _batch(sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation)))
 
 
 def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
