@@ -146,14 +146,14 @@ async def test_running_calls_keep_their_workers_during_a_resize(
     async with pool_of(backend, env, workers=before, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         processes = process_ids(pool)
-        shut = tmp_path / "shut"
-        shut.touch()
+        slow = tmp_path / "slow"  # so that no call ends before all have begun
+        slow.touch()
         running = [asyncio.create_task(call()) for call in calls(pool, before)]
         await until(lambda: num_running(pool) == len(running))
         assert await pool.resize(after) == before
         if after < before:
             assert sizes_of(pool) == (after, before - after)
-        shut.unlink()
+        slow.unlink()
         results = await asyncio.gather(*running)
         assert all(are_equal(*pair) for pair in zip(results, expected[before], strict=True))
         assert [len(result.account.workers) for result in results] == [before] * len(results)
@@ -438,15 +438,15 @@ async def test_calls_deliver_the_same_when_workers_die_during_resizes(ray_backen
         processes |= process_ids(pool)
 
         # A leaving worker dies while calls still need it.
-        shut = tmp_path / "shut"
-        shut.touch()
+        slow = tmp_path / "slow"  # so that no call ends before all have begun
+        slow.touch()
         running = [asyncio.create_task(call()) for call in calls(pool, 3)[:3]]
         await until(lambda: num_running(pool) == 3)
         await pool.resize(1)
         assert sizes_of(pool) == (1, 2)
         leaving = next(worker for worker in pool.status().workers if worker.index == 2)
         os.kill(leaving.identity.process_id, signal.SIGKILL)
-        shut.unlink()
+        slow.unlink()
         results = await asyncio.gather(*running)
         assert all(are_equal(*pair) for pair in zip(results, expected[3][:3], strict=True))
         assert sum(result.account.num_retried_episodes for result in results) > 0

@@ -68,13 +68,13 @@ class SlowInPlaces(gymnasium.Env[np.ndarray, int]):
 class Watched(Ragged):
     """Episodes as of `Ragged`, with slow steps, and a file in a folder for as long as the environment is open.
 
-    While the folder has a file `shut`, steps wait, except in the episodes with which a worker tries the environment.
+    While the folder has a file `slow`, steps take 50 ms more, except in episodes with which a worker tries an environment.
     """
 
     def __init__(self, folder: str, step_seconds: float = 0.0, max_length: int = 12) -> None:
         super().__init__(max_length)
         self._seconds, self._file = step_seconds, Path(folder, f"{os.getpid()}.{uuid.uuid4().hex}")
-        self._shut = Path(folder, "shut")
+        self._slow = Path(folder, "slow")
         self._file.touch()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -83,8 +83,8 @@ class Watched(Ragged):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(self._seconds)
-        while self._shut.exists() and not self._is_first_look:
-            time.sleep(0.01)
+        if self._slow.exists() and not self._is_first_look:
+            time.sleep(0.05)
         return super().step(action)
 
     def close(self) -> None:
