@@ -205,6 +205,23 @@ func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 	same(t, "account", stream.Account().GetStepCount(), uint64(3))
 }
 
+func TestJoinAfterNextReturnsTheRestOfTheStream(t *testing.T) {
+	server := &script{calls: []scripted{{responses: []*pb.ObtainSamplesResponse{
+		beginning(), batchOf(segments([4]int{4, 0, 2, 1}, [4]int{5, 0, 1, 0})), batchOf(segments([4]int{5, 1, 3, 1})),
+		account(2, 6),
+	}}}}
+	stream, err := server.connect(t, rollserve.Config{}).StreamSamples(context.Background(), 6, nil)
+	fatal(t, err)
+	first, err := stream.Next()
+	fatal(t, err)
+	same(t, "lengths", first.Lengths, []int{2, 1})
+	rest, err := stream.Join()
+	fatal(t, err)
+	same(t, "lengths", rest.Lengths, []int{3})
+	same(t, "first steps", rest.FirstSteps, []uint64{1})
+	same(t, "account", rest.Account.GetStepCount(), uint64(6))
+}
+
 func TestStreamIgnoresContentOfLaterVersions(t *testing.T) {
 	later := &pb.ObtainSamplesResponse{}
 	later.ProtoReflect().SetUnknown(text(1000, "something new"))

@@ -65,7 +65,7 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 	}
 	evaluation := &Evaluation{Evaluation: result}
 	if options.ReturnEpisodes {
-		evaluation.Episodes, err = joinWithAccount(batches, &Account{Account: result.GetAccount()})
+		evaluation.Episodes, err = joinWithAccount(batches, &Account{Account: result.GetAccount()}, whole{})
 	}
 	return evaluation, err
 }

@@ -137,15 +137,16 @@ func pick[T any](values []T, positions []int) []T {
 }
 
 // joinWithAccount returns the batches of a stream as one batch of whole episodes or fragments, with the account, which
-// has to count the same episodes and steps.
-func joinWithAccount(batches []*EpisodeBatch, account *Account) (*EpisodeBatch, error) {
+// has to count the same episodes and steps, beside those that were read before.
+func joinWithAccount(batches []*EpisodeBatch, account *Account, before whole) (*EpisodeBatch, error) {
 	dropped := map[string]uint64{}
 	batch, err := Concatenate(withOneShape(batches, dropped)...)
 	if err != nil {
 		return nil, malformed(err)
 	}
 	joined := *batch.Joined()
-	got := fmt.Sprintf("%d in %d", joined.numEnded(), joined.NumSteps())
+	numEpisodes, numSteps := before.episodes+uint64(joined.numEnded()), before.steps+uint64(joined.NumSteps())
+	got := fmt.Sprintf("%d in %d", numEpisodes, numSteps)
 	want := fmt.Sprintf("%d in %d", account.GetEpisodeCount(), account.GetStepCount())
 	if got != want {
 		return nil, malformed(mismatch("account", "the number of episodes that end, in a number of steps, "+want, got))

@@ -88,6 +88,11 @@ func (r *resumption) take(batch *EpisodeBatch) (*EpisodeBatch, error) {
 	return batch, nil
 }
 
+// received counts the episodes that ended in what was received, and all steps.
+func (r *resumption) received() whole {
+	return whole{episodes: r.numEpisodes, steps: r.numSteps + r.partialSteps}
+}
+
 // prepare makes the next call the one that delivers what has not been received: all of it, if the stream has not begun.
 func (r *resumption) prepare() {
 	if r.beginning == nil {
@@ -131,11 +136,11 @@ func (c *samplesCall) rest(r *resumption) (sampling, whole) {
 	rest := proto.Clone(c.request).(*pb.ObtainSamplesRequest)
 	r.continueIn(rest.Options)
 	if rest.Fragments != nil {
-		received := r.numSteps + r.partialSteps
+		received := r.received()
 		r.expectWorkersIn(rest.Options)
 		rest.Fragments.RowStepCount = Some(r.beginning.GetRowStepCount())
-		rest.Fragments.SkipStepCount += received
-		return &samplesCall{rest}, whole{episodes: r.numEpisodes, steps: received}
+		rest.Fragments.SkipStepCount += received.steps
+		return &samplesCall{rest}, received
 	}
 	next, before := r.position(uint64(c.request.GetStepCount()))
 	rest.Options.FirstEpisodeIndex = Some(next)

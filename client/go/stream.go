@@ -46,7 +46,6 @@ type Stream struct {
 	attempt   *attempt[*pb.ObtainSamplesResponse]
 	unread    []*pb.ObtainSamplesResponse
 	numRows   uint64
-	received  uint64
 	simulated uint64
 	warnings  []string
 	account   *Account
@@ -85,16 +84,18 @@ func (s *Stream) Next() (*EpisodeBatch, error) {
 	return nil, s.err
 }
 
-// Join returns the rest of the stream as one batch of whole episodes or fragments, with the account.
+// Join returns the rest of the stream as one batch of whole episodes or fragments, with the account of the whole
+// stream. If Next has read the first part of an episode, its rest is a segment that begins later.
 func (s *Stream) Join() (*EpisodeBatch, error) {
 	if s.resumption.call.options().GetBlackhole() {
 		return nil, invalid("Blackhole", "false for a call that returns a batch (read a stream to its end)", true)
 	}
 	var batches []*EpisodeBatch
+	before := s.resumption.received()
 	for {
 		batch, err := s.Next()
 		if err == io.EOF {
-			return joinWithAccount(batches, s.account)
+			return joinWithAccount(batches, s.account, before)
 		}
 		if err != nil {
 			return nil, err
@@ -191,8 +192,7 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 			return nil, err
 		}
 		s.breaks.advance()
-		s.received += uint64(batch.NumSteps())
-		s.simulatedAtLeast(s.received)
+		s.simulatedAtLeast(s.resumption.received().steps)
 		return batch, nil
 	case *pb.ObtainSamplesResponse_Progress:
 		s.simulatedAtLeast(content.Progress.GetSimulatedStepCount())

@@ -34,6 +34,21 @@ async def test_async_client_returns_the_same_results(server: LocalServer) -> Non
             assert status.policy_version == version + 1
 
 
+async def test_join_returns_the_rest_of_a_stream(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    whole = sampler.obtain_samples(60_000, seed=3)
+    with sampler.stream_samples(60_000, seed=3) as stream:
+        parts = [next(stream), stream.join()]
+    async with (
+        rollserve.aconnect(server.address) as asynchronous,
+        asynchronous.stream_samples(60_000, seed=3) as async_stream,
+    ):
+        async_parts = [await anext(async_stream), await async_stream.join()]
+    for first, rest in (parts, async_parts):
+        assert equal(rollserve.EpisodeBatch.concatenate(first, rest).joined(), whole)
+        assert rest.account is not None
+        assert rest.account.num_steps == whole.num_steps
+
+
 async def test_async_client_raises_the_same_errors(sampler: rollserve.Sampler, server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as asynchronous:
         with raises(rollserve.InvalidArgumentError, field="step_count", reason=Reason.INVALID_VALUE):

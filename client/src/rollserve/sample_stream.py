@@ -84,6 +84,9 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
     def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
         """Return the rest of the stream as one batch of whole episodes or fragments, with the account.
 
+        The account is that of the whole stream. If the first part of an episode was read before, its rest is a segment
+        that begins later.
+
         Args:
             out: buffer to read the batch into, instead of new arrays.
 
@@ -93,11 +96,12 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         """
         check_joinable(self._blackhole)
         self._reader.in_place = True
+        before = self._reader.resumption.received
         with Joining(self._reader.num_expected_steps, out) as joining:
             for batch in self:
                 joining.add(batch)
                 del batch  # frees the message before the next one arrives
-            return joining.join(self.end())
+            return joining.join(self.end(), before)
 
     def close(self) -> None:
         """Cancel the call unless it is over."""

@@ -10,6 +10,14 @@ import { EpisodeBatch, isMask, maskName, type BatchFields } from "./episode_batc
 import { malformed, mismatch, readingError } from "./errors.js";
 import { Columns, sizeOf, Tensor } from "./tensor.js";
 
+/** Counts of what batches hold. */
+export interface Counts {
+  /** The number of episodes that end. */
+  readonly numEpisodes: number;
+  /** The number of steps. */
+  readonly numSteps: number;
+}
+
 /** A part of a column, in one of the batches. */
 interface Part {
   /** The tensor; undefined where the batch lacks the column. */
@@ -27,9 +35,16 @@ type Kept = readonly number[] | undefined;
  * The batch of a single message is not copied. If an info has several shapes, the batches that have the first shape
  * keep it, and the other values count as dropped infos in the account.
  *
+ * @param batches - The batches.
+ * @param account - The account of the whole stream.
+ * @param before - The number of episodes that ended, and of steps, in batches that were read before these.
  * @throws ServerError - Batches that do not fit together, or an account of other numbers of episodes or steps.
  */
-export function joinBatches(batches: readonly EpisodeBatch[], account: Account): EpisodeBatch {
+export function joinBatches(
+  batches: readonly EpisodeBatch[],
+  account: Account,
+  before: Counts = { numEpisodes: 0, numSteps: 0 },
+): EpisodeBatch {
   const droppedInfos: Record<string, bigint> = { ...account.droppedInfos };
   let joined: EpisodeBatch;
   try {
@@ -37,13 +52,20 @@ export function joinBatches(batches: readonly EpisodeBatch[], account: Account):
   } catch (error) {
     throw readingError(error);
   }
-  const numEpisodes = joined.terminated.reduce((sum, flag, index) => sum + (flag | (joined.truncated[index] ?? 0)), 0);
-  if (BigInt(numEpisodes) !== account.numEpisodes || BigInt(joined.numSteps) !== account.numSteps) {
+  const { numEpisodes, numSteps } = countedWith(before, joined);
+  if (BigInt(numEpisodes) !== account.numEpisodes || BigInt(numSteps) !== account.numSteps) {
     const { numEpisodes: episodes, numSteps: steps } = account;
     const expected = `${String(episodes)} episodes that end in ${String(steps)} steps, as the account says`;
-    throw malformed(mismatch(expected, `${String(numEpisodes)} in ${String(joined.numSteps)}`));
+    throw malformed(mismatch(expected, `${String(numEpisodes)} in ${String(numSteps)}`));
   }
   return joined.with({}, { ...account, droppedInfos });
+}
+
+/** Return counts with those of another batch. */
+export function countedWith({ numEpisodes, numSteps }: Counts, batch: EpisodeBatch): Counts {
+  const { terminated, truncated } = batch;
+  const numEnded = terminated.reduce((sum, flag, index) => sum + (flag | (truncated[index] ?? 0)), 0);
+  return { numEpisodes: numEpisodes + numEnded, numSteps: numSteps + batch.numSteps };
 }
 
 /**

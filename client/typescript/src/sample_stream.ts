@@ -17,7 +17,7 @@ import {
   ObtainSamplesRequestSchema,
   ObtainSamplesResponseSchema,
 } from "./generated/rollserve/v1/sampler_service_pb.js";
-import { concatenate, joinBatches } from "./joining.js";
+import { concatenate, countedWith, joinBatches, type Counts } from "./joining.js";
 import { Receiver, type Attempts } from "./receiver.js";
 import { Resumption, type SamplingRequest } from "./resumption.js";
 import type { TimeLimits } from "./time_limits.js";
@@ -44,6 +44,7 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
   readonly #receiver: Receiver;
   readonly #blackhole: boolean;
   #isClosed = false;
+  #read: Counts = { numEpisodes: 0, numSteps: 0 };
 
   /**
    * Start the call.
@@ -98,6 +99,7 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
       const batch = this.#reader.nextBatch();
       if (batch !== undefined) {
         this.#receiver.advance();
+        this.#read = countedWith(this.#read, batch);
         return { done: false, value: batch };
       }
       if (this.#isClosed) {
@@ -120,7 +122,9 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
   }
 
   /**
-   * Return the rest of the stream as one batch of whole episodes or fragments, with the account.
+   * Return the rest of the stream as one batch of whole episodes or fragments, with the account of the whole stream.
+   *
+   * If the first part of an episode was read before, its rest is a segment that begins later.
    *
    * @throws RollserveError - The call failed, or it discards its batches because of `blackhole`.
    */
@@ -129,11 +133,12 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
       this.close();
       throw InvalidArgumentError.of("blackhole", "false for a call that returns a batch", true);
     }
+    const before = this.#read;
     const batches: EpisodeBatch[] = [];
     for await (const batch of this) {
       batches.push(batch);
     }
-    return joinBatches(batches, this.account);
+    return joinBatches(batches, this.account, before);
   }
 
   /** Cancel the call unless it is over. A reader that waits gets a CancelledError; later reads find the end. */

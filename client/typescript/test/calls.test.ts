@@ -182,6 +182,23 @@ test("test_leaving_a_loop_cancels_the_call", async () => {
   assert.equal((await stream.next()).done, true);
 });
 
+test("test_join_returns_the_rest_of_a_stream", async () => {
+  const parts = [
+    batch([
+      { index: 0, rewards: [1, 2] },
+      { index: 1, rewards: [3], ends: false },
+    ]),
+    batch([{ index: 1, first: 1, rewards: [4, 5] }]),
+  ];
+  await using server = await serve(() => [beginning(), ...parts, account(2, 5)]);
+  await using sampler = connect(server.address);
+  const stream = sampler.streamSamples(5);
+  assert.equal((await stream.next()).value?.numSteps, 3);
+  const rest = await stream.join();
+  assert.deepEqual([[...rest.rewards], [...rest.firstSteps]], [[4, 5], [1n]]);
+  assert.equal(rest.account?.numSteps, 5n);
+});
+
 test("test_token_goes_with_each_call_but_not_in_clear_to_other_machines", async () => {
   await using server = await serve(() => [{ code: status.INTERNAL, details: "" }]);
   await using sampler = connect(server.address, { token: "secret", sampler: "name" });

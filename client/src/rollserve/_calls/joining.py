@@ -67,12 +67,12 @@ class Joining:
             self._end_part()
             self._buffer.add(arrays)
 
-    def join(self, account: Account) -> EpisodeBatch:
-        """Return the whole batch with the account. May be called once; raises as `join_batches`."""
+    def join(self, account: Account, before: tuple[int, int] = (0, 0)) -> EpisodeBatch:
+        """Return the whole batch with the account. May be called once; takes and raises what `join_batches` does."""
         self._end_part()
         if len(self._parts) != 1 or self._holds_messages:
-            return join_batches(self._parts, account)
-        return _with_account(_without_full_masks(self._parts[0]).joined(), account)
+            return join_batches(self._parts, account, before)
+        return _with_account(_without_full_masks(self._parts[0]).joined(), account, before)
 
     def _end_part(self) -> None:
         """Make the content of the buffer a part, and continue with another buffer."""
@@ -82,11 +82,16 @@ class Joining:
             self._buffer, self._keeps_buffer = EpisodeBuffer(), False
 
 
-def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBatch:
+def join_batches(batches: Sequence[EpisodeBatch], account: Account, before: tuple[int, int] = (0, 0)) -> EpisodeBatch:
     """Join the batches of a stream into one batch of whole episodes or fragments, in new arrays, with the account.
 
     If an info of the environment has several shapes, the batches that have the first shape keep it, and the other
     values count as dropped infos in the account.
+
+    Args:
+        batches: the batches.
+        account: account of the whole stream.
+        before: numbers of episodes that ended, and of steps, in batches of the stream that were read before these.
 
     Raises:
         ServerError: batches that do not fit together, or an account of other numbers of episodes or steps.
@@ -96,14 +101,15 @@ def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBa
         batch = EpisodeBatch.concatenate(*_with_one_shape(batches, dropped_infos)).joined()
     except ValueError as error:
         raise malformed_error(str(error)) from None
-    return _with_account(batch, dataclasses.replace(account, dropped_infos=dict(dropped_infos)))
+    return _with_account(batch, dataclasses.replace(account, dropped_infos=dict(dropped_infos)), before)
 
 
-def _with_account(batch: EpisodeBatch, account: Account) -> EpisodeBatch:
-    num_episodes = int((batch.terminated | batch.truncated).sum())
-    if (num_episodes, batch.num_steps) != (account.num_episodes, account.num_steps):
+def _with_account(batch: EpisodeBatch, account: Account, before: tuple[int, int]) -> EpisodeBatch:
+    num_episodes = before[0] + int((batch.terminated | batch.truncated).sum())
+    num_steps = before[1] + batch.num_steps
+    if (num_episodes, num_steps) != (account.num_episodes, account.num_steps):
         expected = f"{account.num_episodes} episodes that end in {account.num_steps} steps, as the account says"
-        raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
+        raise malformed_error(mismatch(expected, f"{num_episodes} in {num_steps}"))
     return _unchecked({**vars(batch), "account": account})
 
 

@@ -63,6 +63,11 @@ class Resumption:
         """Whether the stream's beginning is known."""
         return self._beginning is not None
 
+    @property
+    def received(self) -> tuple[int, int]:
+        """Number of episodes whose end was received, and number of all steps that were."""
+        return self._num_episodes, self._num_steps + self._num_partial_steps
+
     def begin(self, beginning: episode_batch_pb2.Beginning) -> None:
         """Record the first message of a call."""
         if self._beginning is None:
@@ -153,8 +158,8 @@ class Resumption:
         self, request: pb.ObtainSamplesRequest, beginning: episode_batch_pb2.Beginning
     ) -> pb.ObtainSamplesRequest:
         """Return the same request, from the same position of the rows, without the steps that were received."""
-        num_steps = self._num_steps + self._num_partial_steps
-        self._before = _Whole(self._num_episodes, num_steps, 0)
+        num_episodes, num_steps = self.received
+        self._before = _Whole(num_episodes, num_steps, 0)
         rest = copy.deepcopy(request)
         _continue_from(rest.options, beginning)
         _expect_workers(rest.options, beginning)
