@@ -1,0 +1,80 @@
+import io.github.rollserve.Account;
+import io.github.rollserve.Columns;
+import io.github.rollserve.EpisodeBatch;
+import io.github.rollserve.Tensor;
+import java.nio.ByteBuffer;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** The descriptions of batches: headers, and digests of columns. */
+final class Description {
+    private Description() {}
+
+    static Map<String, ?> of(EpisodeBatch batch) {
+        Map<String, Object> description = new LinkedHashMap<>();
+        description.put("episode_indices", batch.episodeIndices());
+        description.put("first_steps", batch.firstSteps());
+        description.put("lengths", batch.lengths());
+        description.put("terminated", batch.terminated());
+        description.put("truncated", batch.truncated());
+        description.put("policy_versions", batch.policyVersions());
+        description.put("env_seeds", Arrays.stream(batch.envSeeds()).mapToLong(Integer::toUnsignedLong).toArray());
+        description.put("returns", batch.returns());
+        description.put("observations", leaves(batch.observations()));
+        description.put("last_observations", leaves(batch.lastObservations()));
+        description.put("actions", leaves(batch.actions()));
+        description.put("rewards", leaves(Columns.plain(batch.rewards())));
+        description.put("agent_infos", infos(batch.agentInfos()));
+        description.put("env_infos", infos(batch.envInfos()));
+        description.put("episode_infos", infos(batch.episodeInfos()));
+        description.put("initial_states", infos(batch.initialStates()));
+        batch.account().ifPresent(account -> description.put("account", of(account)));
+        return description;
+    }
+
+    private static Map<String, ?> of(Account account) {
+        return Map.of(
+            "num_steps", account.numSteps(),
+            "num_episodes", account.numEpisodes(),
+            "num_resumptions", account.numResumptions(),
+            "seed", Long.toUnsignedString(account.seed()));
+    }
+
+    private static Map<String, Map<String, Object>> leaves(Columns columns) {
+        Map<String, Map<String, Object>> described = new LinkedHashMap<>();
+        columns.tensors().forEach((name, tensor) -> described.put(name, of(tensor)));
+        return described;
+    }
+
+    /** Describes columns that can have gaps: a mask belongs to the description of its column. */
+    private static Map<String, Map<String, Object>> infos(Columns columns) {
+        Map<String, Map<String, Object>> described = leaves(columns);
+        columns.tensors().keySet().forEach(name -> columns.mask(name).ifPresent(mask -> {
+            described.get(name).put("mask", digest(Tensor.of(mask).bytes()));
+            described.remove("_" + name);
+        }));
+        return described;
+    }
+
+    private static Map<String, Object> of(Tensor tensor) {
+        Map<String, Object> described = new LinkedHashMap<>();
+        described.put("dtype", tensor.dataType().toString());
+        described.put("shape", tensor.shape());
+        described.put("sha256", digest(tensor.bytes()));
+        return described;
+    }
+
+    private static String digest(ByteBuffer bytes) {
+        try {
+            MessageDigest digest = MessageDigest.getInstance("SHA-256");
+            digest.update(bytes);
+            return HexFormat.of().formatHex(digest.digest());
+        } catch (NoSuchAlgorithmException missing) {
+            throw new IllegalStateException(missing); // every Java has SHA-256
+        }
+    }
+}

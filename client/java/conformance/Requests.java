@@ -1,0 +1,157 @@
+import io.github.rollserve.Agent;
+import io.github.rollserve.AgentUpdate;
+import io.github.rollserve.Columns;
+import io.github.rollserve.ConstantAgent;
+import io.github.rollserve.DataType;
+import io.github.rollserve.EnvSpec;
+import io.github.rollserve.EvaluationOptions;
+import io.github.rollserve.Exploration;
+import io.github.rollserve.MlpAgent;
+import io.github.rollserve.OnnxAgent;
+import io.github.rollserve.Parameters;
+import io.github.rollserve.PythonAgent;
+import io.github.rollserve.RandomAgent;
+import io.github.rollserve.SamplingOptions;
+import io.github.rollserve.Task;
+import io.github.rollserve.Tensor;
+import io.github.rollserve.Vectorization;
+import io.github.rollserve.Wrapper;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.Base64;
+import java.util.Locale;
+import java.util.Map;
+import java.util.OptionalDouble;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
+
+/** The arguments of operations. */
+final class Requests {
+    private Requests() {}
+
+    static EnvSpec env(Fields operation) {
+        EnvSpec spec = new EnvSpec(operation.text("id")).withKwargs(operation.fields("kwargs").values());
+        spec = spec.withWrappers(operation.list("wrappers").stream()
+            .map(wrapper -> new Wrapper(wrapper.text("name"), wrapper.fields("kwargs").values()))
+            .toArray(Wrapper[]::new));
+        spec = operation.set(spec, "task", (set, field) -> {
+            Fields task = operation.fields(field);
+            return set.withTask(new Task(task.text("method"), task.value("argument")));
+        });
+        spec = operation.set(spec, "reset_options", (set, field) ->
+            set.withResetOptions(operation.fields(field).values()));
+        spec = operation.set(spec, "vectorization", (set, field) ->
+            set.withVectorization(Vectorization.valueOf(operation.text(field).toUpperCase(Locale.ROOT))));
+        return operation.set(spec, "num_rows", (set, field) -> set.withRows((int) operation.integer(field), 0));
+    }
+
+    /** Returns the agent, or the parameters, that an operation has. */
+    static AgentUpdate agentUpdate(Fields operation) {
+        return operation.has("agent") ? agent(operation.fields("agent")) : parameters(operation);
+    }
+
+    private static Agent agent(Fields agent) {
+        return switch (agent.text("kind")) {
+            case "random" -> new RandomAgent();
+            case "constant" -> new ConstantAgent(new Columns(tensors(agent.fields("action"))));
+            case "mlp" -> new MlpAgent(
+                parameters(agent),
+                agent.text("head").equals("categorical") ? new MlpAgent.Categorical() : new MlpAgent.DiagonalGaussian(),
+                MlpAgent.Activation.valueOf(agent.text("activation").toUpperCase(Locale.ROOT)),
+                OptionalDouble.empty());
+            case "onnx" -> new OnnxAgent(
+                Base64.getDecoder().decode(agent.text("model")),
+                OnnxAgent.Head.valueOf(agent.text("head").toUpperCase(Locale.ROOT)),
+                texts(agent.fields("inputs")),
+                texts(agent.fields("outputs")),
+                agent.texts("infos"));
+            case "python" -> new PythonAgent(agent.text("name"), agent.fields("kwargs").values(), parameters(agent));
+            default -> throw new IllegalArgumentException("no such kind of agent: " + agent.text("kind"));
+        };
+    }
+
+    private static Parameters parameters(Fields owner) {
+        return new Parameters(tensors(owner.fields("parameters")));
+    }
+
+    private static Map<String, String> texts(Fields fields) {
+        return fields.values().keySet().stream().collect(Collectors.toMap(name -> name, fields::text));
+    }
+
+    private static Map<String, Tensor> tensors(Fields arrays) {
+        Map<String, Tensor> tensors = new TreeMap<>();
+        arrays.values().keySet().forEach(name -> tensors.put(name, tensor(arrays.fields(name))));
+        return tensors;
+    }
+
+    private static Tensor tensor(Fields array) {
+        DataType type = DataType.valueOf(array.text("dtype").toUpperCase(Locale.ROOT));
+        ByteBuffer bytes = ByteBuffer.wrap(Base64.getDecoder().decode(array.text("base64")));
+        double[] shape = array.numbers("shape");
+        if (shape.length == 0) {
+            ByteBuffer number = bytes.order(ByteOrder.LITTLE_ENDIAN);
+            return type == DataType.INT64 ? Tensor.scalar(number.getLong()) : Tensor.scalar(number.getDouble());
+        }
+        int[] sizes = new int[shape.length];
+        for (int i = 0; i < sizes.length; i++) {
+            sizes[i] = (int) shape[i];
+        }
+        return Tensor.of(type, bytes, sizes);
+    }
+
+    static SamplingOptions sampling(Fields fields) {
+        SamplingOptions options = new SamplingOptions();
+        if (fields.has("agent") || fields.has("parameters")) {
+            options = options.agent(agentUpdate(fields));
+        }
+        if (exploration(fields) != null) {
+            options = options.exploration(exploration(fields));
+        }
+        options = fields.set(options, "seed", (set, field) -> set.seed(Long.parseUnsignedLong(fields.text(field))));
+        options = fields.set(options, "first_episode_index", (set, field) ->
+            set.firstEpisodeIndex(fields.integer(field)));
+        options = fields.set(options, "max_episode_length", (set, field) ->
+            set.maxEpisodeLength(fields.integer(field)));
+        options = fields.set(options, "policy_version", (set, field) -> set.policyVersion(fields.integer(field)));
+        options = fields.set(options, "min_policy_version", (set, field) ->
+            set.minPolicyVersion(fields.integer(field)));
+        options = fields.set(options, "environment_version", (set, field) -> set.envVersion(fields.integer(field)));
+        options = fields.set(options, "expected_num_workers", (set, field) ->
+            set.expectedNumWorkers((int) fields.integer(field)));
+        options = fields.set(options, "return_states", (set, field) -> set.returnStates(fields.flag(field)));
+        options = fields.set(options, "skip_failed_episodes", (set, field) ->
+            set.skipFailedEpisodes(fields.flag(field)));
+        options = fields.set(options, "plain_frames", (set, field) -> set.framesOnce(!fields.flag(field)));
+        return fields.set(options, "prefetch", (set, field) -> set.prefetch(fields.flag(field)));
+    }
+
+    static EvaluationOptions evaluation(Fields fields) {
+        EvaluationOptions options = new EvaluationOptions();
+        if (exploration(fields) != null) {
+            options = options.exploration(exploration(fields));
+        }
+        options = fields.set(options, "seed", (set, field) -> set.seed(Long.parseUnsignedLong(fields.text(field))));
+        options = fields.set(options, "first_episode_index", (set, field) ->
+            set.firstEpisodeIndex(fields.integer(field)));
+        options = fields.set(options, "max_episode_length", (set, field) ->
+            set.maxEpisodeLength(fields.integer(field)));
+        options = fields.set(options, "policy_version", (set, field) -> set.policyVersion(fields.integer(field)));
+        options = fields.set(options, "min_policy_version", (set, field) ->
+            set.minPolicyVersion(fields.integer(field)));
+        options = fields.set(options, "environment_version", (set, field) -> set.envVersion(fields.integer(field)));
+        return fields.set(options, "skip_failed_episodes", (set, field) ->
+            set.skipFailedEpisodes(fields.flag(field)));
+    }
+
+    /** Returns the exploration that options name; null for none. */
+    private static Exploration exploration(Fields options) {
+        if (options.flag("deterministic")) {
+            return Exploration.deterministic();
+        } else if (options.has("temperatures")) {
+            return Exploration.temperatures(options.numbers("temperatures"));
+        } else if (options.has("noise_scales")) {
+            return Exploration.noiseScales(options.numbers("noise_scales"));
+        }
+        return options.has("epsilons") ? Exploration.epsilons(options.numbers("epsilons")) : null;
+    }
+}

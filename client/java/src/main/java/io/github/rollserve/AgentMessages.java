@@ -1,0 +1,159 @@
+package io.github.rollserve;
+
+import com.google.protobuf.UnsafeByteOperations;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import rollserve.v1.AgentOuterClass;
+import rollserve.v1.SamplerServiceOuterClass;
+
+/** Agents as the wire has them. */
+final class AgentMessages {
+    private AgentMessages() {}
+
+    static SamplerServiceOuterClass.AgentUpdate of(AgentUpdate update) {
+        SamplerServiceOuterClass.AgentUpdate.Builder message = SamplerServiceOuterClass.AgentUpdate.newBuilder();
+        return update instanceof Agent agent
+            ? message.setAgent(of(agent)).build()
+            : message.setParameters(of((Parameters) update)).build();
+    }
+
+    static AgentOuterClass.Parameters of(Parameters parameters) {
+        return AgentOuterClass.Parameters.newBuilder().addAllTensors(Tensors.toWire(parameters.tensors())).build();
+    }
+
+    private static AgentOuterClass.Agent of(Agent agent) {
+        AgentOuterClass.Agent.Builder message = AgentOuterClass.Agent.newBuilder();
+        if (agent instanceof MlpAgent mlp) {
+            message.setMlp(of(mlp));
+        } else if (agent instanceof OnnxAgent onnx) {
+            message.setOnnx(of(onnx));
+        } else if (agent instanceof PythonAgent python) {
+            message.setPython(AgentOuterClass.PythonAgent.newBuilder()
+                .setName(python.name())
+                .setKwargsJson(Json.object("kwargs", python.kwargs()))
+                .setParameters(of(python.parameters())));
+        } else if (agent instanceof ConstantAgent constant) {
+            message.setConstant(AgentOuterClass.ConstantAgent.newBuilder()
+                .addAllAction(Tensors.toWire(constant.action().tensors())));
+        } else {
+            message.setRandom(AgentOuterClass.RandomAgent.getDefaultInstance());
+        }
+        return message.build();
+    }
+
+    private static AgentOuterClass.OnnxAgent of(OnnxAgent agent) {
+        AgentOuterClass.OnnxAgent.Builder message = AgentOuterClass.OnnxAgent.newBuilder()
+            .setModel(UnsafeByteOperations.unsafeWrap(agent.model()))
+            .putAllInputs(agent.inputs())
+            .putAllOutputs(agent.outputs())
+            .addAllInfos(agent.infos());
+        switch (agent.head()) {
+            case CATEGORICAL -> message.setCategorical(AgentOuterClass.CategoricalHead.getDefaultInstance());
+            case DIAGONAL_GAUSSIAN ->
+                message.setDiagonalGaussian(AgentOuterClass.DiagonalGaussianHead.getDefaultInstance());
+            case SQUASHED_GAUSSIAN ->
+                message.setSquashedGaussian(AgentOuterClass.SquashedGaussianHead.getDefaultInstance());
+            case ACTIONS -> message.setActions(AgentOuterClass.ActionsHead.getDefaultInstance());
+        }
+        return message.build();
+    }
+
+    private static AgentOuterClass.MlpAgent of(MlpAgent agent) {
+        Map<String, Tensor> tensors = agent.parameters().tensors();
+        AgentOuterClass.MlpAgent.Builder message = AgentOuterClass.MlpAgent.newBuilder()
+            .setActivationValue(agent.activation().ordinal() + 1)
+            .setParameters(of(agent.parameters()));
+        setHead(message, agent.head(), !tensors.containsKey("log_std"));
+        setCore(message, tensors);
+        setLayers(message, tensors);
+        setValue(message, tensors);
+        if (tensors.keySet().stream().anyMatch(name -> name.endsWith("/norm/weight"))) {
+            AgentOuterClass.LayerNorm.Builder norm = AgentOuterClass.LayerNorm.newBuilder();
+            agent.layerNormEpsilon().ifPresent(norm::setEpsilon);
+            message.setLayerNorm(norm);
+        }
+        return message.build();
+    }
+
+    private static void setHead(AgentOuterClass.MlpAgent.Builder message, MlpAgent.Head head, boolean predicted) {
+        if (head instanceof MlpAgent.DiagonalGaussian gaussian) {
+            AgentOuterClass.DiagonalGaussianHead.Builder wire = message.getDiagonalGaussianBuilder();
+            wire.setPredictedLogStd(predicted);
+            gaussian.minLogStd().ifPresent(wire::setMinLogStd);
+            gaussian.maxLogStd().ifPresent(wire::setMaxLogStd);
+        } else if (head instanceof MlpAgent.SquashedGaussian gaussian) {
+            AgentOuterClass.SquashedGaussianHead.Builder wire = message.getSquashedGaussianBuilder();
+            wire.setPredictedLogStd(predicted);
+            gaussian.minLogStd().ifPresent(wire::setMinLogStd);
+            gaussian.maxLogStd().ifPresent(wire::setMaxLogStd);
+        } else if (head instanceof MlpAgent.MultiCategorical) {
+            message.setMultiCategorical(AgentOuterClass.MultiCategoricalHead.getDefaultInstance());
+        } else if (head instanceof MlpAgent.Bernoulli) {
+            message.setBernoulli(AgentOuterClass.BernoulliHead.getDefaultInstance());
+        } else if (head instanceof MlpAgent.EpsilonGreedy greedy) {
+            message.getEpsilonGreedyBuilder().setEpsilon(greedy.epsilon());
+        } else if (head instanceof MlpAgent.Boltzmann boltzmann) {
+            message.getBoltzmannBuilder().setTemperature(boltzmann.temperature());
+        } else {
+            message.setCategorical(AgentOuterClass.CategoricalHead.getDefaultInstance());
+        }
+    }
+
+    /** Sets the recurrent core, whose kind follows from the shape of {@code core/weight_hh}. */
+    private static void setCore(AgentOuterClass.MlpAgent.Builder message, Map<String, Tensor> tensors) {
+        if (tensors.keySet().stream().noneMatch(name -> name.startsWith("core/"))) {
+            return;
+        }
+        int[] shape = matrix(tensors, "core/weight_hh");
+        if (shape[0] == 3 * shape[1]) {
+            message.getGruBuilder().setSize(shape[1]);
+        } else if (shape[0] == 4 * shape[1]) {
+            message.getLstmBuilder().setSize(shape[1]);
+        } else {
+            String expected = "shape (3 H, H) of a GRU or (4 H, H) of an LSTM";
+            throw Errors.invalid("parameters['core/weight_hh']", expected, tensors.get("core/weight_hh"));
+        }
+    }
+
+    private static void setLayers(AgentOuterClass.MlpAgent.Builder message, Map<String, Tensor> tensors) {
+        List<int[]> layers = layers(tensors, "");
+        if (layers.isEmpty()) {
+            throw Errors.invalid("parameters", "a parameter '0/weight'", "none of that name");
+        }
+        // The only layer is behind the core, if there is one; the observation is then the core's input.
+        boolean coreIsFirst = layers.size() == 1 && (message.hasGru() || message.hasLstm());
+        message.addLayerSizes(coreIsFirst ? matrix(tensors, "core/weight_ih")[1] : layers.get(0)[1]);
+        layers.forEach(shape -> message.addLayerSizes(shape[0]));
+    }
+
+    private static void setValue(AgentOuterClass.MlpAgent.Builder message, Map<String, Tensor> tensors) {
+        List<int[]> layers = layers(tensors, "value/");
+        if (!layers.isEmpty()) {
+            AgentOuterClass.SeparateValue.Builder value = message.getSeparateValueBuilder();
+            layers.subList(0, layers.size() - 1).forEach(shape -> value.addHiddenSizes(shape[0]));
+        } else if (tensors.containsKey("value/weight")) {
+            message.setSharedValue(AgentOuterClass.SharedValue.getDefaultInstance());
+        }
+    }
+
+    /** Returns the shapes (outputs, inputs) of consecutive layers. */
+    private static List<int[]> layers(Map<String, Tensor> tensors, String prefix) {
+        List<int[]> shapes = new ArrayList<>();
+        while (tensors.containsKey(prefix + shapes.size() + "/weight")) {
+            shapes.add(matrix(tensors, prefix + shapes.size() + "/weight"));
+        }
+        return shapes;
+    }
+
+    private static int[] matrix(Map<String, Tensor> tensors, String name) {
+        Tensor tensor = tensors.get(name);
+        if (tensor == null) {
+            throw Errors.invalid("parameters", "a parameter '" + name + "'", "none of that name");
+        }
+        if (tensor.numAxes() != 2) {
+            throw Errors.invalid("parameters['" + name + "']", "two axes", tensor);
+        }
+        return tensor.shape();
+    }
+}

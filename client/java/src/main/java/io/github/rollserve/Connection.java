@@ -1,0 +1,174 @@
+package io.github.rollserve;
+
+import io.grpc.CallOptions;
+import io.grpc.Channel;
+import io.grpc.ChannelCredentials;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
+import io.grpc.ClientInterceptors;
+import io.grpc.Deadline;
+import io.grpc.ForwardingClientCall;
+import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.StatusRuntimeException;
+import io.grpc.netty.GrpcSslContexts;
+import io.grpc.netty.NettySslContextChannelCredentials;
+import io.grpc.stub.ClientCalls;
+import io.netty.handler.ssl.SslContextBuilder;
+import java.time.Duration;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLException;
+
+/** A connection to a server, with the metadata of its calls and the versions that its client has set. */
+final class Connection {
+    /** The limit of gRPC, which messages that are not streamed may have. */
+    private static final int MIN_MESSAGE_BYTES = 4 << 20;
+
+    private final ConnectionOptions options;
+    private final ManagedChannel managed;
+    private final Channel channel;
+    private final Contact contact = new Contact();
+    private final OwnVersions own;
+
+    private Connection(ConnectionOptions options, ManagedChannel managed, Channel channel) {
+        this.options = options;
+        this.managed = managed;
+        this.channel = channel;
+        this.own = new OwnVersions(options.shared());
+    }
+
+    /** Returns a connection, which connects by itself when it is first used. */
+    static Connection to(String target, ConnectionOptions options) {
+        if (target.isBlank()) {
+            throw Errors.invalid("target", "HOST:PORT, such as 127.0.0.1:50051", "nothing");
+        }
+        Token token = Token.of(target, options);
+        ChannelCredentials credentials = credentials(options);
+        try {
+            ManagedChannel managed = Grpc.newChannelBuilder(target, credentials)
+                .maxInboundMessageSize(Math.max(options.maxMessageBytes(), MIN_MESSAGE_BYTES))
+                .keepAliveTime(20, TimeUnit.SECONDS)
+                .keepAliveTimeout(10, TimeUnit.SECONDS)
+                .build();
+            Channel channel = ClientInterceptors.intercept(managed, interceptor(token, options.sampler()));
+            return new Connection(options, managed, channel);
+        } catch (IllegalArgumentException refused) {
+            throw Errors.invalid("target", "HOST:PORT, such as 127.0.0.1:50051", refused.getMessage());
+        }
+    }
+
+    private static ChannelCredentials credentials(ConnectionOptions options) {
+        if (!options.isEncrypted()) {
+            return InsecureChannelCredentials.create();
+        }
+        if ((options.cert() == null) != (options.key() == null)) {
+            throw Errors.invalid("key", "both cert and key, or neither", "one of them");
+        }
+        // Servers of Rollserve accept TLS 1.3 only, which older versions of Netty leave out unless it is named.
+        SslContextBuilder tls = GrpcSslContexts.forClient().protocols("TLSv1.3", "TLSv1.2");
+        String field = "ca";
+        try {
+            if (options.ca() != null) {
+                tls.trustManager(options.ca().toFile());
+            }
+            field = "cert";
+            if (options.cert() != null) {
+                tls.keyManager(options.cert().toFile(), options.key().toFile());
+            }
+            return NettySslContextChannelCredentials.create(tls.build());
+        } catch (IllegalArgumentException | SSLException refused) {
+            throw Errors.invalid(field, "a PEM file", refused.getMessage());
+        }
+    }
+
+    /** Returns an interceptor that adds the metadata which all calls have. */
+    private static ClientInterceptor interceptor(Token token, String sampler) {
+        Metadata.Key<String> authorization = Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
+        Metadata.Key<String> samplerKey = Metadata.Key.of("rollserve-sampler", Metadata.ASCII_STRING_MARSHALLER);
+        return new ClientInterceptor() {
+            @Override
+            public <Q, R> ClientCall<Q, R> interceptCall(
+                MethodDescriptor<Q, R> method, CallOptions callOptions, Channel next) {
+                return new ForwardingClientCall.SimpleForwardingClientCall<>(next.newCall(method, callOptions)) {
+                    @Override
+                    public void start(Listener<R> listener, Metadata headers) {
+                        token.read().ifPresent(text -> headers.put(authorization, "Bearer " + text));
+                        if (!sampler.isEmpty()) {
+                            headers.put(samplerKey, sampler);
+                        }
+                        super.start(listener, headers);
+                    }
+                };
+            }
+        };
+    }
+
+    ConnectionOptions options() {
+        return options;
+    }
+
+    Channel channel() {
+        return channel;
+    }
+
+    Contact contact() {
+        return contact;
+    }
+
+    OwnVersions own() {
+        return own;
+    }
+
+    /** Connects at once if the connection is lost: gRPC's own pauses grow to two minutes. */
+    void reconnect() {
+        managed.resetConnectBackoff();
+    }
+
+    void close() {
+        managed.shutdownNow();
+    }
+
+    boolean isClosed() {
+        return managed.isShutdown();
+    }
+
+    /**
+     * Makes a call with a single answer. If a server that has answered before is away, or is lost before its answer,
+     * the call is made again, within its time. An update may then be made twice, with the same result and a version
+     * more.
+     */
+    <Q, R> R answer(MethodDescriptor<Q, R> method, Q request, Duration timeout) {
+        Deadline deadline = Deadline.after(timeout.toNanos(), TimeUnit.NANOSECONDS);
+        Interruptions interruptions = new Interruptions(this, timeout, new CountDownLatch(1));
+        while (true) {
+            try {
+                CallOptions callOptions = CallOptions.DEFAULT.withDeadline(deadline);
+                R response = ClientCalls.blockingUnaryCall(channel, method, callOptions, request);
+                contact.record();
+                return response;
+            } catch (StatusRuntimeException error) {
+                pause(interruptions, error, timeout);
+            }
+        }
+    }
+
+    private static void pause(Interruptions interruptions, StatusRuntimeException error, Duration timeout) {
+        try {
+            interruptions.pause(error, false, false);
+        } catch (DeadlineException passed) {
+            if (interruptions.last() != null) {
+                throw interruptions.last(); // the last attempt had only the rest of the time
+            }
+            String message = "timeout: no answer for " + timeout.toMillis() / 1000.0 + " s";
+            throw new DeadlineException(
+                new Details(message, passed.code(), passed.reason(), "timeout", "", passed.getCause()));
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+            throw Errors.cancelled("the thread was interrupted", interrupted);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+package io.github.rollserve;
+
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+
+/** Options of {@link Sampler#connect(String, ConnectionOptions)}. Each method returns options with one more set. */
+public final class ConnectionOptions {
+    private String sampler = "";
+    private Duration timeout = Duration.ofSeconds(60);
+    private int maxMessageBytes = 8 << 20;
+    private List<Compression> compression = List.of();
+    private boolean shared;
+    private boolean tls;
+    private Path ca;
+    private Path cert;
+    private Path key;
+    private String token;
+    private Path tokenFile;
+
+    /** Creates options that all have their defaults. */
+    public ConnectionOptions() {}
+
+    private ConnectionOptions(ConnectionOptions other) {
+        sampler = other.sampler;
+        timeout = other.timeout;
+        maxMessageBytes = other.maxMessageBytes;
+        compression = other.compression;
+        shared = other.shared;
+        tls = other.tls;
+        ca = other.ca;
+        cert = other.cert;
+        key = other.key;
+        token = other.token;
+        tokenFile = other.tokenFile;
+    }
+
+    /**
+     * Names the sampler.
+     *
+     * @param name the name; empty for the default one
+     * @return the options
+     */
+    public ConnectionOptions sampler(String name) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.sampler = name;
+        return changed;
+    }
+
+    /**
+     * Sets how long an update may take, and how long a sampling call or an evaluation may go without any progress. A
+     * call that begins while the server is away waits for it as long, if the server has answered before; otherwise it
+     * fails at once.
+     *
+     * @param time a positive time; 60 seconds by default
+     * @return the options
+     */
+    public ConnectionOptions timeout(Duration time) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.timeout = Timeouts.positive("timeout", time);
+        return changed;
+    }
+
+    /**
+     * Sets the size of the largest message to receive.
+     *
+     * @param bytes the size, from 4 KiB to 256 MiB; 8 MiB by default
+     * @return the options
+     */
+    public ConnectionOptions maxMessageBytes(int bytes) {
+        if (bytes < 4 << 10 || bytes > 256 << 20) {
+            throw Errors.invalid("maxMessageBytes", "4 KiB to 256 MiB", bytes);
+        }
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.maxMessageBytes = bytes;
+        return changed;
+    }
+
+    /**
+     * Sets the codecs that columns of batches may come in.
+     *
+     * @param codecs the codecs, the preferred one first; none by default
+     * @return the options
+     * @throws InvalidArgumentException if the library of a codec is missing
+     */
+    public ConnectionOptions compression(Compression... codecs) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.compression = List.of(codecs);
+        changed.compression.forEach(Compression::checkAvailable);
+        return changed;
+    }
+
+    /**
+     * Sets whether calls use agents and environments that other clients set. By default, calls fail with a
+     * {@link PreconditionException} ({@link Reason#UNEXPECTED_VERSION}) once another client has replaced or changed
+     * what this client set.
+     *
+     * @param isShared whether they do
+     * @return the options
+     */
+    public ConnectionOptions shared(boolean isShared) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.shared = isShared;
+        return changed;
+    }
+
+    /**
+     * Sets a PEM file with certificates of authorities, to encrypt the connection if one of them signed the server's.
+     *
+     * @param file the file
+     * @return the options
+     */
+    public ConnectionOptions ca(Path file) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.ca = file;
+        return changed;
+    }
+
+    /**
+     * Sets a PEM file with a certificate of the client, for servers that ask for one. Without {@link #ca(Path)}, Java's
+     * own authorities count.
+     *
+     * @param file the file
+     * @return the options
+     */
+    public ConnectionOptions cert(Path file) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.cert = file;
+        return changed;
+    }
+
+    /**
+     * Sets a PEM file with the private key of {@link #cert(Path)}, in the form PKCS #8.
+     *
+     * @param file the file
+     * @return the options
+     */
+    public ConnectionOptions key(Path file) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.key = file;
+        return changed;
+    }
+
+    /**
+     * Encrypts the connection if one of Java's own authorities signed the server's certificate. The files above encrypt
+     * it, too.
+     *
+     * @return the options
+     */
+    public ConnectionOptions tls() {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.tls = true;
+        return changed;
+    }
+
+    /**
+     * Sets a bearer token, for servers that ask who their clients are. Connections that leave this machine have to be
+     * encrypted.
+     *
+     * @param text the token
+     * @return the options
+     */
+    public ConnectionOptions token(String text) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.token = text;
+        return changed;
+    }
+
+    /**
+     * Sets a file with the token instead, which is read for each call.
+     *
+     * @param file the file
+     * @return the options
+     */
+    public ConnectionOptions tokenFile(Path file) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.tokenFile = file;
+        return changed;
+    }
+
+    String sampler() {
+        return sampler;
+    }
+
+    Duration timeout() {
+        return timeout;
+    }
+
+    int maxMessageBytes() {
+        return maxMessageBytes;
+    }
+
+    List<Compression> compression() {
+        return compression;
+    }
+
+    boolean shared() {
+        return shared;
+    }
+
+    boolean isEncrypted() {
+        return tls || ca != null || cert != null || key != null;
+    }
+
+    Path ca() {
+        return ca;
+    }
+
+    Path cert() {
+        return cert;
+    }
+
+    Path key() {
+        return key;
+    }
+
+    String token() {
+        return token;
+    }
+
+    Path tokenFile() {
+        return tokenFile;
+    }
+}

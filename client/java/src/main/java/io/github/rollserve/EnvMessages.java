@@ -1,0 +1,84 @@
+package io.github.rollserve;
+
+import java.util.List;
+import java.util.Optional;
+import rollserve.v1.EnvironmentOuterClass;
+
+/** Environments as the wire has them. */
+final class EnvMessages {
+    private EnvMessages() {}
+
+    static EnvironmentOuterClass.EnvironmentUpdate of(EnvUpdate update) {
+        EnvironmentOuterClass.EnvironmentUpdate.Builder message = EnvironmentOuterClass.EnvironmentUpdate.newBuilder();
+        if (update instanceof EnvSpec spec) {
+            message.setEnvironment(of(spec));
+        } else if (update instanceof EnvChange change) {
+            message.setChange(of(change));
+        } else {
+            for (Optional<EnvUpdate> row : ((RowEnvUpdates) update).updates()) {
+                message.getPerRowBuilder().addUpdates(
+                    row.map(EnvMessages::of).orElse(EnvironmentOuterClass.EnvironmentUpdate.getDefaultInstance()));
+            }
+        }
+        return message.build();
+    }
+
+    static EnvironmentOuterClass.Environment of(EnvSpec spec) {
+        EnvironmentOuterClass.Environment.Builder message = EnvironmentOuterClass.Environment.newBuilder()
+            .setId(spec.id())
+            .setKwargsJson(Json.object("kwargs", spec.kwargs()))
+            .setResetOptionsJson(Json.object("resetOptions", spec.resetOptions()))
+            .setVectorizationValue(spec.vectorization().ordinal())
+            .setRowCount(spec.numRows())
+            .setEpisodesPerRow(spec.numEpisodesPerRow());
+        for (Wrapper wrapper : spec.wrappers()) {
+            String field = "wrappers[" + message.getWrappersCount() + "].kwargs";
+            message.addWrappersBuilder()
+                .setName(wrapper.name())
+                .setKwargsJson(Json.object(field, wrapper.kwargs()));
+        }
+        spec.task().ifPresent(task -> message.setTask(of(task)));
+        return message.build();
+    }
+
+    private static EnvironmentOuterClass.EnvironmentChange of(EnvChange change) {
+        EnvironmentOuterClass.EnvironmentChange.Builder message = EnvironmentOuterClass.EnvironmentChange.newBuilder()
+            .setKwargsJson(Json.object("kwargs", change.kwargs()));
+        change.task().ifPresent(task -> message.setTask(of(task)));
+        change.resetOptions().ifPresent(options -> message.setResetOptionsJson(Json.object("resetOptions", options)));
+        return message.build();
+    }
+
+    private static EnvironmentOuterClass.Task of(Task task) {
+        return EnvironmentOuterClass.Task.newBuilder()
+            .setMethod(task.method())
+            .setArgumentJson(Json.value("task.argument", task.argument()))
+            .build();
+    }
+
+    static EnvSpec from(EnvironmentOuterClass.Environment message) {
+        List<Wrapper> wrappers = message.getWrappersList().stream()
+            .map(wrapper -> new Wrapper(wrapper.getName(), Json.read("wrappers.kwargs_json", wrapper.getKwargsJson())))
+            .toList();
+        Optional<Task> task = Optional.of(message.getTask())
+            .filter(given -> message.hasTask())
+            .map(given -> new Task(
+                given.getMethod(), Json.readValue("task.argument_json", given.getArgumentJson())));
+        return new EnvSpec(
+            message.getId(),
+            Json.read("kwargs_json", message.getKwargsJson()),
+            wrappers,
+            task,
+            Json.read("reset_options_json", message.getResetOptionsJson()),
+            Vectorization.from(message.getVectorizationValue()),
+            message.getRowCount(),
+            message.getEpisodesPerRow());
+    }
+
+    /** Says whether an update keeps or changes any of the present environments. */
+    static boolean keepsAny(EnvironmentOuterClass.EnvironmentUpdate update) {
+        return update.hasPerRow()
+            ? update.getPerRow().getUpdatesList().stream().anyMatch(row -> !row.hasEnvironment())
+            : !update.hasEnvironment();
+    }
+}

@@ -1,0 +1,216 @@
+package io.github.rollserve;
+
+import io.grpc.Deadline;
+import java.time.Duration;
+import java.util.concurrent.TimeUnit;
+import java.util.function.UnaryOperator;
+import rollserve.v1.EvaluationOuterClass;
+import rollserve.v1.SamplerServiceOuterClass;
+
+/** Options of calls that evaluate. Each method returns options with one more set; what is not set has its default. */
+public final class EvaluationOptions {
+    private final SamplerServiceOuterClass.EvaluationOptions wire;
+    private final Duration timeout; // null where it is not set, as the next one
+    private final Duration deadline;
+    private final boolean returnEpisodes;
+    private final boolean differentEpisodes;
+
+    /** Creates options that all have their defaults. */
+    public EvaluationOptions() {
+        this(SamplerServiceOuterClass.EvaluationOptions.getDefaultInstance(), null, null, false, false);
+    }
+
+    private EvaluationOptions(
+        SamplerServiceOuterClass.EvaluationOptions wire, Duration timeout, Duration deadline, boolean returnEpisodes,
+        boolean differentEpisodes) {
+        this.wire = wire;
+        this.timeout = timeout;
+        this.deadline = deadline;
+        this.returnEpisodes = returnEpisodes;
+        this.differentEpisodes = differentEpisodes;
+    }
+
+    private EvaluationOptions with(UnaryOperator<SamplerServiceOuterClass.EvaluationOptions.Builder> change) {
+        return new EvaluationOptions(
+            change.apply(wire.toBuilder()).build(), timeout, deadline, returnEpisodes, differentEpisodes);
+    }
+
+    /**
+     * Sets the version to evaluate, one of the last few that the server keeps.
+     *
+     * @param version the version; the current one by default
+     * @return the options
+     */
+    public EvaluationOptions policyVersion(long version) {
+        return with(builder -> builder.setPolicyVersion(version));
+    }
+
+    /**
+     * Sets the version that the current policy must have; see {@link SamplingOptions#expectedPolicyVersion(long)}.
+     *
+     * @param version the version
+     * @return the options
+     */
+    public EvaluationOptions expectedPolicyVersion(long version) {
+        return with(builder -> builder.setExpectedPolicyVersion(version));
+    }
+
+    /**
+     * Sets the version that the current environment must have, in the same way as the one of the policy.
+     *
+     * @param version the version
+     * @return the options
+     */
+    public EvaluationOptions expectedEnvVersion(long version) {
+        return with(builder -> builder.setExpectedEnvironmentVersion(version));
+    }
+
+    /**
+     * Sets the oldest version that may act.
+     *
+     * @param version the version
+     * @return the options
+     */
+    public EvaluationOptions minPolicyVersion(long version) {
+        return with(builder -> builder.setMinPolicyVersion(version));
+    }
+
+    /**
+     * Sets another environment to act in; the sampler's own stays as it is.
+     *
+     * @param spec the environment
+     * @return the options
+     */
+    public EvaluationOptions env(EnvSpec spec) {
+        return with(builder -> builder.setEnvironment(EnvMessages.of(spec)));
+    }
+
+    /**
+     * Sets the version of the sampler's environment to act in. Not together with {@link #env(EnvSpec)}.
+     *
+     * @param version the version; the current one by default
+     * @return the options
+     */
+    public EvaluationOptions envVersion(long version) {
+        return with(builder -> builder.setEnvironmentVersion(version));
+    }
+
+    /**
+     * Sets the root seed of the episodes.
+     *
+     * @param root the seed, of which all 64 bits count; the default is the same for every evaluation
+     * @return the options
+     */
+    public EvaluationOptions seed(long root) {
+        return with(builder -> builder.setSeed(root));
+    }
+
+    /**
+     * Sets the index of the first episode in the sequence of the seed.
+     *
+     * @param index the index; 0 by default
+     * @return the options
+     */
+    public EvaluationOptions firstEpisodeIndex(long index) {
+        return with(builder -> builder.setFirstEpisodeIndex(index));
+    }
+
+    /**
+     * Sets the number of steps after which an episode is truncated.
+     *
+     * @param numSteps the number; the server's setting by default
+     * @return the options
+     */
+    public EvaluationOptions maxEpisodeLength(long numSteps) {
+        return with(builder -> builder.setMaxEpisodeLength(numSteps));
+    }
+
+    /**
+     * Sets the time without progress after which the call ends with a {@link DeadlineException}.
+     *
+     * @param time a positive time; the timeout of the connection by default
+     * @return the options
+     */
+    public EvaluationOptions timeout(Duration time) {
+        Duration checked = Timeouts.positive("timeout", time);
+        return new EvaluationOptions(wire, checked, deadline, returnEpisodes, differentEpisodes);
+    }
+
+    /**
+     * Sets the time in total after which the call ends with a {@link DeadlineException}.
+     *
+     * @param time a positive time; no limit by default
+     * @return the options
+     */
+    public EvaluationOptions deadline(Duration time) {
+        Duration checked = Timeouts.positive("deadline", time);
+        return new EvaluationOptions(wire, timeout, checked, returnEpisodes, differentEpisodes);
+    }
+
+    /**
+     * Sets how freely the agent acts.
+     *
+     * @param exploration the exploration; the agent's own by default
+     * @return the options
+     */
+    public EvaluationOptions exploration(Exploration exploration) {
+        return with(builder -> builder.setExploration(exploration.toWire()));
+    }
+
+    /**
+     * Sets whether to leave out episodes whose environments raise errors in every attempt. Not for populations.
+     *
+     * @param areSkipped whether to leave them out; false by default
+     * @return the options
+     */
+    public EvaluationOptions skipFailedEpisodes(boolean areSkipped) {
+        return with(builder -> builder.setSkipFailedEpisodes(areSkipped));
+    }
+
+    /**
+     * Sets whether the result has the episodes themselves. Not for populations.
+     *
+     * @param areReturned whether it has; false by default
+     * @return the options
+     */
+    public EvaluationOptions returnEpisodes(boolean areReturned) {
+        return new EvaluationOptions(wire, timeout, deadline, areReturned, differentEpisodes);
+    }
+
+    /**
+     * Sets whether each member of a population has episodes of its own. Only for populations.
+     *
+     * @param differ whether they have; false by default
+     * @return the options
+     */
+    public EvaluationOptions differentEpisodes(boolean differ) {
+        return new EvaluationOptions(wire, timeout, deadline, returnEpisodes, differ);
+    }
+
+    SamplerServiceOuterClass.EvaluationOptions.Builder toWire() {
+        return wire.toBuilder();
+    }
+
+    /** Adds to a request how episodes are delivered, if they are asked for. */
+    void setDelivery(SamplerServiceOuterClass.EvaluateRequest.Builder request, ConnectionOptions connection) {
+        if (returnEpisodes) {
+            request.setEpisodes(EvaluationOuterClass.EpisodeDelivery.newBuilder()
+                .setMaxMessageBytes(connection.maxMessageBytes())
+                .addAllAcceptCompression(SamplingOptions.toWire(connection.compression()))
+                .setAcceptFrameStacks(true));
+        }
+    }
+
+    boolean hasDifferentEpisodes() {
+        return differentEpisodes;
+    }
+
+    Duration timeoutOr(Duration other) {
+        return timeout == null ? other : timeout;
+    }
+
+    /** Returns the deadline of a call that starts now; null for none. */
+    Deadline startDeadline() {
+        return deadline == null ? null : Deadline.after(deadline.toNanos(), TimeUnit.NANOSECONDS);
+    }
+}

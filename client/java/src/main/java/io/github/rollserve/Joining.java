@@ -1,0 +1,232 @@
+package io.github.rollserve;
+
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.ToIntFunction;
+import rollserve.v1.EpisodeBatchOuterClass;
+
+/** Makes one batch of several: each value is copied once. */
+final class Joining {
+    private Joining() {}
+
+    static EpisodeBatch concatenate(List<EpisodeBatch> batches) {
+        if (batches.isEmpty()) {
+            throw Errors.invalid("batches", "at least one", "none");
+        }
+        if (batches.size() == 1) {
+            EpisodeBatch single = batches.get(0);
+            return single.withAccount(null).withColumns(ColumnField.each(
+                field -> field.hasGaps ? single.columns(field).withoutFullMasks() : single.columns(field)));
+        }
+        Map<ColumnField, Columns> columns = ColumnField.each(field -> {
+            List<Columns> parts = batches.stream().map(batch -> batch.columns(field)).toList();
+            if (!field.hasGaps) {
+                return concatenateColumns(field.wireName(), parts);
+            }
+            ToIntFunction<EpisodeBatch> numRows = field.isPerStep ? EpisodeBatch::numSteps : EpisodeBatch::numSegments;
+            return concatenateInfos(field.wireName(), parts, batches.stream().mapToInt(numRows).toArray());
+        });
+        Headers headers = Headers.concatenate(batches.stream().map(EpisodeBatch::headers).toList());
+        Tensor rewards = concatenateTensors(batches.stream().map(EpisodeBatch::rewards).toList());
+        return new EpisodeBatch(headers, columns, rewards, null);
+    }
+
+    static EpisodeBatch joined(EpisodeBatch batch) {
+        Headers headers = batch.headers();
+        int[] begins = new int[headers.size()];
+        int[] ends = new int[headers.size()];
+        int count = 0;
+        for (int i = 0; i < headers.size(); i++) {
+            if (i > 0 && headers.follows(i, headers, i - 1)) {
+                ends[count - 1] = i;
+            } else {
+                begins[count] = i;
+                ends[count++] = i;
+            }
+        }
+        if (count == headers.size()) {
+            return batch;
+        }
+        int[] firsts = Arrays.copyOf(begins, count);
+        int[] lasts = Arrays.copyOf(ends, count);
+        Map<ColumnField, Columns> columns = ColumnField.each(field -> switch (field) {
+            case LAST_OBSERVATIONS -> batch.columns(field).gather(lasts);
+            // Segments that had gaps may have been joined to others.
+            case EPISODE_INFOS, INITIAL_STATES -> batch.columns(field).gather(firsts).withoutFullMasks();
+            default -> batch.columns(field);
+        });
+        return new EpisodeBatch(
+            headers.merge(firsts, lasts), columns, batch.rewards(), batch.account().orElse(null));
+    }
+
+    /** Returns the columns of all parts, which have the same names, types and shapes of rows. */
+    private static Columns concatenateColumns(String field, List<Columns> parts) {
+        Map<String, Tensor> joined = new LinkedHashMap<>();
+        Set<String> names = parts.get(0).tensors().keySet();
+        for (Columns part : parts) {
+            if (!part.tensors().keySet().equals(names)) {
+                String expected = "columns " + Columns.quoted(names) + " in each message";
+                throw Errors.malformed(field, expected, Columns.quoted(part.tensors().keySet()));
+            }
+        }
+        parts.get(0).tensors().forEach((name, first) -> {
+            List<Tensor> tensors = parts.stream().map(part -> part.tensors().get(name)).toList();
+            for (Tensor tensor : tensors) {
+                if (tensor.dataType() != first.dataType() || !tensor.hasRowsLike(first)) {
+                    throw Errors.malformed(field + "['" + name + "']", "rows as in " + first, tensor);
+                }
+            }
+            joined.put(name, concatenateTensors(tensors));
+        });
+        return new Columns(joined);
+    }
+
+    /** Returns the rows of tensors of one type and shape of rows. */
+    private static Tensor concatenateTensors(List<Tensor> tensors) {
+        Tensor first = tensors.get(0);
+        long numRows = tensors.stream().mapToLong(Tensor::numRows).sum();
+        ByteBuffer target = Tensor.allocate(first.dataType(), numRows * first.rowSize());
+        tensors.forEach(tensor -> tensor.appendTo(target));
+        return Tensor.wrap(first.dataType(), withRows(numRows, first), target.flip());
+    }
+
+    private static int[] withRows(long numRows, Tensor model) {
+        int[] shape = model.shape();
+        shape[0] = Math.toIntExact(numRows);
+        return shape;
+    }
+
+    /**
+     * Returns the infos of all parts. An info that a part lacks is a gap of the part's length. An info of several types
+     * gets a type that all of them fit into.
+     */
+    private static Columns concatenateInfos(String field, List<Columns> parts, int[] lengths) {
+        Set<String> names = new LinkedHashSet<>();
+        for (Columns part : parts) {
+            part.tensors().keySet().stream().filter(name -> !part.isMask(name)).forEach(names::add);
+        }
+        Map<String, Tensor> joined = new LinkedHashMap<>();
+        for (String name : names) {
+            List<Tensor> tensors = parts.stream()
+                .map(part -> part.tensors().get(name))
+                .filter(tensor -> tensor != null)
+                .toList();
+            Tensor first = tensors.get(0);
+            for (Tensor tensor : tensors) {
+                if (!tensor.hasRowsLike(first)) {
+                    throw Errors.malformed(field + "['" + name + "']", "rows as in " + first, tensor);
+                }
+            }
+            DataType type = tensors.stream().map(Tensor::dataType).reduce(DataType::promoted).orElseThrow();
+            joined.put(name, concatenateInfo(name, parts, lengths, type, first));
+            boolean[] mask = concatenateMasks(name, parts, lengths);
+            if (!Columns.isTrue(mask)) {
+                joined.put(Columns.maskName(name), Tensor.of(mask));
+            }
+        }
+        return new Columns(joined);
+    }
+
+    private static Tensor concatenateInfo(
+        String name, List<Columns> parts, int[] lengths, DataType type, Tensor model) {
+        long numRows = Arrays.stream(lengths).asLongStream().sum();
+        ByteBuffer target = Tensor.allocate(type, numRows * model.rowSize());
+        int rowBytes = model.rowSize() * type.size();
+        for (int i = 0; i < lengths.length; i++) {
+            Tensor tensor = parts.get(i).tensors().get(name);
+            if (tensor == null) {
+                target.position(target.position() + lengths[i] * rowBytes);
+            } else {
+                Conversions.append(target, type, tensor);
+            }
+        }
+        return Tensor.wrap(type, withRows(numRows, model), target.flip());
+    }
+
+    private static boolean[] concatenateMasks(String name, List<Columns> parts, int[] lengths) {
+        boolean[] joined = new boolean[Arrays.stream(lengths).sum()];
+        int at = 0;
+        for (int i = 0; i < lengths.length; i++) {
+            if (parts.get(i).tensors().containsKey(name)) {
+                Arrays.fill(joined, at, at + lengths[i], true);
+                int begin = at;
+                parts.get(i).mask(name).ifPresent(mask -> System.arraycopy(mask, 0, joined, begin, mask.length));
+            }
+            at += lengths[i];
+        }
+        return joined;
+    }
+
+    /**
+     * Returns the batches of a stream as one batch of whole episodes or fragments, with the account, which has to count
+     * the same episodes and steps.
+     */
+    static EpisodeBatch joinedWithAccount(
+        List<EpisodeBatch> batches, EpisodeBatchOuterClass.Account message, int numResumptions) {
+        if (batches.isEmpty()) {
+            throw Errors.malformed("the stream had no batch", null);
+        }
+        Map<String, Long> dropped = new HashMap<>(message.getDroppedInfosMap());
+        EpisodeBatch batch = concatenate(withOneShape(batches, dropped)).joined();
+        String got = batch.headers().numEnded() + " in " + batch.numSteps();
+        String expected = message.getEpisodeCount() + " in " + message.getStepCount();
+        if (!got.equals(expected)) {
+            throw Errors.malformed("account", "episodes that end, in a number of steps, " + expected, got);
+        }
+        EpisodeBatchOuterClass.Account.Builder account = message.toBuilder().putAllDroppedInfos(dropped);
+        return batch.withAccount(Account.from(account.build(), numResumptions));
+    }
+
+    /**
+     * Returns the batches without the environment's infos whose shape is not the first one of their name, and counts
+     * the values that are dropped. A server does not mix shapes within a message, so which values are kept does not
+     * depend on how episodes are spread over messages.
+     */
+    private static List<EpisodeBatch> withOneShape(List<EpisodeBatch> batches, Map<String, Long> dropped) {
+        Map<String, Tensor> models = new HashMap<>();
+        List<EpisodeBatch> kept = new ArrayList<>();
+        EpisodeBatch before = null;
+        for (EpisodeBatch batch : batches) {
+            // The infos of an episode that goes on have been counted with its first segment.
+            boolean goesOn = before != null && batch.headers().follows(0, before.headers(), before.numSegments() - 1);
+            kept.add(batch.withColumns(ColumnField.each(field -> switch (field) {
+                case ENVIRONMENT_INFOS -> withFirstShapes(field, batch.columns(field), models, dropped, 0);
+                case EPISODE_INFOS -> withFirstShapes(field, batch.columns(field), models, dropped, goesOn ? 1 : 0);
+                default -> batch.columns(field);
+            })));
+            before = batch;
+        }
+        return kept;
+    }
+
+    private static Columns withFirstShapes(
+        ColumnField field, Columns infos, Map<String, Tensor> models, Map<String, Long> dropped, int firstRow) {
+        Map<String, Tensor> kept = new LinkedHashMap<>();
+        infos.tensors().forEach((name, tensor) -> {
+            if (infos.isMask(name)) {
+                return;
+            }
+            Tensor model = models.computeIfAbsent(field + "/" + name, key -> tensor);
+            String maskName = Columns.maskName(name);
+            if (tensor.hasRowsLike(model)) {
+                kept.put(name, tensor);
+                infos.mask(name).ifPresent(mask -> kept.put(maskName, infos.tensors().get(maskName)));
+                return;
+            }
+            boolean[] mask = infos.mask(name).orElse(null);
+            for (int row = firstRow; row < tensor.numRows(); row++) {
+                if (mask == null || mask[row]) {
+                    dropped.merge(name, 1L, Long::sum);
+                }
+            }
+        });
+        return new Columns(kept);
+    }
+}

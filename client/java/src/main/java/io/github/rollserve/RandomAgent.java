@@ -1,0 +1,4 @@
+package io.github.rollserve;
+
+/** An agent that draws actions uniformly from the action space. */
+public record RandomAgent() implements Agent {}

@@ -1,0 +1,424 @@
+package io.github.rollserve;
+
+import io.grpc.Channel;
+import io.grpc.MethodDescriptor;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.atomic.AtomicReference;
+import rollserve.v1.EvaluationOuterClass;
+import rollserve.v1.SamplerServiceGrpc;
+import rollserve.v1.SamplerServiceOuterClass;
+import rollserve.v1.SamplerServiceOuterClass.EvaluatePopulationRequest;
+import rollserve.v1.SamplerServiceOuterClass.EvaluatePopulationResponse;
+import rollserve.v1.SamplerServiceOuterClass.EvaluateRequest;
+import rollserve.v1.SamplerServiceOuterClass.EvaluateResponse;
+import rollserve.v1.SamplerServiceOuterClass.GetSamplerRequest;
+import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
+import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
+import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
+import rollserve.v1.SamplerServiceOuterClass.UpdateAgentResponse;
+import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
+
+/**
+ * A client of a sampler on a server: it sends agents and environments, and receives episodes. Threads can share it.
+ *
+ * <p>All methods throw a {@link RollserveException} if the call fails; its subclasses say what the caller can do. A
+ * thread that is interrupted while it waits gets a {@link CancelledException}, and its call is cancelled. An update
+ * that fails changes nothing on the server. A sampling call that fails or is cancelled uses up the indices of the
+ * episodes that it may have delivered, if it continued the sampler's own sequence; a fragment call leaves the rows
+ * where they were.
+ *
+ * <p>Calls sample with the agent and the environment that this client set, or fail with a {@link PreconditionException}
+ * ({@link Reason#UNEXPECTED_VERSION}) if another client has updated them since, unless
+ * {@link ConnectionOptions#shared(boolean)} is set. What this client has not set, or what a call names by its version,
+ * may be anybody's.
+ */
+public final class Sampler implements AutoCloseable {
+    private static final MethodDescriptor<EvaluateRequest, EvaluateResponse> EVALUATE = evaluateMethod();
+
+    private final Connection connection;
+    private final Duration timeout;
+
+    private Sampler(Connection connection, Duration timeout) {
+        this.connection = connection;
+        this.timeout = timeout;
+    }
+
+    /**
+     * Returns the default sampler of a server, without encryption. The first call opens the connection.
+     *
+     * @param target the server's address, such as {@code 127.0.0.1:50051} or any name that gRPC knows
+     * @return the sampler
+     * @throws InvalidArgumentException if the target cannot be used
+     */
+    public static Sampler connect(String target) {
+        return connect(target, new ConnectionOptions());
+    }
+
+    /**
+     * Returns a sampler of a server. The first call opens the connection.
+     *
+     * @param target the server's address
+     * @param options the sampler's name, TLS, tokens and timeouts
+     * @return the sampler
+     * @throws InvalidArgumentException if the target or an option cannot be used
+     */
+    public static Sampler connect(String target, ConnectionOptions options) {
+        return new Sampler(Connection.to(target, options), options.timeout());
+    }
+
+    /**
+     * Returns this sampler with another timeout: the same connection, and the same versions of this client.
+     *
+     * @param time the time of calls with one answer, and the time without progress of all others
+     * @return a view of this sampler; closing it closes this one, too
+     */
+    public Sampler withTimeout(Duration time) {
+        return new Sampler(connection, Timeouts.positive("timeout", time));
+    }
+
+    /** Closes the connection. Calls that are running, and later ones, throw a {@link CancelledException}. */
+    @Override
+    public void close() {
+        connection.close();
+    }
+
+    /**
+     * Returns the channel of the connection, with its token, for RPCs that this class has no method for:
+     * {@code SamplerServiceGrpc.newBlockingStub(sampler.channel())}. Errors of such RPCs are gRPC's.
+     *
+     * @return the channel
+     */
+    public Channel channel() {
+        return connection.channel();
+    }
+
+    /**
+     * Gives all workers a new agent, or new parameters for the present one.
+     *
+     * @param agent an agent or parameters
+     * @return the new policy version, once every worker has it
+     */
+    public long updateAgent(AgentUpdate agent) {
+        return update(UpdateAgentRequest.newBuilder().setAllWorkers(AgentMessages.of(agent)));
+    }
+
+    /**
+     * Gives all workers a new agent or new parameters, unless each worker's agent is already, to the last bit, what the
+     * update would make of it.
+     *
+     * @param agent an agent or parameters
+     * @return the new policy version; the current one if nothing was done
+     */
+    public long updateAgentIfDifferent(AgentUpdate agent) {
+        return update(
+            UpdateAgentRequest.newBuilder().setAllWorkers(AgentMessages.of(agent)).setSkipIfIdentical(true));
+    }
+
+    /**
+     * Gives each worker an agent or parameters of its own.
+     *
+     * @param agents one update for each worker, in the order of their indices
+     * @return the new policy version, once every worker has it
+     */
+    public long updateAgentPerWorker(List<? extends AgentUpdate> agents) {
+        UpdateAgentRequest.Builder request = UpdateAgentRequest.newBuilder();
+        agents.forEach(agent -> request.getPerWorkerBuilder().addUpdates(AgentMessages.of(agent)));
+        return update(request);
+    }
+
+    private long update(UpdateAgentRequest.Builder request) {
+        connection.own().expectIn(request.setSampler(name()));
+        UpdateAgentResponse response =
+            connection.answer(SamplerServiceGrpc.getUpdateAgentMethod(), request.build(), timeout);
+        connection.own().setAgent(response.getPolicyVersion(), response.getEnvironmentVersion());
+        return response.getPolicyVersion();
+    }
+
+    /**
+     * Replaces the environments of all workers by one without arguments.
+     *
+     * @param id the id of the environment, such as {@code CartPole-v1}
+     * @return the version and the spaces of the new environments, once every worker has them
+     */
+    public EnvUpdated updateEnv(String id) {
+        return updateEnv(new EnvSpec(id));
+    }
+
+    /**
+     * Replaces or changes the environments of all workers.
+     *
+     * @param env a specification, a change, or updates for each row of a worker
+     * @return the version and the spaces of the new environments, once every worker has them
+     */
+    public EnvUpdated updateEnv(EnvUpdate env) {
+        return update(UpdateEnvRequest.newBuilder().setAllWorkers(EnvMessages.of(env)));
+    }
+
+    /**
+     * Gives each worker an update of its own. The spaces of all workers have to be equal.
+     *
+     * @param envs one update for each worker, in the order of their indices
+     * @return the version and the spaces of the new environments, once every worker has them
+     */
+    public EnvUpdated updateEnvPerWorker(List<? extends EnvUpdate> envs) {
+        UpdateEnvRequest.Builder request = UpdateEnvRequest.newBuilder();
+        envs.forEach(env -> request.getPerWorkerBuilder().addUpdates(EnvMessages.of(env)));
+        return update(request);
+    }
+
+    private EnvUpdated update(UpdateEnvRequest.Builder request) {
+        connection.own().expectIn(request.setSampler(name()));
+        EnvUpdated updated = EnvUpdated.from(
+            connection.answer(SamplerServiceGrpc.getUpdateEnvMethod(), request.build(), timeout));
+        connection.own().setEnv(updated.envVersion());
+        return updated;
+    }
+
+    /** {@return the state of the sampler and of its workers} */
+    public SamplerStatus status() {
+        GetSamplerRequest request = GetSamplerRequest.newBuilder().setSampler(name()).build();
+        return SamplerStatus.from(connection.answer(SamplerServiceGrpc.getGetSamplerMethod(), request, timeout));
+    }
+
+    /**
+     * Samples whole episodes with at least a number of steps in all: the fewest, in the order of their indices.
+     *
+     * @param numSteps the least number of steps
+     * @return the episodes, with the account
+     */
+    public EpisodeBatch obtainSamples(long numSteps) {
+        return obtainSamples(numSteps, new SamplingOptions());
+    }
+
+    /**
+     * Samples whole episodes with at least a number of steps in all; see {@link #obtainSamples(long)}.
+     *
+     * @param numSteps the least number of steps
+     * @param options options of the call
+     * @return the episodes, with the account
+     */
+    public EpisodeBatch obtainSamples(long numSteps, SamplingOptions options) {
+        return join(streamSamples(numSteps, options));
+    }
+
+    /**
+     * Samples an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
+     *
+     * @param numEpisodesPerWorker the number of episodes of each worker
+     * @return the episodes, with the account
+     */
+    public EpisodeBatch obtainExactEpisodes(long numEpisodesPerWorker) {
+        return obtainExactEpisodes(numEpisodesPerWorker, new SamplingOptions());
+    }
+
+    /**
+     * Samples an exact number of episodes on each worker; see {@link #obtainExactEpisodes(long)}.
+     *
+     * @param numEpisodesPerWorker the number of episodes of each worker
+     * @param options options of the call
+     * @return the episodes, with the account
+     */
+    public EpisodeBatch obtainExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
+        return join(streamExactEpisodes(numEpisodesPerWorker, options));
+    }
+
+    /**
+     * Samples an exact number of steps, equally many of each row; episodes continue from call to call. Each segment is
+     * a fragment: the part of an episode that this call delivers.
+     *
+     * @param numSteps the number of steps, a multiple of the number of rows of all workers
+     * @return the fragments, with the account
+     */
+    public EpisodeBatch obtainFragments(long numSteps) {
+        return obtainFragments(numSteps, new FragmentOptions());
+    }
+
+    /**
+     * Samples an exact number of steps; see {@link #obtainFragments(long)}.
+     *
+     * @param numSteps the number of steps, a multiple of the number of rows of all workers
+     * @param options options of the call
+     * @return the fragments, with the account
+     */
+    public EpisodeBatch obtainFragments(long numSteps, FragmentOptions options) {
+        return join(streamFragments(numSteps, options));
+    }
+
+    private static EpisodeBatch join(SampleStream stream) {
+        try (stream) {
+            return stream.join();
+        }
+    }
+
+    /**
+     * Streams what {@link #obtainSamples(long)} returns, message by message. An episode may continue in the next
+     * message.
+     *
+     * @param numSteps the least number of steps
+     * @return the stream, which makes the call when it is first read
+     */
+    public SampleStream streamSamples(long numSteps) {
+        return streamSamples(numSteps, new SamplingOptions());
+    }
+
+    /**
+     * Streams what {@link #obtainSamples(long, SamplingOptions)} returns, message by message.
+     *
+     * @param numSteps the least number of steps
+     * @param options options of the call
+     * @return the stream, which makes the call when it is first read
+     */
+    public SampleStream streamSamples(long numSteps, SamplingOptions options) {
+        ObtainSamplesRequest request = ObtainSamplesRequest.newBuilder()
+            .setSampler(name())
+            .setStepCount(numSteps)
+            .setOptions(sampling(options))
+            .build();
+        return stream(new SamplingCall.Samples(request), options);
+    }
+
+    /**
+     * Streams what {@link #obtainExactEpisodes(long, SamplingOptions)} returns, message by message.
+     *
+     * @param numEpisodesPerWorker the number of episodes of each worker
+     * @param options options of the call
+     * @return the stream, which makes the call when it is first read
+     */
+    public SampleStream streamExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
+        ObtainExactEpisodesRequest request = ObtainExactEpisodesRequest.newBuilder()
+            .setSampler(name())
+            .setEpisodeCountPerWorker(numEpisodesPerWorker)
+            .setOptions(sampling(options))
+            .build();
+        return stream(new SamplingCall.ExactEpisodes(request), options);
+    }
+
+    /**
+     * Streams what {@link #obtainFragments(long, FragmentOptions)} returns, message by message. A fragment may continue
+     * in the next message.
+     *
+     * @param numSteps the number of steps, a multiple of the number of rows of all workers
+     * @param options options of the call
+     * @return the stream, which makes the call when it is first read
+     */
+    public SampleStream streamFragments(long numSteps, FragmentOptions options) {
+        ObtainSamplesRequest request = ObtainSamplesRequest.newBuilder()
+            .setSampler(name())
+            .setStepCount(numSteps)
+            .setOptions(sampling(options.sampling()))
+            .setFragments(options.toWire())
+            .build();
+        return stream(new SamplingCall.Samples(request), options.sampling());
+    }
+
+    private SamplerServiceOuterClass.SamplingOptions.Builder sampling(SamplingOptions options) {
+        SamplerServiceOuterClass.SamplingOptions.Builder message = options.toWire(connection.options());
+        connection.own().expectIn(message);
+        return message;
+    }
+
+    private SampleStream stream(SamplingCall call, SamplingOptions options) {
+        return new SampleStream(connection, call, options.timeoutOr(timeout), options.startDeadline());
+    }
+
+    /**
+     * Evaluates the agent on a number of episodes, in environments that only evaluations use. It uses and changes
+     * nothing of the sampler's own, such as its sequence or its environments.
+     *
+     * @param numEpisodes the number of episodes
+     * @return the result
+     */
+    public Evaluation evaluate(int numEpisodes) {
+        return evaluate(numEpisodes, new EvaluationOptions());
+    }
+
+    /**
+     * Evaluates the agent on a number of episodes; see {@link #evaluate(int)}.
+     *
+     * @param numEpisodes the number of episodes
+     * @param options options of the call
+     * @return the result
+     */
+    public Evaluation evaluate(int numEpisodes, EvaluationOptions options) {
+        EvaluateRequest.Builder request =
+            EvaluateRequest.newBuilder().setSampler(name()).setEpisodeCount(numEpisodes).setOptions(options.toWire());
+        options.setDelivery(request, connection.options());
+        connection.own().expectIn(request.getOptionsBuilder());
+        List<EpisodeBatch> batches = new ArrayList<>();
+        AtomicReference<EvaluationOuterClass.Evaluation> result = new AtomicReference<>();
+        new EvaluationCall<EvaluateResponse>(
+            connection, request.getOptionsBuilder(), options.timeoutOr(timeout), options.startDeadline(),
+            response -> response.hasBeginning() ? response.getBeginning() : null,
+            response -> response.hasProgress() ? response.getProgress() : null)
+            .run(
+                callOptions -> {
+                    batches.clear(); // a repeated call delivers all episodes again
+                    return Attempt.start(channel(), EVALUATE, callOptions, request.build());
+                },
+                response -> {
+                    if (response.hasBatch()) {
+                        batches.add(BatchDecoder.decode(response.getBatch(), 0));
+                    } else if (response.hasEvaluation()) {
+                        result.set(response.getEvaluation());
+                    }
+                });
+        EvaluationOuterClass.Evaluation evaluation = checkEnd(result.get());
+        return Evaluation.from(evaluation, request.hasEpisodes()
+            ? Optional.of(Joining.joinedWithAccount(batches, evaluation.getAccount(), 0))
+            : Optional.empty());
+    }
+
+    /**
+     * Evaluates K parameter sets of the agent, the members of a population, on a number of episodes each.
+     *
+     * @param parameters parameters with one more axis in front, of size K; those that are left out are the agent's own
+     * @param numEpisodes the number of episodes of each member
+     * @param options options of the call
+     * @return the result
+     */
+    public PopulationEvaluation evaluatePopulation(
+        Parameters parameters, int numEpisodes, EvaluationOptions options) {
+        EvaluatePopulationRequest.Builder request = EvaluatePopulationRequest.newBuilder()
+            .setSampler(name())
+            .setParameters(AgentMessages.of(parameters))
+            .setEpisodeCount(numEpisodes)
+            .setOptions(options.toWire())
+            .setDifferentEpisodes(options.hasDifferentEpisodes());
+        connection.own().expectIn(request.getOptionsBuilder());
+        AtomicReference<EvaluationOuterClass.PopulationEvaluation> result = new AtomicReference<>();
+        new EvaluationCall<EvaluatePopulationResponse>(
+            connection, request.getOptionsBuilder(), options.timeoutOr(timeout), options.startDeadline(),
+            response -> response.hasBeginning() ? response.getBeginning() : null,
+            response -> response.hasProgress() ? response.getProgress() : null)
+            .run(
+                callOptions -> Attempt.start(
+                    channel(), SamplerServiceGrpc.getEvaluatePopulationMethod(), callOptions, request.build()),
+                response -> {
+                    if (response.hasEvaluation()) {
+                        result.set(response.getEvaluation());
+                    }
+                });
+        return PopulationEvaluation.from(checkEnd(result.get()));
+    }
+
+    private static <T> T checkEnd(T result) {
+        if (result == null) {
+            throw Errors.malformed("the stream ended without its evaluation", null);
+        }
+        return result;
+    }
+
+    private String name() {
+        return connection.options().sampler();
+    }
+
+    private static MethodDescriptor<EvaluateRequest, EvaluateResponse> evaluateMethod() {
+        MethodDescriptor<EvaluateRequest, EvaluateResponse> method = SamplerServiceGrpc.getEvaluateMethod();
+        return method.toBuilder(
+            method.getRequestMarshaller(),
+            new AliasingMarshaller<>(method.getResponseMarshaller(), EvaluateResponse.parser())).build();
+    }
+}

@@ -1,0 +1,281 @@
+package io.github.rollserve;
+
+import io.grpc.Deadline;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.function.UnaryOperator;
+import rollserve.v1.SamplerServiceOuterClass;
+import rollserve.v1.TensorOuterClass;
+
+/**
+ * Options of calls that sample. Each method returns options with one more set; what is not set has its default.
+ *
+ * <pre>{@code
+ * SamplingOptions options = new SamplingOptions().seed(7).maxEpisodeLength(200);
+ * }</pre>
+ */
+public final class SamplingOptions {
+    /** The largest size of an agent in a call that samples: what servers accept, less room for the rest. */
+    private static final int MAX_AGENT_BYTES = (4 << 20) - (4 << 10);
+
+    private final SamplerServiceOuterClass.SamplingOptions wire;
+    private final AgentUpdate agent; // the same for the next three: null where it is not set
+    private final List<Compression> compression;
+    private final Duration timeout;
+    private final Duration deadline;
+
+    /** Creates options that all have their defaults. */
+    public SamplingOptions() {
+        this(
+            SamplerServiceOuterClass.SamplingOptions.newBuilder()
+                .setAcceptFrameStacks(true)
+                .setAcceptJoined(true)
+                .build(),
+            null, null, null, null);
+    }
+
+    private SamplingOptions(
+        SamplerServiceOuterClass.SamplingOptions wire, AgentUpdate agent, List<Compression> compression,
+        Duration timeout, Duration deadline) {
+        this.wire = wire;
+        this.agent = agent;
+        this.compression = compression;
+        this.timeout = timeout;
+        this.deadline = deadline;
+    }
+
+    private SamplingOptions with(UnaryOperator<SamplerServiceOuterClass.SamplingOptions.Builder> change) {
+        return new SamplingOptions(change.apply(wire.toBuilder()).build(), agent, compression, timeout, deadline);
+    }
+
+    /**
+     * Makes an update of the agent for all workers before the call samples with the new version. If the update fails,
+     * the call fails with the same error, and nothing has changed. At most 4 MiB; larger ones need
+     * {@link Sampler#updateAgent(AgentUpdate)}. Not together with a version of the policy.
+     *
+     * @param update the update
+     * @return the options
+     */
+    public SamplingOptions agent(AgentUpdate update) {
+        return new SamplingOptions(wire, update, compression, timeout, deadline);
+    }
+
+    /**
+     * Sets the root seed of the episodes. By default, the sampler continues its own sequence, where no episode comes
+     * twice.
+     *
+     * @param root the seed, of which all 64 bits count
+     * @return the options
+     */
+    public SamplingOptions seed(long root) {
+        return with(builder -> builder.setSeed(root));
+    }
+
+    /**
+     * Sets the index of the first episode in the sequence of the seed. Not for fragments.
+     *
+     * @param index the index; 0 by default
+     * @return the options
+     */
+    public SamplingOptions firstEpisodeIndex(long index) {
+        return with(builder -> builder.setFirstEpisodeIndex(index));
+    }
+
+    /**
+     * Sets the number of steps after which an episode is truncated, over all of its fragments.
+     *
+     * @param numSteps the number; the server's setting by default
+     * @return the options
+     */
+    public SamplingOptions maxEpisodeLength(long numSteps) {
+        return with(builder -> builder.setMaxEpisodeLength(numSteps));
+    }
+
+    /**
+     * Sets the version that the current policy must have. By default the version that this client has set last, or is
+     * setting, if {@link #policyVersion(long)} is not set; see {@link ConnectionOptions#shared(boolean)}.
+     *
+     * @param version the version
+     * @return the options
+     */
+    public SamplingOptions expectedPolicyVersion(long version) {
+        return with(builder -> builder.setExpectedPolicyVersion(version));
+    }
+
+    /**
+     * Sets the version that the current environment must have, in the same way as the one of the policy.
+     *
+     * @param version the version
+     * @return the options
+     */
+    public SamplingOptions expectedEnvVersion(long version) {
+        return with(builder -> builder.setExpectedEnvironmentVersion(version));
+    }
+
+    /**
+     * Sets the oldest version that may act.
+     *
+     * @param version the version
+     * @return the options
+     */
+    public SamplingOptions minPolicyVersion(long version) {
+        return with(builder -> builder.setMinPolicyVersion(version));
+    }
+
+    /**
+     * Sets the version that acts, one of the last few that the server keeps.
+     *
+     * @param version the version; the current one by default
+     * @return the options
+     */
+    public SamplingOptions policyVersion(long version) {
+        return with(builder -> builder.setPolicyVersion(version));
+    }
+
+    /**
+     * Sets the version of the environment, one of the last few that the server keeps.
+     *
+     * @param version the version; the current one by default
+     * @return the options
+     */
+    public SamplingOptions envVersion(long version) {
+        return with(builder -> builder.setEnvironmentVersion(version));
+    }
+
+    /**
+     * Sets the number of workers that the sampler must have.
+     *
+     * @param number the number
+     * @return the options
+     */
+    public SamplingOptions expectedNumWorkers(int number) {
+        return with(builder -> builder.setWorkerCount(number));
+    }
+
+    /**
+     * Sets the time without progress after which the call ends with a {@link DeadlineException}.
+     *
+     * @param time a positive time; the timeout of the connection by default
+     * @return the options
+     */
+    public SamplingOptions timeout(Duration time) {
+        return new SamplingOptions(wire, agent, compression, Timeouts.positive("timeout", time), deadline);
+    }
+
+    /**
+     * Sets the time in total after which the call ends with a {@link DeadlineException}.
+     *
+     * @param time a positive time; no limit by default
+     * @return the options
+     */
+    public SamplingOptions deadline(Duration time) {
+        return new SamplingOptions(wire, agent, compression, timeout, Timeouts.positive("deadline", time));
+    }
+
+    /**
+     * Sets the codecs that columns may come in.
+     *
+     * @param codecs the codecs, the preferred one first; those of the connection by default
+     * @return the options
+     */
+    public SamplingOptions compression(Compression... codecs) {
+        List<Compression> accepted = Arrays.stream(codecs).map(Compression::checkAvailable).toList();
+        return new SamplingOptions(wire, agent, accepted, timeout, deadline);
+    }
+
+    /**
+     * Sets how freely the agent acts.
+     *
+     * @param exploration the exploration; the agent's own by default
+     * @return the options
+     */
+    public SamplingOptions exploration(Exploration exploration) {
+        return with(builder -> builder.setExploration(exploration.toWire()));
+    }
+
+    /**
+     * Sets whether each frame of observations that are stacks of frames is sent once. The result is the same.
+     *
+     * @param once whether it is; true by default
+     * @return the options
+     */
+    public SamplingOptions framesOnce(boolean once) {
+        return with(builder -> builder.setAcceptFrameStacks(once));
+    }
+
+    /**
+     * Sets whether workers continue after this call with what the same call would ask for next.
+     *
+     * @param isPrefetched whether they do; false by default
+     * @return the options
+     */
+    public SamplingOptions prefetch(boolean isPrefetched) {
+        return with(builder -> builder.setPrefetch(isPrefetched));
+    }
+
+    /**
+     * Sets whether the agent's infos have the recurrent state before each step, as {@code state/NAME}.
+     *
+     * @param areReturned whether they have; false by default
+     * @return the options
+     */
+    public SamplingOptions returnStates(boolean areReturned) {
+        return with(builder -> builder.setReturnStates(areReturned));
+    }
+
+    /**
+     * Sets whether to discard what is sampled, to measure sampling alone. Only for streams.
+     *
+     * @param isDiscarded whether to discard it; false by default
+     * @return the options
+     */
+    public SamplingOptions blackhole(boolean isDiscarded) {
+        return with(builder -> builder.setBlackhole(isDiscarded));
+    }
+
+    /**
+     * Sets whether to leave out episodes whose environments raise errors in every attempt, instead of failing the
+     * call. Not for fragments.
+     *
+     * @param areSkipped whether to leave them out; false by default
+     * @return the options
+     */
+    public SamplingOptions skipFailedEpisodes(boolean areSkipped) {
+        return with(builder -> builder.setSkipFailedEpisodes(areSkipped));
+    }
+
+    SamplerServiceOuterClass.SamplingOptions.Builder toWire(ConnectionOptions connection) {
+        SamplerServiceOuterClass.SamplingOptions.Builder message = wire.toBuilder()
+            .setMaxMessageBytes(connection.maxMessageBytes())
+            .addAllAcceptCompression(toWire(compression == null ? connection.compression() : compression));
+        if (agent != null) {
+            boolean namesPolicy =
+                wire.hasPolicyVersion() || wire.hasMinPolicyVersion() || wire.hasExpectedPolicyVersion();
+            if (namesPolicy || wire.hasExpectedEnvironmentVersion()) {
+                throw Errors.invalid("agent", "no version of the policy and no expected version beside it", "some");
+            }
+            SamplerServiceOuterClass.AgentUpdate update = AgentMessages.of(agent);
+            if (update.getSerializedSize() > MAX_AGENT_BYTES) {
+                String expected = "at most " + MAX_AGENT_BYTES + " bytes (call updateAgent first)";
+                throw Errors.invalid("agent", expected, update.getSerializedSize());
+            }
+            message.setAgentUpdate(update);
+        }
+        return message;
+    }
+
+    static List<TensorOuterClass.Compression> toWire(List<Compression> codecs) {
+        return codecs.stream().map(Compression::toWire).toList();
+    }
+
+    Duration timeoutOr(Duration other) {
+        return timeout == null ? other : timeout;
+    }
+
+    /** Returns the deadline of a call that starts now; null for none. */
+    Deadline startDeadline() {
+        return deadline == null ? null : Deadline.after(deadline.toNanos(), TimeUnit.NANOSECONDS);
+    }
+}

@@ -1,0 +1,21 @@
+/**
+ * Client of Rollserve, a server that samples episodes for reinforcement learning.
+ *
+ * <p>{@link io.github.rollserve.Sampler#connect(String)} returns a client. A trainer sends an agent, and receives
+ * finished episodes as flat arrays:
+ *
+ * <pre>{@code
+ * try (Sampler sampler = Sampler.connect("127.0.0.1:50051")) {
+ *     EnvUpdated env = sampler.updateEnv("CartPole-v1");
+ *     MlpAgent agent = MlpAgent.initial(env.observationSpace(), env.actionSpace(), new int[] {64, 64}, 0);
+ *     sampler.updateAgent(agent);
+ *     EpisodeBatch batch = sampler.obtainSamples(10_000);
+ *     FloatBuffer observations = batch.observations().plain().floats();
+ * }
+ * }</pre>
+ *
+ * <p>In the comments, N is the number of segments of a batch, T the number of steps of all its segments together, and
+ * {@code *O}, {@code *A}, {@code *I} and {@code *H} are the axes of one observation, action, info or recurrent state.
+ * Seeds have 64 bits: {@link Long#toUnsignedString(long)} prints them.
+ */
+package io.github.rollserve;

@@ -1,0 +1,300 @@
+package io.github.rollserve;
+
+import static io.github.rollserve.ScriptedServer.BROKEN;
+import static io.github.rollserve.ScriptedServer.OVER;
+import static io.github.rollserve.ScriptedServer.SILENT;
+import static io.github.rollserve.ScriptedServer.failure;
+import static io.github.rollserve.ScriptedServer.oneStep;
+import static io.github.rollserve.Wire.account;
+import static io.github.rollserve.Wire.beginning;
+import static io.github.rollserve.Wire.response;
+import static io.github.rollserve.Wire.segments;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.rollserve.ScriptedServer.Call;
+import io.grpc.Grpc;
+import io.grpc.InsecureServerCredentials;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.Server;
+import io.grpc.ServerServiceDefinition;
+import io.grpc.Status;
+import io.grpc.stub.ServerCalls;
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import rollserve.v1.EpisodeBatchOuterClass.Reproducibility;
+import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
+import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
+import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
+import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
+
+@Timeout(60)
+class CallsTest {
+    @Test
+    void errorsHaveTheClassOfTheirReasonAndStatus() {
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(failure(Status.Code.PERMISSION_DENIED, "SCOPE_MISSING", "")),
+                new Call(failure(Status.Code.INVALID_ARGUMENT, "INVALID_VALUE", "step_count")),
+                new Call(failure(Status.Code.FAILED_PRECONDITION, "NO_AGENT", "")),
+                new Call(failure(Status.Code.RESOURCE_EXHAUSTED, "SOME_NEW_REASON", "")),
+                new Call(failure(Status.Code.INTERNAL, "ENV_FAILED", "")),
+                new Call(failure(Status.Code.UNAVAILABLE, "TOO_FEW_WORKERS", "")));
+            Sampler sampler = server.connect()) {
+            AccessException access = assertThrows(AccessException.class, () -> sampler.obtainSamples(1));
+            assertInstanceOf(InvalidArgumentException.class, access);
+            assertEquals(Reason.SCOPE_MISSING, access.reason());
+            InvalidArgumentException invalid =
+                assertThrows(InvalidArgumentException.class, () -> sampler.obtainSamples(1));
+            assertFalse(invalid instanceof AccessException);
+            assertEquals("step_count", invalid.field());
+            assertEquals("0123456789abcdef", invalid.requestId());
+            assertEquals("it failed", invalid.getMessage());
+            assertEquals(Status.Code.INVALID_ARGUMENT, invalid.code());
+            assertEquals(Reason.NO_AGENT,
+                assertThrows(PreconditionException.class, () -> sampler.obtainSamples(1)).reason());
+            assertEquals("SOME_NEW_REASON",
+                assertThrows(LimitException.class, () -> sampler.obtainSamples(1)).reason());
+            assertThrows(ServerException.class, () -> sampler.obtainSamples(1));
+            assertThrows(UnavailableException.class, () -> sampler.obtainSamples(1));
+            assertEquals(6, server.requests.size());
+        }
+    }
+
+    @Test
+    void callsEndAtTheirDeadlineAndTheirTimeout() {
+        try (ScriptedServer server = new ScriptedServer(new Call(SILENT), new Call(SILENT));
+            Sampler sampler = server.connect()) {
+            Duration brief = Duration.ofMillis(100);
+            DeadlineException passed = assertThrows(
+                DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().deadline(brief)));
+            assertEquals("", passed.reason());
+            DeadlineException silent = assertThrows(
+                DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().timeout(brief)));
+            assertEquals(Reason.NO_PROGRESS, silent.reason());
+        }
+    }
+
+    @Test
+    void callsAreCancelledWhenTheirThreadIsInterruptedOrTheirSamplerClosed() {
+        try (ScriptedServer server = new ScriptedServer(
+                oneStep(), new Call(SILENT, beginning()), new Call(SILENT, beginning()));
+            Sampler sampler = server.connect()) {
+            sampler.obtainSamples(1);
+            Thread.currentThread().interrupt();
+            assertThrows(CancelledException.class, () -> sampler.obtainSamples(1));
+            assertTrue(Thread.interrupted());
+
+            CompletableFuture<EpisodeBatch> running = CompletableFuture.supplyAsync(() -> sampler.obtainSamples(1));
+            CompletableFuture.delayedExecutor(200, TimeUnit.MILLISECONDS).execute(sampler::close);
+            assertInstanceOf(
+                CancelledException.class, assertThrows(CompletionException.class, running::join).getCause());
+            assertThrows(CancelledException.class, () -> sampler.obtainSamples(1));
+        }
+    }
+
+    @Test
+    void streamContinuesWithinAnEpisodeWhenItBreaks() {
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(BROKEN, beginning(), response(segments("4:0+3.", "6:0+2"))), // episode 5 failed, was skipped
+                new Call(BROKEN),
+                new Call(OVER, beginning(), response(segments("6:0+1")), response(segments("6:1+4.")), account(1, 5)));
+            Sampler sampler = server.connect()) {
+            EpisodeBatch batch = sampler.obtainSamples(
+                8, new SamplingOptions().expectedPolicyVersion(1).expectedEnvVersion(2).prefetch(true));
+            assertArrayEquals(new int[] {3, 5}, batch.lengths());
+            assertArrayEquals(
+                new double[] {400, 401, 402, 600, 601, 602, 603, 604}, batch.observations().plain().toDoubles());
+            Account account = batch.account().orElseThrow();
+            assertEquals(8, account.numSteps());
+            assertEquals(1, account.numFailedEpisodes());
+            assertEquals(2, account.numResumptions());
+            ObtainSamplesRequest rest = (ObtainSamplesRequest) server.requests.get(2);
+            assertEquals(5, rest.getStepCount());
+            assertEquals(6, rest.getOptions().getFirstEpisodeIndex());
+            assertEquals(1L << 63, rest.getOptions().getSeed());
+            assertEquals("run", rest.getOptions().getSamplerRun());
+            assertEquals(1, rest.getOptions().getPolicyVersion());
+            assertFalse(rest.getOptions().hasExpectedPolicyVersion());
+            assertFalse(rest.getOptions().hasExpectedEnvironmentVersion());
+            assertFalse(rest.getOptions().getPrefetch());
+        }
+    }
+
+    @Test
+    void streamRepeatsItsLastEpisodeWhenOnlyTheAccountIsMissing() {
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(BROKEN, beginning(), response(segments("4:0+3.", "5:0+2."))),
+                new Call(OVER, beginning(), response(segments("5:0+2.")), account(1, 2)));
+            Sampler sampler = server.connect()) {
+            assertArrayEquals(new int[] {3, 2}, sampler.obtainSamples(5).lengths());
+            assertEquals(2, ((ObtainSamplesRequest) server.requests.get(1)).getStepCount());
+        }
+    }
+
+    @Test
+    void exactEpisodesAndFragmentsSkipWhatHasArrivedWhenTheyBreak() {
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(BROKEN, beginning(), response(segments("4:0+3."))),
+                new Call(OVER, beginning(), response(segments("5:0+2.")), account(1, 2)),
+                new Call(BROKEN, beginning(), response(segments("4:0+3"))),
+                new Call(OVER, beginning(), response(segments("5:0+2")), account(0, 2)));
+            Sampler sampler = server.connect()) {
+            assertArrayEquals(new int[] {3, 2}, sampler.obtainExactEpisodes(2).lengths());
+            ObtainExactEpisodesRequest exact = (ObtainExactEpisodesRequest) server.requests.get(1);
+            assertEquals(1, exact.getSkipEpisodeCount());
+            assertEquals(4, exact.getOptions().getFirstEpisodeIndex());
+            assertEquals(3, exact.getOptions().getWorkerCount());
+            assertArrayEquals(new int[] {3, 2}, sampler.obtainFragments(5).lengths());
+            ObtainSamplesRequest fragments = (ObtainSamplesRequest) server.requests.get(3);
+            assertEquals(3, fragments.getFragments().getSkipStepCount());
+            assertEquals(5, fragments.getStepCount());
+        }
+    }
+
+    @Test
+    void streamsFailWhenTheyBreakAndCannotBeRepeated() {
+        ObtainSamplesResponse.Builder ofWorkers = beginning().toBuilder();
+        ofWorkers.getBeginningBuilder().setReproducibility(Reproducibility.REPRODUCIBILITY_WORKER);
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(BROKEN, ofWorkers.build()),
+                new Call(failure(Status.Code.UNAVAILABLE, "WORKER_HUNG", ""), beginning()));
+            Sampler sampler = server.connect()) {
+            assertThrows(UnavailableException.class, () -> sampler.obtainSamples(5));
+            assertThrows(UnavailableException.class, () -> sampler.obtainSamples(5));
+            assertEquals(2, server.requests.size());
+        }
+    }
+
+    @Test
+    void streamDeliversJoinedResponsesAndItsAccount() {
+        ObtainSamplesResponse joined = ScriptedServer.joined(
+            beginning(), response(segments("4:0+1.")), response(segments("5:0+2.")));
+        try (ScriptedServer server = new ScriptedServer(new Call(OVER, joined, account(2, 3)));
+            Sampler sampler = server.connect();
+            SampleStream stream = sampler.streamSamples(3)) {
+            List<Integer> steps = new ArrayList<>();
+            for (EpisodeBatch part : stream) {
+                steps.add(part.numSteps());
+            }
+            assertEquals(List.of(1, 2), steps);
+            assertEquals(3, stream.account().orElseThrow().numSteps());
+        }
+    }
+
+    @Test
+    void callsEndWithAServerExceptionWhenAMessageCannotBeRead() throws IOException {
+        MethodDescriptor<byte[], byte[]> method = MethodDescriptor.<byte[], byte[]>newBuilder()
+            .setType(MethodDescriptor.MethodType.SERVER_STREAMING)
+            .setFullMethodName("rollserve.v1.SamplerService/ObtainSamples")
+            .setRequestMarshaller(new Bytes())
+            .setResponseMarshaller(new Bytes())
+            .build();
+        ServerServiceDefinition service = ServerServiceDefinition.builder("rollserve.v1.SamplerService")
+            .addMethod(method, ServerCalls.asyncServerStreamingCall((request, observer) -> {
+                observer.onNext(new byte[] {1, 2, 3});
+                observer.onCompleted();
+            }))
+            .build();
+        Server server = Grpc.newServerBuilderForPort(0, InsecureServerCredentials.create())
+            .addService(service).build().start();
+        try (Sampler sampler = Sampler.connect("127.0.0.1:" + server.getPort())) {
+            assertThrows(ServerException.class, () -> sampler.obtainSamples(1));
+        } finally {
+            server.shutdownNow();
+        }
+    }
+
+    private static final class Bytes implements MethodDescriptor.Marshaller<byte[]> {
+        @Override
+        public InputStream stream(byte[] value) {
+            return new ByteArrayInputStream(value);
+        }
+
+        @Override
+        public byte[] parse(InputStream stream) {
+            return new byte[0];
+        }
+    }
+
+    @Test
+    void callsExpectTheVersionsThatTheirClientHasSet() {
+        try (ScriptedServer server = new ScriptedServer(oneStep(), oneStep(), oneStep());
+            Sampler sampler = Sampler.connect(server.target(), new ConnectionOptions().sampler("mine"))) {
+            assertEquals(7, sampler.updateAgent(new RandomAgent()));
+            sampler.obtainSamples(1);
+            UpdateAgentRequest update = (UpdateAgentRequest) server.requests.get(0);
+            ObtainSamplesRequest call = (ObtainSamplesRequest) server.requests.get(1);
+            assertEquals(7, call.getOptions().getExpectedPolicyVersion());
+            assertEquals(3, call.getOptions().getExpectedEnvironmentVersion());
+            assertEquals(update.getClientId(), call.getOptions().getClientId());
+            assertFalse(update.getClientId().isEmpty());
+            assertEquals("mine", server.metadata.get(1).get(key("rollserve-sampler")));
+            sampler.obtainSamples(1, new SamplingOptions().policyVersion(2));
+            assertFalse(((ObtainSamplesRequest) server.requests.get(2)).getOptions().hasExpectedPolicyVersion());
+        }
+    }
+
+    @Test
+    void callsWithAnAgentFailWhenTheServerIgnoresIt() {
+        ObtainSamplesResponse.Builder updated = beginning().toBuilder();
+        updated.getBeginningBuilder().setAgentUpdated(true);
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(OVER, updated.build(), response(segments("4:0+1.")), account(1, 1)), oneStep(), oneStep());
+            Sampler sampler = server.connect()) {
+            SamplingOptions options = new SamplingOptions().agent(new RandomAgent());
+            sampler.obtainSamples(1, options);
+            sampler.obtainSamples(1);
+            ObtainSamplesRequest next = (ObtainSamplesRequest) server.requests.get(1);
+            assertEquals(1, next.getOptions().getExpectedPolicyVersion());
+            assertEquals(2, next.getOptions().getExpectedEnvironmentVersion());
+            ServerException error = assertThrows(ServerException.class, () -> sampler.obtainSamples(1, options));
+            assertEquals("agent", error.field());
+        }
+    }
+
+    @Test
+    void tokensAreReadForEachCallAndNeverSentInTheClear(@TempDir Path folder) throws IOException {
+        Path file = folder.resolve("token");
+        Files.writeString(file, "first\n");
+        try (ScriptedServer server = new ScriptedServer(oneStep(), oneStep());
+            Sampler sampler = Sampler.connect(server.target(), new ConnectionOptions().tokenFile(file))) {
+            sampler.obtainSamples(1);
+            Files.writeString(file, "second");
+            sampler.obtainSamples(1);
+            assertEquals("Bearer first", server.metadata.get(0).get(key("authorization")));
+            assertEquals("Bearer second", server.metadata.get(1).get(key("authorization")));
+            Files.delete(file);
+            assertEquals("tokenFile",
+                assertThrows(InvalidArgumentException.class, () -> sampler.obtainSamples(1)).field());
+        }
+        ConnectionOptions token = new ConnectionOptions().token("secret");
+        Sampler.connect("server.lab:50051", token.tls()).close();
+        for (String target : List.of("server.lab:50051", "dns:///server.lab:50051", "127.0.0.1.lab:50051")) {
+            InvalidArgumentException error =
+                assertThrows(InvalidArgumentException.class, () -> Sampler.connect(target, token));
+            assertEquals("token", error.field());
+            assertFalse(error.getMessage().contains("secret"));
+        }
+    }
+
+    private static Metadata.Key<String> key(String name) {
+        return Metadata.Key.of(name, Metadata.ASCII_STRING_MARSHALLER);
+    }
+}

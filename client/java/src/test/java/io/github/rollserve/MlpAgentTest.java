@@ -1,0 +1,81 @@
+package io.github.rollserve;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalDouble;
+import org.junit.jupiter.api.Test;
+import rollserve.v1.AgentOuterClass;
+import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
+
+class MlpAgentTest {
+    private static final Space BOX =
+        new Space.Box(DataType.FLOAT32, List.of(2, 3), Tensor.scalar(-1.0), Tensor.scalar(1.0));
+
+    @Test
+    void initialAgentFitsItsSpaces() {
+        Map<String, Space> spaces = new LinkedHashMap<>();
+        spaces.put("a", BOX);
+        spaces.put("b", new Space.Discrete(4, 0));
+        MlpAgent agent = MlpAgent.initial(new Space.Dict(spaces), BOX, new int[] {8}, 1);
+        AgentOuterClass.MlpAgent sent = sent(agent);
+        assertEquals(List.of(10, 8, 6), sent.getLayerSizesList());
+        assertFalse(sent.getDiagonalGaussian().getPredictedLogStd());
+        assertEquals(agent, new MlpAgent(agent.parameters(), agent.head()));
+        Map<String, Tensor> predicted = new LinkedHashMap<>(agent.parameters().tensors());
+        predicted.remove("log_std");
+        assertTrue(sent(new MlpAgent(new Parameters(predicted), agent.head()))
+            .getDiagonalGaussian().getPredictedLogStd());
+        assertThrows(
+            InvalidArgumentException.class, () -> MlpAgent.initial(BOX, new Space.Dict(spaces), new int[] {8}, 1));
+    }
+
+    @Test
+    void agentSaysWhatItsParametersAre() {
+        AgentOuterClass.MlpAgent sent = sent(new MlpAgent(
+            new Parameters(Map.of(
+                "0/weight", zeros(4, 16), "0/bias", zeros(4),
+                "core/weight_ih", zeros(64, 5), "core/weight_hh", zeros(64, 16),
+                "value/0/weight", zeros(7, 5), "value/0/norm/weight", zeros(7), "value/1/weight", zeros(1, 7))),
+            new MlpAgent.EpsilonGreedy(0.25), MlpAgent.Activation.RELU, OptionalDouble.empty()));
+        assertEquals(List.of(5, 4), sent.getLayerSizesList());
+        assertEquals(AgentOuterClass.Activation.ACTIVATION_RELU, sent.getActivation());
+        assertEquals(16, sent.getLstm().getSize());
+        assertEquals(List.of(7), sent.getSeparateValue().getHiddenSizesList());
+        assertTrue(sent.hasLayerNorm() && !sent.getLayerNorm().hasEpsilon());
+        assertEquals(0.25, sent.getEpsilonGreedy().getEpsilon());
+        assertEquals("0/bias", sent.getParameters().getTensors(0).getName());
+    }
+
+    @Test
+    void updatesFailWhenTheyCannotBeSent() {
+        MlpAgent.Head head = new MlpAgent.Categorical();
+        Map<String, AgentUpdate> updates = Map.of(
+            "parameters", new MlpAgent(Parameters.NONE, head),
+            "parameters['0/weight']", new MlpAgent(new Parameters(Map.of("0/weight", zeros(3))), head),
+            "parameters['core/weight_hh']", new MlpAgent(new Parameters(Map.of("core/weight_hh", zeros(5, 2))), head),
+            "kwargs", new PythonAgent("name", Map.of("x", Double.NaN), Parameters.NONE));
+        try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
+            updates.forEach((field, update) -> assertEquals(field,
+                assertThrows(InvalidArgumentException.class, () -> sampler.updateAgent(update)).field()));
+            assertEquals(List.of(), server.requests);
+        }
+    }
+
+    /** Returns the agent that the server receives. */
+    private static AgentOuterClass.MlpAgent sent(MlpAgent agent) {
+        try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
+            sampler.updateAgent(agent);
+            return ((UpdateAgentRequest) server.requests.get(0)).getAllWorkers().getAgent().getMlp();
+        }
+    }
+
+    private static Tensor zeros(int... shape) {
+        return Tensor.of(new float[(int) Tensor.product(shape)], shape);
+    }
+}

@@ -1,0 +1,107 @@
+package io.github.rollserve;
+
+import com.google.protobuf.ByteString;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import rollserve.v1.EpisodeBatchOuterClass;
+import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
+import rollserve.v1.TensorOuterClass;
+import rollserve.v1.TensorOuterClass.NamedTensor;
+
+/** Messages as a server sends them, written without the package. */
+final class Wire {
+    private static final Pattern SEGMENT = Pattern.compile("(\\d+):(\\d+)\\+(\\d+)(\\.?)");
+
+    private Wire() {}
+
+    static ObtainSamplesResponse beginning() {
+        ObtainSamplesResponse.Builder message = ObtainSamplesResponse.newBuilder();
+        message.getBeginningBuilder()
+            .setSeed(1L << 63)
+            .setFirstEpisodeIndex(4)
+            .setPolicyVersion(1)
+            .setEnvironmentVersion(2)
+            .setSamplerRun("run")
+            .setWorkerCount(3)
+            .setReproducibility(rollserve.v1.EpisodeBatchOuterClass.Reproducibility.REPRODUCIBILITY_EPISODE);
+        return message.build();
+    }
+
+    static ObtainSamplesResponse response(EpisodeBatchOuterClass.EpisodeBatch.Builder batch) {
+        return ObtainSamplesResponse.newBuilder().setBatch(batch).build();
+    }
+
+    static ObtainSamplesResponse account(int numEpisodes, int numSteps) {
+        ObtainSamplesResponse.Builder message = ObtainSamplesResponse.newBuilder();
+        message.getAccountBuilder().setEpisodeCount(numEpisodes).setStepCount(numSteps);
+        return message.build();
+    }
+
+    /**
+     * Returns a batch whose observations count from the first step of each segment: {@code episode:first+length}, with
+     * a dot behind if the episode ends.
+     */
+    static EpisodeBatchOuterClass.EpisodeBatch.Builder segments(String... segments) {
+        EpisodeBatchOuterClass.EpisodeBatch.Builder batch = EpisodeBatchOuterClass.EpisodeBatch.newBuilder();
+        List<Number> observations = new ArrayList<>();
+        List<Number> last = new ArrayList<>();
+        List<Number> steps = new ArrayList<>();
+        for (String segment : segments) {
+            Matcher parts = SEGMENT.matcher(segment);
+            if (!parts.matches()) {
+                throw new IllegalArgumentException(segment);
+            }
+            int episode = Integer.parseInt(parts.group(1));
+            int first = Integer.parseInt(parts.group(2));
+            int end = first + Integer.parseInt(parts.group(3));
+            batch.addEpisodeIndices(episode)
+                .addFirstSteps(first)
+                .addLengths(end - first)
+                .addTerminated(!parts.group(4).isEmpty())
+                .addTruncated(false)
+                .addPolicyVersions(1)
+                .addEnvironmentSeeds(1000 + episode);
+            for (int step = first; step < end; step++) {
+                observations.add(100 * episode + step);
+                steps.add(step);
+            }
+            last.add(100 * episode + end);
+        }
+        Number[] rows = steps.toArray(new Number[0]);
+        return batch
+            .addObservations(named("", tensor(DataType.FLOAT32, observations.toArray(new Number[0]), rows.length, 1)))
+            .addLastObservations(named("", tensor(DataType.FLOAT32, last.toArray(new Number[0]), last.size(), 1)))
+            .addActions(named("", tensor(DataType.INT64, rows)))
+            .setRewards(tensor(DataType.FLOAT64, rows));
+    }
+
+    static NamedTensor named(String name, TensorOuterClass.Tensor.Builder tensor) {
+        return NamedTensor.newBuilder().setName(name).setTensor(tensor).build();
+    }
+
+    /** Returns a tensor; without a shape, it has one axis. */
+    static TensorOuterClass.Tensor.Builder tensor(DataType type, Number[] values, long... shape) {
+        ByteBuffer data = ByteBuffer.allocate(values.length * type.size()).order(ByteOrder.LITTLE_ENDIAN);
+        for (Number value : values) {
+            switch (type) {
+                case FLOAT32 -> data.putFloat(value.floatValue());
+                case FLOAT64 -> data.putDouble(value.doubleValue());
+                case BOOL, INT8, UINT8 -> data.put(value.byteValue());
+                case INT16, UINT16, FLOAT16 -> data.putShort(value.shortValue());
+                case INT32, UINT32 -> data.putInt(value.intValue());
+                case INT64, UINT64 -> data.putLong(value.longValue());
+            }
+        }
+        TensorOuterClass.Tensor.Builder tensor = TensorOuterClass.Tensor.newBuilder()
+            .setDataType(TensorOuterClass.DataType.valueOf("DATA_TYPE_" + type.name()))
+            .setData(ByteString.copyFrom(data.flip()));
+        for (long size : shape.length == 0 ? new long[] {values.length} : shape) {
+            tensor.addShape(size);
+        }
+        return tensor;
+    }
+}
