@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollserve import __version__
-from rollserve._calls.progress import Progress
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.options import SamplingOptions
-    from rollserve.sample_stream import SampleStream
     from rollserve.samplers import SamplerSummary
     from rollserve.status import EnvProfile, SamplerStatus, WorkerStatus
 
@@ -334,15 +332,14 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         "temperature": options.temperature,
         "noise_scale": options.noise_scale,
         "epsilon": options.epsilon,
+        "progress": True,
     }
     if options.fragments:
-        stream = sampler.stream_fragments(
+        batch = sampler.obtain_fragments(
             options.steps, fraction_of_workers=options.fraction_of_workers, **sampling_options
         )
     else:
-        stream = sampler.stream_samples(options.steps, **sampling_options)
-    with stream:
-        batch = _receive(stream, options.steps)
+        batch = sampler.obtain_samples(options.steps, **sampling_options)
     seconds = time.monotonic() - began
     print(_summary(batch, seconds))
     if options.out is not None:
@@ -354,7 +351,7 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
 
 
 def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
-    result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed)
+    result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed, progress=True)
     print(f"return {result.return_summary}, {range_text(result.returns)}")
     print(f"length {result.length_summary}, {range_text(result.lengths)}")
     print(
@@ -426,12 +423,6 @@ def _check_writable(path: Path) -> None:
     path.open("ab").close()
     if is_new:
         path.unlink()
-
-
-def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
-    """Return the whole stream as one batch, and show the progress meanwhile."""
-    with Progress(lambda: stream.num_simulated_steps, num_steps, unit="steps", file=sys.stderr):
-        return stream.join()
 
 
 def _summary(batch: EpisodeBatch, seconds: float) -> str:
