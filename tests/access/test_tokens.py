@@ -19,6 +19,7 @@ from certificates import Certificates, serving
 from commands import run
 from cutting_proxy import cutting_proxy
 from principals import Tokens
+from spawned import in_spawned_process
 from support import raises
 
 import rollserve
@@ -218,7 +219,12 @@ def test_command_line_context_and_variables_name_the_token(
     sampler = rollserve.connect(asking.address)
     sampler.status()
     assert text.encode() not in pickle.dumps(sampler)  # the variable counts where it is unpickled
-    pickle.loads(pickle.dumps(sampler)).status()
+    assert in_spawned_process(sampler.list_samplers)[0].sampler == "default"
+    assert in_spawned_process(rollserve.connect(asking.address, token_file=path).list_samplers)
+    copy = pickle.loads(pickle.dumps(sampler))
+    monkeypatch.delenv("ROLLSERVE_TOKEN")
+    with raises(rollserve.InvalidArgumentError, field="token", quotes="ROLLSERVE_TOKEN"):
+        copy.status()
 
 
 def test_client_refuses_tokens_that_it_cannot_send(certificates: Certificates) -> None:
@@ -231,8 +237,9 @@ def test_client_refuses_tokens_that_it_cannot_send(certificates: Certificates) -
         with raises(rollserve.InvalidArgumentError, field="token"):
             rollserve.connect(remote, token="rst_secret")
     sampler = rollserve.connect("server.lab:50051", token="rst_secret", **certificates.ca)
-    with raises(TypeError, field="token"):
+    with raises(TypeError, field="token", quotes="token_file") as refused:
         pickle.dumps(sampler)
+    assert "rst_secret" not in str(refused.value)
     for wrong in ("", "two words", "línea", "a\nb"):
         with raises(rollserve.InvalidArgumentError, field="token"):
             rollserve.connect("localhost:1", token=wrong)

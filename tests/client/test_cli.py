@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import ROLLSERVE, run
+from matplotlib import image
 from support import equal
 
 import rollserve
@@ -165,9 +166,8 @@ def test_sample_shows_a_bar_on_a_terminal(sampler: rollserve.Sampler, server: Lo
     os.close(controller)
     assert process.returncode == 0
     text = drawn.decode()
-    assert "█" in text
     assert "/50000 steps, " in text
-    assert text.endswith("\r\x1b[K")  # the bar is erased at the end
+    assert text.endswith("\x1b[2K")  # the bar is erased at the end
 
 
 def test_sample_logs_its_progress_without_a_terminal(
@@ -176,7 +176,7 @@ def test_sample_logs_its_progress_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rollserve._calls.progress.LINE_SECONDS", 0.05)
+    monkeypatch.setattr("rollserve._calls.progress_displays.LINE_SECONDS", 0.05)
     cartpole.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02})
     assert main(["sample", server.address, "--steps", "80", "--random-agent"]) == 0
     lines = capsys.readouterr().err.splitlines()
@@ -194,6 +194,37 @@ def test_counts_may_have_an_exponent(sampler: rollserve.Sampler, server: LocalSe
         shown = run("sample", server.address, "--steps", wrong)
         assert shown.returncode == 2
         assert f"argument --steps: expected a whole number, such as 10000 or 1e4, got {wrong!r}" in shown.stderr
+
+
+def test_sample_draws_returns_and_lengths(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+    path = tmp_path / "plot.png"
+    shown = run("sample", server.address, "--steps", "2000", "--plot", path)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[-1] == f"written to {path}"
+    assert image.imread(path).shape == (720, 1200, 4)
+    for name, start in (("fragments.svg", b"<?xml"), ("fragments.pdf", b"%PDF")):
+        shown = run("sample", server.address, "--steps", "8", "--fragments", "--plot", tmp_path / name)
+        assert shown.returncode == 0, shown.stderr
+        assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_sample_without_matplotlib_says_how_to_install_it_and_samples_nothing(
+    sampler: rollserve.Sampler,
+    server: LocalServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_steps = sampler.status().counters.num_simulated_steps
+    command = ["sample", server.address, "--steps", "10", "--plot", str(tmp_path / "plot.png")]
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        assert main(command) == 1
+    assert "pip install 'rollserve[plot]'" in capsys.readouterr().err
+    assert main([*command[:-1], str(tmp_path / "plot.txt")]) == 1
+    assert ".png" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert sampler.status().counters.num_simulated_steps == num_steps
 
 
 def test_sample_sends_a_random_agent(sampler: rollserve.Sampler, server: LocalServer) -> None:
@@ -242,6 +273,11 @@ def test_error_is_one_line_with_an_exit_status(sampler: rollserve.Sampler, serve
         (4, "No such file or directory", ("sample", server.address, "--steps", "1", "--out", tmp_path / "no" / "x")),
         (4, "Is a directory", ("sample", server.address, "--steps", "1", "--out", tmp_path)),
         (4, f"{FULL}: No space left on device", ("sample", server.address, "--steps", "1", "--out", FULL)),
+        (
+            4,
+            "No such file or directory",
+            ("sample", server.address, "--steps", "1", "--plot", tmp_path / "no" / "x.png"),
+        ),
     ]
     for status, quote, arguments in cases:
         shown = run(*arguments)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import multiprocessing
 import pickle
 import traceback
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spawned import awaited, in_spawned_process
 from support import equal, raises, silent_address
 
 import rollserve
@@ -41,12 +40,23 @@ def test_server_shows_its_address_and_process(tmp_path: Path) -> None:
 
 
 def test_sampler_connects_in_a_spawned_process(sampler: rollserve.Sampler) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        batch = pool.submit(sampler.obtain_samples, 100, seed=3).result(timeout=120)
+    batch = in_spawned_process(sampler.obtain_samples, 100, seed=3)
     expected = sampler.obtain_samples(100, seed=3)
     assert equal(batch, expected)
     assert batch.account.num_steps == expected.num_steps
+
+
+def test_async_sampler_connects_in_a_spawned_process(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    batch = in_spawned_process(awaited, rollserve.aconnect(server.address), "obtain_samples", 100, seed=3)
+    assert equal(batch, sampler.obtain_samples(100, seed=3))
+
+
+def test_sampler_is_pickled_open_after_it_was_closed(sampler: rollserve.Sampler) -> None:
+    sampler.close()
+    with pickle.loads(pickle.dumps(sampler)) as copy:
+        assert copy.obtain_samples(10).num_steps >= 10
+    with raises(rollserve.CancelledError):
+        sampler.status()
 
 
 def test_pickle_carries_the_arguments_of_connect(server: LocalServer) -> None:

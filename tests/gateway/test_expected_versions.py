@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from mlp_agents import cartpole_agent
+from spawned import awaited, in_spawned_process
 from support import raises
 
 import rollserve
@@ -307,6 +308,36 @@ def test_unpickled_sampler_counts_as_the_same_client(both: Both) -> None:
         for client in (first, copy):
             with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
                 client.obtain_samples(4)
+
+
+def test_sampler_in_a_spawned_process_counts_as_the_same_client(both: Both) -> None:
+    first, second = both
+    version = in_spawned_process(first.update_agent, cartpole_agent(2).parameters)
+    assert first.obtain_samples(4).policy_versions[0] == version
+    assert in_spawned_process(first.obtain_samples, 4).policy_versions[0] == version
+    second.update_agent(cartpole_agent(3))
+    for sample in (in_spawned_process, lambda function, argument: function(argument)):
+        with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
+            sample(first.obtain_samples, 4)
+
+
+def test_copy_of_an_async_client_expects_what_was_set_before_it_was_pickled(
+    shared_server: LocalServer, both: Both
+) -> None:
+    first = rollserve.aconnect(shared_server.address)
+
+    async def update_and_copy() -> list[bytes]:
+        async with first:
+            copies = [pickle.dumps(first)]
+            await first.update_env("CartPole-v1")
+            await first.update_agent(cartpole_agent())
+            return [*copies, pickle.dumps(first)]
+
+    before, after = asyncio.run(update_and_copy())
+    both[1].update_agent(cartpole_agent(1))
+    assert awaited(pickle.loads(before), "obtain_samples", 4).num_steps >= 4  # it has set nothing
+    with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
+        awaited(pickle.loads(after), "obtain_samples", 4)
 
 
 def test_client_that_has_set_only_an_agent_expects_its_environment(shared_server: LocalServer, both: Both) -> None:

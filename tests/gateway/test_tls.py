@@ -20,6 +20,7 @@ from certificates import LIGHT, Certificates, serving
 from commands import ROLLSERVE, run
 from cutting_proxy import cutting_proxy
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from spawned import awaited, in_spawned_process
 from support import equal, raises
 
 import rollserve
@@ -89,11 +90,17 @@ def test_credentials_of_grpc_are_accepted(encrypted: LocalServer, certificates: 
             pickle.dumps(sampler)
 
 
-def test_pickled_sampler_connects_with_tls(encrypted: LocalServer, certificates: Certificates) -> None:
-    with rollserve.connect(encrypted.address, **certificates.ca) as sampler:
-        contents = pickle.dumps(sampler)
-    with pickle.loads(contents) as restored:
-        restored.status()
+def test_pickled_sampler_connects_with_tls(
+    mutual: LocalServer, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = certificates.client
+    monkeypatch.chdir(files["ca"].parent)
+    sampler = rollserve.connect(mutual.address, **{name: path.name for name, path in files.items()})
+    monkeypatch.chdir("/")  # relative paths mean what they meant to `connect`
+    assert in_spawned_process(sampler.list_samplers)[0].sampler == "default"
+    assert in_spawned_process(awaited, rollserve.aconnect(mutual.address, **files), "list_samplers")
+    contents = pickle.dumps(sampler)
+    assert files["key"].read_bytes().splitlines()[1] not in contents
 
 
 def test_variables_name_the_files(

@@ -84,6 +84,7 @@ def test_client_has_the_public_names() -> None:
         "AsyncSampleStream",
         "AsyncSampler",
         "CallKind",
+        "CallProgress",
         "CancelledError",
         "ConstantAgent",
         "Counters",

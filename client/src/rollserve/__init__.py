@@ -33,6 +33,7 @@ from rollserve.errors import (
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.options import EvaluationOptions, SamplingOptions
+from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
 from rollserve.record_streams import AsyncRecordStream, RecordStream
 from rollserve.reproducibility import Reproducibility
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncSampleStream",
     "AsyncSampler",
     "CallKind",
+    "CallProgress",
     "CancelledError",
     "ConstantAgent",
     "Counters",

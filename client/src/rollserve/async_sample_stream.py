@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.progress import ProgressOption
 
 __all__ = ["AsyncSampleStream"]
 
@@ -51,10 +52,11 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         limits: TimeLimits,
         contact: Contact,
         own_versions: OwnVersions,
+        progress: ProgressOption | None = None,
     ) -> None:
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        super().__init__(method, request, limits, contact, own_versions)
+        super().__init__(method, request, limits, contact, own_versions, progress)
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,7 +65,10 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_call") and not self._call.done():  # otherwise no call was started, or it is over
+        if not hasattr(self, "_call"):  # the call was never started
+            return
+        self._end_reports()
+        if not self._call.done():
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._call.cancel)  # any thread may collect the stream
 
@@ -112,11 +117,13 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         """Cancel the call unless it is over."""
         self._closed = True
         self._call.cancel()
+        self._end_reports()
 
     async def _wait_and_resume(self, error: grpc.RpcError) -> None:
         """Resume the stream after a pause, or raise the error if resuming cannot help."""
         pause = self._pause(error)
         if pause is None:
+            self._end_reports()
             raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
         await asyncio.sleep(pause)
         if self._closed:

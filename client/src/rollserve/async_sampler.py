@@ -310,7 +310,9 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
         limits = self._time_limits(options)
-        return AsyncSampleStream(self._opened(method), request, limits, self._contact, self._own_versions)
+        return AsyncSampleStream(
+            self._opened(method), request, limits, self._contact, self._own_versions, options.get("progress")
+        )
 
     async def _receive(
         self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions

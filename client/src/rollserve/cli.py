@@ -5,23 +5,24 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
+import functools
 import itertools
 import json
 import os
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollserve import __version__
-from rollserve._calls.progress import Progress
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
 from rollserve.environments import EnvSpec
 from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError, mismatch
+from rollserve.plots import check_plot, plot_batch
 from rollserve.reasons import Reason
 from rollserve.sampler import Sampler, connect
 from rollserve.samplers import Quota
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.options import SamplingOptions
-    from rollserve.sample_stream import SampleStream
     from rollserve.samplers import SamplerSummary
     from rollserve.status import EnvProfile, SamplerStatus, WorkerStatus
 
@@ -182,6 +182,12 @@ def _add_sample(commands: _Commands, common: argparse.ArgumentParser) -> None:
         help="with --fragments: fraction of the workers that have to make all their steps before the others stop",
     )
     sample.add_argument("--out", type=Path, metavar="FILE.npz", help="file for the episodes; no ending is added")
+    sample.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
+        help="file for a picture of returns and lengths; needs matplotlib: pip install 'rollserve[plot]'",
+    )
     sample.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes")
     sample.add_argument("--first-episode-index", type=int, metavar="N", help="with --seed: episode to start at")
     sample.add_argument("--policy-version", type=int, metavar="N", help="version that acts")
@@ -319,8 +325,10 @@ def _top(sampler: Sampler, options: argparse.Namespace) -> None:
 
 
 def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
-    if options.out is not None:
-        _check_writable(options.out)
+    if options.plot is not None:
+        check_plot(options.plot)
+    for path in filter(None, (options.out, options.plot)):
+        _check_writable(path)
     if options.random_agent:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
@@ -334,27 +342,24 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         "temperature": options.temperature,
         "noise_scale": options.noise_scale,
         "epsilon": options.epsilon,
+        "progress": True,
     }
     if options.fragments:
-        stream = sampler.stream_fragments(
+        batch = sampler.obtain_fragments(
             options.steps, fraction_of_workers=options.fraction_of_workers, **sampling_options
         )
     else:
-        stream = sampler.stream_samples(options.steps, **sampling_options)
-    with stream:
-        batch = _receive(stream, options.steps)
+        batch = sampler.obtain_samples(options.steps, **sampling_options)
     seconds = time.monotonic() - began
     print(_summary(batch, seconds))
     if options.out is not None:
-        try:
-            batch.save(options.out)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror or str(error), str(options.out)) from None
-        print(f"written to {options.out}")
+        _write(options.out, batch.save)
+    if options.plot is not None:
+        _write(options.plot, functools.partial(plot_batch, batch))
 
 
 def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
-    result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed)
+    result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed, progress=True)
     print(f"return {result.return_summary}, {range_text(result.returns)}")
     print(f"length {result.length_summary}, {range_text(result.lengths)}")
     print(
@@ -428,10 +433,13 @@ def _check_writable(path: Path) -> None:
         path.unlink()
 
 
-def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
-    """Return the whole stream as one batch, and show the progress meanwhile."""
-    with Progress(lambda: stream.num_simulated_steps, num_steps, unit="steps", file=sys.stderr):
-        return stream.join()
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file, and say so; an OSError names the file."""
+    try:
+        write(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+    print(f"written to {path}")
 
 
 def _summary(batch: EpisodeBatch, seconds: float) -> str:

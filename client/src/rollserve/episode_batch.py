@@ -20,7 +20,7 @@ from rollserve._codec.batch_fields import (
     SEGMENT_COLUMNS,
     STEP_COLUMNS,
 )
-from rollserve._codec.batch_tables import batch_table
+from rollserve._codec.batch_tables import batch_html, batch_line, batch_table
 from rollserve._codec.column_checks import as_int64, check_batch, check_header
 from rollserve._codec.column_files import UNREADABLE_ERRORS, load_columns, save_columns
 from rollserve._codec.columns import (
@@ -141,12 +141,13 @@ class EpisodeBatch:
         return len(self.lengths)
 
     def __repr__(self) -> str:
-        ended = f"{int(self.terminated.sum())} terminated, {int(self.truncated.sum())} truncated"
-        whole = (self.first_steps == 0) & (self.terminated | self.truncated)
-        return f"EpisodeBatch({len(self)} {'episodes' if whole.all() else 'segments'}, {self.num_steps} steps, {ended})"
+        return batch_line(self)
 
     def __str__(self) -> str:
         return batch_table(self)
+
+    def _repr_html_(self) -> str:
+        return batch_html(self)
 
     @property
     def num_steps(self) -> int:

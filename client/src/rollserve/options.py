@@ -9,6 +9,7 @@ from rollserve._checks import check_choice, check_type
 from rollserve._codec.compression import CODECS, import_codec
 from rollserve.agents import AgentUpdate  # noqa: TC001  # so that `typing.get_type_hints` finds it
 from rollserve.environments import EnvSpec  # noqa: TC001  # as above
+from rollserve.progress import ProgressOption  # noqa: TC001  # as above
 
 if TYPE_CHECKING:
     from rollserve.v1 import tensor_pb2
@@ -69,6 +70,10 @@ class SamplingOptions(TypedDict, total=False):
         skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
             failing the call. The indices of these episodes stay empty, and `account.num_failed_episodes` counts them.
             Not for fragments. False by default.
+        progress: True to show a progress bar on standard error while the call runs, by rich, tqdm or plain characters;
+            where standard error is neither a terminal nor a notebook, a line every 10 seconds. Or a function, called
+            with a `rollserve.CallProgress` in the thread of the call when something arrives, at most ten times a
+            second, and once all has arrived. Its errors cancel the call. False by default.
     """
 
     agent: AgentUpdate | None
@@ -93,6 +98,7 @@ class SamplingOptions(TypedDict, total=False):
     epsilon: float | Sequence[float] | None
     return_states: bool | None
     skip_failed_episodes: bool | None
+    progress: ProgressOption | None
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -126,6 +132,10 @@ class EvaluationOptions(TypedDict, total=False):
         epsilon: probability of random actions of an epsilon-greedy agent, from 0 to 1; it replaces the agent's own.
         skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
             failing the call; `account.num_failed_episodes` counts them. Not for populations. False by default.
+        progress: True to show a progress bar on standard error while the call runs, by rich, tqdm or plain characters;
+            where standard error is neither a terminal nor a notebook, a line every 10 seconds. Or a function, called
+            with a `rollserve.CallProgress` in the thread of the call when something arrives, at most ten times a
+            second, and once all has arrived. Its errors cancel the call. False by default.
     """
 
     policy_version: int | None
@@ -144,6 +154,7 @@ class EvaluationOptions(TypedDict, total=False):
     noise_scale: float | Sequence[float] | None
     epsilon: float | Sequence[float] | None
     skip_failed_episodes: bool | None
+    progress: ProgressOption | None
 
 
 def compressions_to_proto(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.progress import ProgressOption
 
 __all__ = ["SampleStream"]
 
@@ -49,8 +50,9 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         limits: TimeLimits,
         contact: Contact,
         own_versions: OwnVersions,
+        progress: ProgressOption | None = None,
     ) -> None:
-        super().__init__(method, request, limits, contact, own_versions)
+        super().__init__(method, request, limits, contact, own_versions, progress)
         self._closed = threading.Event()
         self._watchdog = Watchdog(limits.timeout)
 
@@ -107,6 +109,7 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         """Cancel the call unless it is over."""
         self._closed.set()
         self._call.cancel()
+        self._end_reports()
 
     def _wait_and_resume(self, error: grpc.RpcError) -> None:
         """Resume the stream after a pause, or raise the error if resuming cannot help."""

@@ -250,8 +250,8 @@ class Sampler(BaseSampler[SampleStream]):
         Args:
             num_steps: minimum number of steps; positive.
             out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
-            options: `seed`, `max_episode_length`, `policy_version`, `deterministic`, `timeout`, `deadline`, `prefetch`
-                and others; `rollserve.SamplingOptions` describes them all.
+            options: `seed`, `max_episode_length`, `policy_version`, `deterministic`, `timeout`, `deadline`, `prefetch`,
+                `progress` and others; `rollserve.SamplingOptions` describes them all.
 
         Raises:
             RollserveError: the call failed.
@@ -351,7 +351,8 @@ class Sampler(BaseSampler[SampleStream]):
         Args:
             num_episodes: number of episodes, from 1 to 131,072.
             return_episodes: whether the result includes the episodes themselves.
-            options: `deterministic`, `env`, `seed` and others; `rollserve.EvaluationOptions` describes them all.
+            options: `deterministic`, `env`, `seed`, `progress` and others; `rollserve.EvaluationOptions` describes them
+                all.
 
         Raises:
             RollserveError: the call failed.
@@ -528,7 +529,9 @@ class Sampler(BaseSampler[SampleStream]):
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:
         limits = self._time_limits(options)
-        return SampleStream(self._opened(method), request, limits, self._contact, self._own_versions)
+        return SampleStream(
+            self._opened(method), request, limits, self._contact, self._own_versions, options.get("progress")
+        )
 
     def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
         return receive_answer(self._opened(method), request, self._contact, self._answer_seconds(timeout))

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rollserve._calls.interruptions import Interruptions
+from rollserve._calls.progress import Reporter
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.errors import ServerError, mismatch
+from rollserve.progress import CallProgress
+from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
+    from rollserve.progress import ProgressOption
     from rollserve.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["BaseStream"]
@@ -35,6 +39,7 @@ class BaseStream:
         limits: TimeLimits,
         contact: Contact,
         own_versions: OwnVersions,
+        progress: ProgressOption | None = None,
     ) -> None:
         self._method = method
         self._limits = limits
@@ -44,6 +49,9 @@ class BaseStream:
         self._reader = StreamReader(request, self._set_agent) if updates_agent else StreamReader(request)
         self._blackhole = request.options.blackhole
         self._interruptions = Interruptions(limits, contact)
+        self._request = request
+        self._reporter = Reporter.of(progress)
+        self._num_received_episodes = self._num_known_steps = 0  # counted for the reporter
         self._unread: deque[Bytes] = deque()
         self._call = method(request, timeout=limits.remaining())
 
@@ -68,6 +76,10 @@ class BaseStream:
         """
         return self._reader.end()
 
+    def close(self) -> None:
+        """Cancel the call unless it is over."""
+        raise NotImplementedError
+
     def _take(self, message: Bytes) -> None:
         """Take a message, whose responses `_read_next` reads."""
         self._contact.was_made = True
@@ -79,7 +91,41 @@ class BaseStream:
         self._interruptions.waiting_for = self._reader.waiting_for
         if batch is not None:
             self._interruptions.advance()
+        if self._reporter is not None:
+            self._report(self._reporter, batch)
         return batch
+
+    def _report(self, reporter: Reporter, batch: EpisodeBatch | None) -> None:
+        if batch is not None:
+            self._num_received_episodes += int((batch.terminated | batch.truncated).sum())
+        try:
+            reporter.report(self._progress, is_over=self._reader.has_ended)
+        except BaseException:
+            self.close()
+            raise
+
+    def _progress(self, seconds: float) -> CallProgress:
+        request, reader = self._request, self._reader
+        # The account counts what its own call simulated, without what earlier calls kept and interrupted ones made.
+        self._num_known_steps = max(self._num_known_steps, reader.num_simulated_steps, reader.num_received_steps)
+        num_steps = num_episodes = None
+        if isinstance(request, pb.ObtainSamplesRequest):
+            num_steps = request.step_count
+        else:
+            num_episodes = request.episode_count_per_worker * reader.num_workers or None
+        return CallProgress(
+            num_steps=reader.num_received_steps,
+            num_episodes=self._num_received_episodes,
+            num_requested_steps=num_steps,
+            num_requested_episodes=num_episodes,
+            num_simulated_steps=self._num_known_steps,
+            seconds=seconds,
+            waiting_for=reader.waiting_for,
+        )
+
+    def _end_reports(self) -> None:
+        if self._reporter is not None:
+            self._reporter.close()
 
     def _set_agent(self, beginning: Beginning) -> None:
         """Record the agent that the call has brought; raise ServerError if the server does not know such calls."""

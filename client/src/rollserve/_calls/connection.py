@@ -19,6 +19,7 @@ from rollserve._calls.tls import TlsFiles, tls_of
 from rollserve._calls.token import TokenSource, check_encrypted
 from rollserve._calls.trace_context import trace_metadata
 from rollserve._checks import check_connection, check_flag
+from rollserve.errors import mismatch
 from rollserve.memory import reuse_message_memory
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Connection:
 
     def __getstate__(self) -> dict[str, object]:
         if isinstance(self.tls, grpc.ChannelCredentials):
-            raise TypeError("credentials: a sampler with credentials of gRPC cannot be pickled; give it files instead")
+            expected, hint = "files in a sampler that is pickled", "give ca, cert and key to connect"
+            raise TypeError(f"credentials: {mismatch(expected, 'credentials of gRPC', hint)}")
         return self.__dict__
 
     def __str__(self) -> str:

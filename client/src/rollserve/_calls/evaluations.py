@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 import grpc.aio
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.joining import join_batches
+from rollserve._calls.progress import Reporter
 from rollserve._calls.requests import check_options, exploration_of
 from rollserve._calls.responses import read_response
 from rollserve._calls.resumption import REPEATABLE
@@ -32,12 +35,11 @@ from rollserve.evaluation import (
     population_evaluation_from_proto,
 )
 from rollserve.options import EvaluationOptions
+from rollserve.progress import CallProgress
 from rollserve.v1 import episode_batch_pb2, evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rollserve._calls.contact import Contact
     from rollserve._calls.requests import Reception
     from rollserve._calls.time_limits import TimeLimits
@@ -57,8 +59,23 @@ class Reader(Generic[_Result]):
         waiting_for: what the server last said that the call waits for; empty for nothing.
     """
 
-    def __init__(self, request: pb.EvaluateRequest | pb.EvaluatePopulationRequest) -> None:
+    def __init__(
+        self,
+        request: pb.EvaluateRequest | pb.EvaluatePopulationRequest,
+        num_requested_episodes: int | None,
+        options: EvaluationOptions,
+    ) -> None:
+        """Start with a request.
+
+        Args:
+            request: the request.
+            num_requested_episodes: number of all episodes; None if it is unknown.
+            options: options of the call; the reader uses those that the request does not carry.
+        """
         self.request = request
+        self._num_requested_episodes = num_requested_episodes
+        self._num_simulated_steps = 0
+        self._reporter = Reporter.of(options.get("progress"))
         self.has_begun = self.can_repeat = False
         self.waiting_for = ""
         self._result: _Result | None = None
@@ -77,6 +94,16 @@ class Reader(Generic[_Result]):
         except (ValueError, DecodeError) as error:
             raise malformed_error(str(error)) from None
 
+    def report(self) -> None:
+        """Report the progress, if the caller wants to know; raises what the caller's function raises."""
+        if self._reporter is not None:
+            self._reporter.report(self._progress, is_over=self._result is not None)
+
+    def close(self) -> None:
+        """End the reports."""
+        if self._reporter is not None:
+            self._reporter.close()
+
     def result(self) -> _Result:
         """Return the evaluation, after the end of the stream.
 
@@ -90,7 +117,23 @@ class Reader(Generic[_Result]):
     def _read(self, response: bytes) -> None:
         raise NotImplementedError
 
+    def _num_received(self) -> tuple[int, int]:
+        """Return the numbers of received steps and episodes."""
+        raise NotImplementedError
+
+    def _progress(self, seconds: float) -> CallProgress:
+        num_steps, num_episodes = self._num_received()
+        return CallProgress(
+            num_steps=num_steps,
+            num_episodes=num_episodes,
+            num_requested_episodes=self._num_requested_episodes,
+            num_simulated_steps=max(self._num_simulated_steps, num_steps),
+            seconds=seconds,
+            waiting_for=self.waiting_for,
+        )
+
     def _take(self, progress: episode_batch_pb2.Progress) -> None:
+        self._num_simulated_steps = max(self._num_simulated_steps, progress.simulated_step_count)
         self.waiting_for = progress.waiting_for
         warn_of(progress)
 
@@ -138,13 +181,19 @@ class EvaluationReader(Reader[Evaluation]):
             options=_options(options),
             episodes=delivery if return_episodes else None,
         )
-        super().__init__(request)
+        super().__init__(request, num_episodes, options)
         self._returns_episodes = return_episodes
         self._parts: list[EpisodeBatch] = []
 
     def begin(self) -> None:
         """Drop the episodes: a repeated call delivers all of them again."""
         self._parts.clear()
+
+    def _num_received(self) -> tuple[int, int]:
+        num_steps = sum(part.num_steps for part in self._parts)
+        if self._result is not None:
+            return num_steps, len(self._result)
+        return num_steps, sum(int((part.terminated | part.truncated).sum()) for part in self._parts)
 
     def _read(self, response: bytes) -> None:
         content = pb.EvaluateResponse.FromString(response)
@@ -155,12 +204,14 @@ class EvaluationReader(Reader[Evaluation]):
                 batch = read_response(response)
                 assert isinstance(batch, EpisodeBatch)  # noqa: S101  # both responses have it in the same field
                 self._parts.append(batch)
+                self.waiting_for = ""
             case "progress":
                 self._take(content.progress)
             case "evaluation":
                 account = account_from_proto(content.evaluation.account)
                 episodes = join_batches(self._parts, account) if self._returns_episodes else None
                 self._result = evaluation_from_proto(content.evaluation, episodes)
+                self._num_simulated_steps = account.num_simulated_steps
 
 
 class PopulationReader(Reader[PopulationEvaluation]):
@@ -191,7 +242,12 @@ class PopulationReader(Reader[PopulationEvaluation]):
             options=_options(options),
             different_episodes=not same_episodes,
         )
-        super().__init__(request)
+        num_members = {np.shape(values)[:1] for values in parameters.values()}
+        num_all = num_episodes * sum(num_members.pop()) if len(num_members) == 1 else 0
+        super().__init__(request, num_all or None, options)
+
+    def _num_received(self) -> tuple[int, int]:
+        return 0, 0 if self._result is None else self._result.returns.size
 
     def _read(self, response: bytes) -> None:
         content = pb.EvaluatePopulationResponse.FromString(response)
@@ -202,6 +258,7 @@ class PopulationReader(Reader[PopulationEvaluation]):
                 self._take(content.progress)
             case "evaluation":
                 self._result = population_evaluation_from_proto(content.evaluation)
+                self._num_simulated_steps = self._result.account.num_simulated_steps
 
 
 def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits, contact: Contact) -> _Result:
@@ -211,25 +268,38 @@ def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLim
     interrupted evaluation is kept.
     """
     interruptions = Interruptions(limits, contact)
-    while True:
-        reader.begin()
-        watchdog = Watchdog(limits.timeout)
-        call = method(reader.request, timeout=limits.remaining())
-        try:
-            while True:
+    with contextlib.closing(reader):
+        while not _attempt(method, reader, limits, contact, interruptions):
+            pass
+        return reader.result()
+
+
+def _attempt(
+    method: Callable[..., Any],
+    reader: Reader[Any],
+    limits: TimeLimits,
+    contact: Contact,
+    interruptions: Interruptions,
+) -> bool:
+    """Make the call once, and wait after an interruption; return whether the result is complete."""
+    reader.begin()
+    watchdog = Watchdog(limits.timeout)
+    call = method(reader.request, timeout=limits.remaining())
+    try:
+        while True:
+            try:
                 with watchdog.over(call):
                     response = next(call, None)
-                if response is None:
-                    return reader.result()
-                contact.was_made = True
-                reader.read(response)
-                interruptions.waiting_for = reader.waiting_for
-        except grpc.RpcError as error:
-            if watchdog.expired:
-                raise interruptions.silence_error() from interruptions.last
-            time.sleep(_pause(error, reader, interruptions))
-        finally:
-            call.cancel()
+            except grpc.RpcError as error:
+                if watchdog.expired:
+                    raise interruptions.silence_error() from interruptions.last
+                time.sleep(_pause(error, reader, interruptions))
+                return False
+            if response is None:
+                return True
+            _take(response, reader, contact, interruptions)
+    finally:
+        call.cancel()
 
 
 async def receive_async(
@@ -237,23 +307,44 @@ async def receive_async(
 ) -> _Result:
     """Make the call of a reader for asyncio and return its result; see `receive`."""
     interruptions = Interruptions(limits, contact)
-    while True:
-        reader.begin()
-        call = method(reader.request, timeout=limits.remaining())
-        try:
-            while True:
+    with contextlib.closing(reader):
+        while not await _attempt_async(method, reader, limits, contact, interruptions):
+            pass
+        return reader.result()
+
+
+async def _attempt_async(
+    method: Callable[..., Any],
+    reader: Reader[Any],
+    limits: TimeLimits,
+    contact: Contact,
+    interruptions: Interruptions,
+) -> bool:
+    """Make the call once for asyncio; see `_attempt`."""
+    reader.begin()
+    call = method(reader.request, timeout=limits.remaining())
+    try:
+        while True:
+            try:
                 response = await asyncio.wait_for(call.read(), countable(limits.timeout))
-                if response is grpc.aio.EOF:
-                    return reader.result()
-                contact.was_made = True
-                reader.read(response)
-                interruptions.waiting_for = reader.waiting_for
-        except TimeoutError:
-            raise interruptions.silence_error() from interruptions.last
-        except grpc.RpcError as error:
-            await asyncio.sleep(_pause(error, reader, interruptions))
-        finally:
-            call.cancel()
+            except TimeoutError:
+                raise interruptions.silence_error() from interruptions.last
+            except grpc.RpcError as error:
+                await asyncio.sleep(_pause(error, reader, interruptions))
+                return False
+            if response is grpc.aio.EOF:
+                return True
+            _take(response, reader, contact, interruptions)
+    finally:
+        call.cancel()
+
+
+def _take(response: bytes, reader: Reader[Any], contact: Contact, interruptions: Interruptions) -> None:
+    """Read a response and report the progress; raises as `Reader.read` and `Reader.report`."""
+    contact.was_made = True
+    reader.read(response)
+    interruptions.waiting_for = reader.waiting_for
+    reader.report()
 
 
 def _pause(error: grpc.RpcError, reader: Reader[Any], interruptions: Interruptions) -> float:

@@ -1,81 +1,84 @@
-"""Progress of a call: a bar on terminals, lines elsewhere."""
+"""Reports of a call's progress, to a function or a display."""
 
 from __future__ import annotations
 
-import shutil
-import threading
+import inspect
 import time
 from collections.abc import Callable
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Any, Self
 
-__all__ = ["Progress"]
+from rollserve._calls.progress_displays import Display, open_display
+from rollserve._checks import type_error
 
-LINE_SECONDS = 10.0
-"""Seconds between two lines, where the output is not a terminal."""
+if TYPE_CHECKING:
+    from rollserve.progress import CallProgress, ProgressOption
 
-_BAR_SECONDS = 0.1
-_BAR_WIDTH = 30
+__all__ = ["Reporter", "check_progress"]
+
+_REPORT_SECONDS = 0.1
+"""Time between two reports, except for the last one."""
 
 
-class Progress:
-    """Progress of a block, which a thread shows meanwhile.
+class Reporter:
+    """Reporter of one call's progress: at most ten times a second, and once the result is complete."""
 
-    On a terminal, it is a bar on one line that is overwritten, and erased at the end. Elsewhere, such as in a log, it
-    is a line every 10 seconds.
-
-    >>> import sys
-    >>> with Progress(lambda: 50, 100, unit="steps", file=sys.stderr):
-    ...     pass
-    """
-
-    def __init__(self, done: Callable[[], int], total: int, *, unit: str, file: TextIO) -> None:
-        """Describe the progress.
+    def __init__(self, option: Callable[[CallProgress], object] | None) -> None:
+        """Begin to count the call's time.
 
         Args:
-            done: returns how much is done; called from another thread.
-            total: how much there is to do.
-            unit: name of what is counted, in plural.
-            file: where to show the progress.
+            option: function to call; None to show the progress.
         """
-        self._done = done
-        self._total = total
-        self._unit = unit
-        self._file = file
-        self._is_bar = file.isatty()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rollserve-progress", daemon=True)
+        self._function = option
+        self._display: Display | None = None
+        self._began, self._due = time.monotonic(), 0.0
 
-    def __enter__(self) -> Self:
-        self._began = time.monotonic()
-        self._thread.start()
-        return self
+    @classmethod
+    def of(cls, option: ProgressOption | None) -> Self | None:
+        """Return the reporter for the option `progress`; None if nobody wants to know."""
+        if option is None or option is False:
+            return None
+        return cls(None if option is True else option)
 
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        if self._is_bar:
-            self._draw()
-            self._overwrite("")
+    def report(self, progress: Callable[[float], CallProgress], *, is_over: bool) -> None:
+        """Report the progress, unless the last report was just now.
 
-    def _run(self) -> None:
-        while not self._ended.wait(_BAR_SECONDS if self._is_bar else LINE_SECONDS):
-            if self._is_bar:
-                self._draw()
-            else:
-                self._file.write(f"rollserve: {self._text()}\n")
-                self._file.flush()
+        Args:
+            progress: returns the progress, given the seconds since the beginning.
+            is_over: whether the result is complete.
 
-    def _draw(self) -> None:
-        filled = round(_BAR_WIDTH * min(self._done() / max(self._total, 1), 1))
-        self._overwrite(f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {self._text()}")
+        Raises:
+            BaseException: the function's own.
+        """
+        now = time.monotonic()
+        if now < self._due and not is_over:
+            return
+        self._due = now + _REPORT_SECONDS
+        self._show(progress(now - self._began))
+        if is_over:
+            self.close()
 
-    def _text(self) -> str:
-        done = min(self._done(), self._total)
-        rate = done / max(time.monotonic() - self._began, 1e-9)
-        return f"{done}/{self._total} {self._unit}, {rate:.0f} {self._unit}/s"
+    def close(self) -> None:
+        """Remove the display, if there is one."""
+        display, self._display = self._display, None
+        self._due = float("inf")
+        if display is not None:
+            display.close()
 
-    def _overwrite(self, line: str) -> None:
-        """Overwrite the line, cut to the width of the terminal."""
-        width = shutil.get_terminal_size().columns - 1
-        self._file.write(f"\r\x1b[K{line[:width]}")
-        self._file.flush()
+    def _show(self, progress: CallProgress) -> None:
+        if self._function is None:
+            self._display = self._display or open_display()
+            self._display.show(progress)
+            return
+        try:
+            self._function(progress)
+        except StopIteration as error:  # would look like the end of a stream
+            raise RuntimeError("progress: the function raised StopIteration") from error
+
+
+def check_progress(option: Any) -> None:
+    """Raise TypeError unless a value can be the option `progress`."""
+    expected = "True, False or a function of a CallProgress"
+    if inspect.iscoroutinefunction(option):
+        raise type_error("progress", f"{expected} that is not a coroutine", option)
+    if not (option is None or isinstance(option, bool) or callable(option)):
+        raise type_error("progress", expected, option)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve._calls.progress import check_progress
 from rollserve._checks import (
     check_count,
     check_flag,
@@ -281,6 +282,8 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
             check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
         if value is not None and name in _FLAGS:
             check_flag(name, value)
+        if name == "progress":
+            check_progress(value)
 
 
 def exploration_of(options: Mapping[str, Any]) -> pb.Exploration | None:

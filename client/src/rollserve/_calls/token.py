@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote
 
 from rollserve._checks import type_error
-from rollserve.errors import InvalidArgumentError
+from rollserve.errors import InvalidArgumentError, mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ class TokenSource:
     def read(self) -> str:
         """Return the token for a call; raise InvalidArgumentError if there is none any more."""
         if self.file is None:
-            return self.text or _checked("token", os.environ.get("ROLLSERVE_TOKEN", ""))
+            return self.text or _from_environment()
         try:
             text = self.file.read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
@@ -80,7 +80,8 @@ class TokenSource:
 
     def __getstate__(self) -> dict[str, object]:
         if self.text is not None:
-            raise TypeError("token: a sampler with the text of a token cannot be pickled; give it token_file instead")
+            expected, hint = "a file or ROLLSERVE_TOKEN in a sampler that is pickled", "give token_file to connect"
+            raise TypeError(f"token: {mismatch(expected, 'the text of a token', hint)}")
         return self.__dict__
 
 
@@ -98,6 +99,14 @@ def _is_loopback(target: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def _from_environment() -> str:
+    """Return the token of ROLLSERVE_TOKEN, which may be missing in a process that a sampler was sent to."""
+    text = os.environ.get("ROLLSERVE_TOKEN", "")
+    if not text:
+        raise InvalidArgumentError.of("token", expected="the variable ROLLSERVE_TOKEN, as at connect", got="none")
+    return _checked("token", text)
 
 
 def _checked(name: str, text: str) -> str:

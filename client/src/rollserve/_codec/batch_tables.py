@@ -1,7 +1,8 @@
-"""Text about episode batches: a few statistics, and a table of the columns."""
+"""Descriptions of episode batches: a few statistics and a table of the columns, as text and as HTML."""
 
 from __future__ import annotations
 
+import html
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,20 +10,30 @@ from typing import Any
 import numpy as np
 
 from rollserve._codec.batch_fields import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
+from rollserve._codec.histograms import Histogram, bars, histogram
 
-__all__ = ["batch_table", "range_text"]
+__all__ = ["batch_html", "batch_line", "batch_table", "range_text"]
 
 _MAX_LEAVES = 8
-"""Number of a field's leaves that the table shows at most."""
+"""Number of a field's leaves that are shown at most."""
+_MAX_NAME = 60
+"""Number of a name's characters that are shown at most."""
+_BAR_PIXELS, _CHART_PIXELS = 10, 60
+
+
+def batch_line(batch: Any) -> str:
+    """Return one line about an `EpisodeBatch`: how many episodes and steps it has, and how they ended."""
+    return f"EpisodeBatch({_counts(batch)})"
 
 
 def batch_table(batch: Any) -> str:
-    """Return several lines about an `EpisodeBatch`: its returns and lengths, and its columns with dtypes and shapes."""
-    lines = [repr(batch)]
+    """Return several lines about an `EpisodeBatch`: statistics, a histogram of the returns, and the columns."""
+    lines = [batch_line(batch)]
     if len(batch):
-        for name in ("returns", "lengths"):
-            values = getattr(batch, name)
-            lines.append(f"{name}: mean {values.mean():.4g}, {range_text(values)}")
+        lines += [f"{name}: {text}" for name, text in _statistics(batch)]
+        returns = histogram(batch.returns)
+        if returns is not None:
+            lines.insert(2, f"  {returns.low:.4g} {bars(returns.counts)} {returns.high:.4g}")
     columns = list(_columns(batch))
     width = max(len(name) for name, _, _ in columns)
     dtype_width = max(len(dtype) for _, dtype, _ in columns)
@@ -30,10 +41,50 @@ def batch_table(batch: Any) -> str:
     return "\n".join(lines)
 
 
+def batch_html(batch: Any) -> str:
+    """Return the content of `batch_table` as HTML, which is legible on light and dark pages."""
+    parts = [f"<div><strong>EpisodeBatch</strong>: {_counts(batch)}</div>"]
+    if len(batch):
+        parts.append(_html_table((), _statistics(batch)))
+        returns = histogram(batch.returns)
+        if returns is not None:
+            parts.append(_html_chart(returns))
+    parts.append(_html_table(("column", "dtype", "shape"), _columns(batch)))
+    return f'<div class="rollserve-batch">{"".join(parts)}</div>'
+
+
 def range_text(values: np.ndarray) -> str:
     """Return the smallest value, the median and the largest value of a non-empty array as text."""
-    low, middle, high = np.quantile(values, (0, 0.5, 1))
+    with np.errstate(all="ignore"):  # of infinite values
+        low, middle, high = np.quantile(values, (0, 0.5, 1))
     return f"min {low:g}, median {middle:g}, max {high:g}"
+
+
+def _counts(batch: Any) -> str:
+    ended = f"{int(batch.terminated.sum())} terminated, {int(batch.truncated.sum())} truncated"
+    whole = (batch.first_steps == 0) & (batch.terminated | batch.truncated)
+    return f"{len(batch)} {'episodes' if whole.all() else 'segments'}, {batch.num_steps} steps, {ended}"
+
+
+def _statistics(batch: Any) -> Iterator[tuple[str, str]]:
+    """Yield the names and the texts of the statistics of a batch that is not empty."""
+    for name in ("returns", "lengths"):
+        values = getattr(batch, name).astype(np.float64)
+        with np.errstate(all="ignore"):
+            mean = values.mean()
+        yield name, f"mean {mean:.4g}, {range_text(values)}"
+    versions = _range_of_versions(batch.policy_versions)
+    account = batch.account
+    if account is not None:
+        versions += f", environment {account.env_version}, seed {account.seed}"
+    yield "versions", versions
+
+
+def _range_of_versions(versions: np.ndarray) -> str:
+    low, high = int(versions.min()), int(versions.max())
+    if high == 0:
+        return "policy unknown"
+    return f"policy {low}" if low == high else f"policy {low or 'unknown'} to {high}"
 
 
 def _columns(batch: Any) -> Iterator[tuple[str, str, str]]:
@@ -42,8 +93,44 @@ def _columns(batch: Any) -> Iterator[tuple[str, str, str]]:
         column = getattr(batch, field)
         if isinstance(column, Mapping):
             for leaf, array in itertools.islice(column.items(), _MAX_LEAVES):
-                yield f"{field}/{leaf}", str(array.dtype), str(array.shape)
+                yield f"{field}/{_short(leaf)}", str(array.dtype), str(array.shape)
             if len(column) > _MAX_LEAVES:
                 yield f"{field}/…", "", f"{len(column) - _MAX_LEAVES} more"
         elif column is not None:
             yield field, str(column.dtype), str(column.shape)
+
+
+def _short(name: str) -> str:
+    """Return a leaf's name in one line, cut if it is long."""
+    name = name if name.isprintable() else repr(name)[1:-1]  # names come from environments
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+
+
+def _html_table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    cell = '<{0} style="text-align: left; white-space: nowrap">{1}</{0}>'
+    lines = ["".join(cell.format("th", html.escape(head)) for head in heads)] if heads else []
+    lines += ["".join(cell.format("td", html.escape(text)) for text in row) for row in rows]
+    rows_text = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<table style="color: inherit; font-size: inherit">{rows_text}</table>'
+
+
+def _html_chart(returns: Histogram) -> str:
+    """Return bars whose titles, shown under the pointer, say how many returns each stands for."""
+    edges, largest = returns.edges, max(returns.counts)
+    rectangles = []
+    for position, count in enumerate(returns.counts):
+        height = max(_CHART_PIXELS * count / largest, 1.0) if count else 0.0  # a single return is seen, too
+        title = f"{count} returns from {edges[position]:.4g} to {edges[position + 1]:.4g}"
+        rectangles.append(
+            f'<rect x="{position * _BAR_PIXELS}" y="{_CHART_PIXELS - height:.1f}" width="{_BAR_PIXELS - 1}" '
+            f'height="{height:.1f}"><title>{title}</title></rect>'
+        )
+    width = _BAR_PIXELS * len(returns.counts)
+    chart = (
+        f'<svg role="img" aria-label="histogram of the returns" width="{width}" height="{_CHART_PIXELS}" '
+        f'fill="currentColor" fill-opacity="0.6">{"".join(rectangles)}</svg>'
+    )
+    labels = f"<span>{returns.low:.4g}</span><span>{returns.high:.4g}</span>"
+    style = f"display: flex; justify-content: space-between; min-width: {width}px"
+    caption = f'<div style="{style}">{labels}</div>'
+    return f'<div style="display: inline-block; margin: 4px"><div>returns</div>{chart}{caption}</div>'
