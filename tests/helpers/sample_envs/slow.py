@@ -68,7 +68,7 @@ class SlowInPlaces(gymnasium.Env[np.ndarray, int]):
 class Watched(Ragged):
     """Episodes as of `Ragged`, with slow steps, and a file in a folder for as long as the environment is open.
 
-    While the folder has a file `slow`, steps take 50 ms more, except in episodes with which a worker tries an environment.
+    While the folder has a file `slow`, steps take 50 ms more, except where a worker tries the environment.
     """
 
     def __init__(self, folder: str, step_seconds: float = 0.0, max_length: int = 12) -> None:
