@@ -39,7 +39,7 @@ std::size_t size_of(DataType data_type) noexcept {
 }
 
 std::string name_of(DataType data_type) {
-  static constexpr const char* names[] = {"",      "bool",   "int8",   "int16",  "int32",   "int64",  "uint8",
+  static constexpr const char* names[] = {"",       "bool",   "int8",   "int16",   "int32",   "int64",  "uint8",
                                           "uint16", "uint32", "uint64", "float16", "float32", "float64"};
   const int number = static_cast<int>(data_type);
   return number >= 1 && number <= 12 ? names[number] : "type " + std::to_string(number);
@@ -85,9 +85,7 @@ Array Array::zeros(DataType data_type, Shape shape) {
 
 std::size_t Array::size() const noexcept { return product(shape_.begin(), shape_.end()); }
 
-std::size_t Array::row_size() const noexcept {
-  return shape_.empty() ? 1 : product(shape_.begin() + 1, shape_.end());
-}
+std::size_t Array::row_size() const noexcept { return shape_.empty() ? 1 : product(shape_.begin() + 1, shape_.end()); }
 
 Array Array::slice(std::size_t begin, std::size_t end) const {
   Shape shape = shape_;

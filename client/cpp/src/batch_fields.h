@@ -15,7 +15,7 @@ enum class ColumnKind { Leaves, Infos };
 /// A field of a batch that holds columns.
 struct ColumnField {
   const char* name;
-  Columns EpisodeBatch::* columns;
+  Columns EpisodeBatch::*columns;
   RowsOf rows_of;
   ColumnKind kind;
 };
@@ -45,8 +45,8 @@ void for_each_header(EpisodeBatch& to, const EpisodeBatch& from, Function functi
 }
 
 /// Return the rows from `first_step` and `first_segment` on, which belong together, in shared memory.
-EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::size_t end_step,
-                     std::size_t first_segment, std::size_t end_segment);
+EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::size_t end_step, std::size_t first_segment,
+                     std::size_t end_segment);
 
 /// Whether a segment is the continuation of a segment of another batch, or of the same one.
 bool follows(const EpisodeBatch& batch, std::size_t segment, const EpisodeBatch& other, std::size_t before);

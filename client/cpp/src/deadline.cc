@@ -23,7 +23,8 @@ Deadline::Deadline(std::optional<Milliseconds> time) {
 
 gpr_timespec Deadline::for_grpc() const {
   if (!until_) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
-  const auto remaining = std::chrono::duration_cast<std::chrono::nanoseconds>(*until_ - std::chrono::steady_clock::now());
+  const auto remaining =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(*until_ - std::chrono::steady_clock::now());
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(remaining.count(), GPR_TIMESPAN));
 }
 

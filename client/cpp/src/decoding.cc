@@ -41,8 +41,8 @@ void add_stacks(EpisodeBatch& batch, v1::FrameStack& stack) {
   const Array frames = array_at(path + ".frames", *stack.mutable_frames());
   const std::size_t num_frames = stack.frame_count();
   if (num_frames < 2) throw Malformed(path + ".frame_count", "at least 2", std::to_string(num_frames));
-  const auto num_steps = static_cast<std::size_t>(
-      std::accumulate(batch.lengths.begin(), batch.lengths.end(), std::int64_t{0}));
+  const auto num_steps =
+      static_cast<std::size_t>(std::accumulate(batch.lengths.begin(), batch.lengths.end(), std::int64_t{0}));
   const std::size_t num_observations = num_steps + batch.num_segments();
   const std::size_t expected = num_steps + batch.num_segments() * num_frames;
   if (frames.shape().empty() || frames.num_rows() != expected) {

@@ -25,10 +25,10 @@ v1::AgentUpdate agent_of_call(const SamplingOptions& options) {
   }
   v1::AgentUpdate update = internal::message_of(*options.agent);
   if (update.ByteSizeLong() > max_agent_bytes) {
-    raise_invalid("agent",
-                  "at most " + std::to_string(max_agent_bytes) +
-                      " bytes in a call that samples (call update_agent first)",
-                  std::to_string(update.ByteSizeLong()));
+    raise_invalid(
+        "agent",
+        "at most " + std::to_string(max_agent_bytes) + " bytes in a call that samples (call update_agent first)",
+        std::to_string(update.ByteSizeLong()));
   }
   return update;
 }

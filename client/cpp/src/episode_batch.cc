@@ -19,8 +19,8 @@ using internal::RowsOf;
 
 namespace internal {
 
-EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::size_t end_step,
-                     std::size_t first_segment, std::size_t end_segment) {
+EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::size_t end_step, std::size_t first_segment,
+                     std::size_t end_segment) {
   EpisodeBatch part;
   for_each_header(part, batch, [&](auto& to, const auto& from) {
     using Offset = typename std::decay_t<decltype(from)>::difference_type;
@@ -39,8 +39,7 @@ EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::siz
 bool follows(const EpisodeBatch& batch, std::size_t segment, const EpisodeBatch& other, std::size_t before) {
   return batch.episode_indices[segment] == other.episode_indices[before] &&
          batch.policy_versions[segment] == other.policy_versions[before] &&
-         batch.first_steps[segment] ==
-             other.first_steps[before] + static_cast<std::uint64_t>(other.lengths[before]) &&
+         batch.first_steps[segment] == other.first_steps[before] + static_cast<std::uint64_t>(other.lengths[before]) &&
          !other.ended(before);
 }
 

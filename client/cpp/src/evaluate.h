@@ -13,7 +13,6 @@ Evaluation evaluate(Connection& connection, v1::EvaluateRequest& request, const 
                     bool returns_episodes);
 
 /// Make the call of an evaluation of a population, in the same way.
-PopulationEvaluation evaluate(Connection& connection, v1::EvaluatePopulationRequest& request,
-                              const TimeLimits& limits);
+PopulationEvaluation evaluate(Connection& connection, v1::EvaluatePopulationRequest& request, const TimeLimits& limits);
 
 }  // namespace rollserve::internal

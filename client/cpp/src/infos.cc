@@ -33,9 +33,9 @@ Kind kind_of(DataType type) {
 }
 
 DataType type_of(Kind kind, std::size_t size) {
-  for (const DataType type : {DataType::UInt8, DataType::UInt16, DataType::UInt32, DataType::UInt64, DataType::Int8,
-                              DataType::Int16, DataType::Int32, DataType::Int64, DataType::Float16, DataType::Float32,
-                              DataType::Float64}) {
+  for (const DataType type :
+       {DataType::UInt8, DataType::UInt16, DataType::UInt32, DataType::UInt64, DataType::Int8, DataType::Int16,
+        DataType::Int32, DataType::Int64, DataType::Float16, DataType::Float32, DataType::Float64}) {
     if (kind_of(type) == kind && size_of(type) == size) return type;
   }
   return DataType::Float64;
@@ -161,8 +161,10 @@ Filled filled(const std::string& field, const std::string& name, const std::vect
     if (array == nullptr) continue;
     convert(*array, type, to);
     const auto mask = parts[i].mask(name);
-    if (mask.empty()) std::fill_n(to_mask, lengths[i], true);
-    else std::copy(mask.begin(), mask.end(), to_mask);
+    if (mask.empty())
+      std::fill_n(to_mask, lengths[i], true);
+    else
+      std::copy(mask.begin(), mask.end(), to_mask);
   }
   return filled;
 }

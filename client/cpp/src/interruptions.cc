@@ -42,8 +42,8 @@ bool Interruptions::goes_on(const Failure& failure, bool has_begun, bool can_rep
   if (code != StatusCode::Unavailable) return false;
   if (!has_begun) return contact_ && reason.empty();
   // The server itself has tried again before it sends these, and has lost a worker each time.
-  const bool is_final = reason == reason::WORKER_LOST_AGAIN || reason == reason::WORKER_HUNG ||
-                        reason == reason::WORKER_OUT_OF_MEMORY;
+  const bool is_final =
+      reason == reason::WORKER_LOST_AGAIN || reason == reason::WORKER_HUNG || reason == reason::WORKER_OUT_OF_MEMORY;
   return can_repeat && !is_final;
 }
 

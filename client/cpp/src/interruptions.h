@@ -6,13 +6,13 @@
 #include <string>
 
 #include "call_control.h"
-#include "failures.h"
 #include "deadline.h"
+#include "failures.h"
 
 namespace rollserve::internal {
 
-/// Whether a server has ever answered, which decides what calls do while it is away: without an answer ever, the address
-/// may be wrong, so calls fail at once.
+/// Whether a server has ever answered, which decides what calls do while it is away: without an answer ever, the
+/// address may be wrong, so calls fail at once.
 using Contact = std::atomic<bool>;
 
 /// The time limits of a call.

@@ -36,8 +36,8 @@ v1::SamplingOptions sent_options(Connection& connection, const SamplingOptions& 
 
 Stream start(const std::shared_ptr<Connection>& connection, internal::SamplingRequest request,
              const SamplingOptions& options) {
-  return Stream(std::make_unique<internal::StreamState>(connection, std::move(request),
-                                                        limits_of(*connection, options)));
+  return Stream(
+      std::make_unique<internal::StreamState>(connection, std::move(request), limits_of(*connection, options)));
 }
 
 void check_joinable(const SamplingOptions& options) {

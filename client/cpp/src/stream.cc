@@ -50,8 +50,7 @@ class SamplingRpc {
       });
     } else {
       rpc_.emplace<ExactEpisodes>(connection, control, until, [&](auto* context, auto* queue) {
-        return stub.PrepareAsyncObtainExactEpisodes(
-            context, std::get<v1::ObtainExactEpisodesRequest>(request), queue);
+        return stub.PrepareAsyncObtainExactEpisodes(context, std::get<v1::ObtainExactEpisodesRequest>(request), queue);
       });
     }
   }

@@ -120,12 +120,16 @@ std::shared_ptr<std::byte> decompressed(const std::string& data, v1::Compression
     const int size = fits ? LZ4_decompress_safe(data.data(), reinterpret_cast<char*>(raw.get()),
                                                 static_cast<int>(data.size()), static_cast<int>(num_bytes))
                           : -1;
-    if (size < 0) got = "no block of LZ4 of that size";
-    else if (static_cast<std::size_t>(size) != num_bytes) got = std::to_string(size) + " bytes";
+    if (size < 0)
+      got = "no block of LZ4 of that size";
+    else if (static_cast<std::size_t>(size) != num_bytes)
+      got = std::to_string(size) + " bytes";
   } else {
     const std::size_t size = ZSTD_decompress(raw.get(), num_bytes, data.data(), data.size());
-    if (ZSTD_isError(size) != 0) got = ZSTD_getErrorName(size);
-    else if (size != num_bytes) got = std::to_string(size) + " bytes";
+    if (ZSTD_isError(size) != 0)
+      got = ZSTD_getErrorName(size);
+    else if (size != num_bytes)
+      got = std::to_string(size) + " bytes";
   }
   if (!got.empty()) {
     throw Malformed("data", std::to_string(num_bytes) + " bytes, compressed by " + v1::Compression_Name(compression),

@@ -161,9 +161,7 @@ TEST(Batches, MalformedOnesAreServerErrors) {
       {"lengths: expected at least one segment", [](auto& b) { b.clear_lengths(); }},
       {"terminated: expected 1 values", [](auto& b) { b.clear_terminated(); }},
       {"truth values of 0 or 1",
-       [](auto& b) {
-         *b.mutable_actions(0)->mutable_tensor() = tensor<std::uint8_t>(v1::DATA_TYPE_BOOL, {2}, {1});
-       }},
+       [](auto& b) { *b.mutable_actions(0)->mutable_tensor() = tensor<std::uint8_t>(v1::DATA_TYPE_BOOL, {2}, {1}); }},
       {"data: expected 8 bytes", [](auto& b) { b.mutable_rewards()->mutable_data()->pop_back(); }},
       {"product is at most 2^59",
        [](auto& b) {
@@ -176,8 +174,7 @@ TEST(Batches, MalformedOnesAreServerErrors) {
        [](auto& b) {
          *b.mutable_last_observations(0)->mutable_tensor() = tensor<std::int8_t>(v1::DATA_TYPE_INT8, {1}, {1});
        }},
-      {"compression: expected a member",
-       [](auto& b) { b.mutable_rewards()->set_compression(v1::Compression(99)); }},
+      {"compression: expected a member", [](auto& b) { b.mutable_rewards()->set_compression(v1::Compression(99)); }},
       {"enough bytes for 268435448",
        [](auto& b) {
          b.mutable_rewards()->set_compression(v1::COMPRESSION_LZ4);
@@ -199,12 +196,11 @@ TEST(Batches, CompressedColumnsAreTheSame) {
   v1::Tensor& column = *message.mutable_observations(0)->mutable_tensor();
   const std::string plain = column.data();
   std::string lz4(static_cast<std::size_t>(LZ4_compressBound(static_cast<int>(plain.size()))), '\0');
-  lz4.resize(static_cast<std::size_t>(LZ4_compress_default(plain.data(), lz4.data(), static_cast<int>(plain.size()),
-                                                           static_cast<int>(lz4.size()))));
+  lz4.resize(static_cast<std::size_t>(
+      LZ4_compress_default(plain.data(), lz4.data(), static_cast<int>(plain.size()), static_cast<int>(lz4.size()))));
   std::string zstd(ZSTD_compressBound(plain.size()), '\0');
   zstd.resize(ZSTD_compress(zstd.data(), zstd.size(), plain.data(), plain.size(), 1));
-  for (const auto& [compression, data] :
-       {std::pair{v1::COMPRESSION_LZ4, lz4}, std::pair{v1::COMPRESSION_ZSTD, zstd}}) {
+  for (const auto& [compression, data] : {std::pair{v1::COMPRESSION_LZ4, lz4}, std::pair{v1::COMPRESSION_ZSTD, zstd}}) {
     column.set_compression(compression);
     column.set_data(data);
     EXPECT_EQ(obtain(1, 4000, {message}).observations.values<float>()[3999], 4399);

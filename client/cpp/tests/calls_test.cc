@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -6,8 +7,6 @@
 #include <fstream>
 #include <thread>
 #include <type_traits>
-
-#include <unistd.h>
 
 #include "scripted_server.h"
 
@@ -67,8 +66,10 @@ TEST(Streams, EndWhenTheyAreCancelledOrTheirSamplerIsClosed) {
     rollserve::Stream stream = sampler.stream_samples(1);
     std::thread other([&] {
       std::this_thread::sleep_for(50ms);
-      if (closes) sampler.close();
-      else stream.cancel();
+      if (closes)
+        sampler.close();
+      else
+        stream.cancel();
     });
     const auto error = error_of<CancelledError>([&] { stream.next(); });
     other.join();
@@ -123,8 +124,7 @@ TEST(BrokenStreams, ContinueWithinAnEpisode) {
   options.prefetch = true;
   const EpisodeBatch batch = server.connect().obtain_samples(8, options);
   EXPECT_EQ(batch.lengths, (std::vector<std::int64_t>{3, 5}));
-  EXPECT_EQ(values<float>(batch.observations.at("")),
-            (std::vector<float>{400, 401, 402, 600, 601, 602, 603, 604}));
+  EXPECT_EQ(values<float>(batch.observations.at("")), (std::vector<float>{400, 401, 402, 600, 601, 602, 603, 604}));
   EXPECT_EQ(batch.account->num_steps, 8u);
   EXPECT_EQ(batch.account->num_failed_episodes, 1u);
   EXPECT_EQ(batch.account->num_resumptions, 2);
@@ -140,9 +140,8 @@ TEST(BrokenStreams, ContinueWithinAnEpisode) {
 }
 
 TEST(BrokenStreams, RepeatTheLastEpisodeIfTheyLackTheirAccount) {
-  const ScriptedServer server(
-      {{{beginning(), response_of(batch_of({{4, 0, 3, true}, {5, 0, 2, true}}))}, broken()},
-       {{beginning(), response_of(batch_of({{5, 0, 2, true}})), account(1, 2)}, {}}});
+  const ScriptedServer server({{{beginning(), response_of(batch_of({{4, 0, 3, true}, {5, 0, 2, true}}))}, broken()},
+                               {{beginning(), response_of(batch_of({{5, 0, 2, true}})), account(1, 2)}, {}}});
   const EpisodeBatch batch = server.connect().obtain_samples(5);
   EXPECT_EQ(batch.lengths, (std::vector<std::int64_t>{3, 2}));
   EXPECT_EQ(server.samples.at(1).step_count(), 2);
@@ -170,8 +169,8 @@ TEST(BrokenStreams, OfExactEpisodesAndFragmentsSkipWhatArrived) {
 TEST(BrokenStreams, OfOtherClassesFail) {
   auto begun = beginning();
   begun.mutable_beginning()->set_reproducibility(v1::REPRODUCIBILITY_WORKER);
-  const ScriptedServer server({{{begun}, broken()},
-                               {{beginning()}, failure(grpc::StatusCode::UNAVAILABLE, "WORKER_HUNG")}});
+  const ScriptedServer server(
+      {{{begun}, broken()}, {{beginning()}, failure(grpc::StatusCode::UNAVAILABLE, "WORKER_HUNG")}});
   rollserve::Sampler sampler = server.connect();
   EXPECT_THROW(sampler.obtain_samples(5), UnavailableError);
   EXPECT_EQ(error_of<UnavailableError>([&] { sampler.obtain_samples(5); }).reason(), reason::WORKER_HUNG);

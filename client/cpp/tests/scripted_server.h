@@ -2,6 +2,7 @@
 
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
+#include <rollserve/rollserve.h>
 
 #include <functional>
 #include <map>
@@ -11,8 +12,6 @@
 #include <string>
 #include <typeinfo>
 #include <vector>
-
-#include <rollserve/rollserve.h>
 
 #include "rollserve/v1/sampler_service.grpc.pb.h"
 
@@ -34,7 +33,9 @@ class ScriptedServer final : public v1::SamplerService::Service {
   /// Return the address.
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   /// Return a sampler that is connected to the server.
-  rollserve::Sampler connect(const rollserve::Config& config = {}) const { return rollserve::connect(address(), config); }
+  rollserve::Sampler connect(const rollserve::Config& config = {}) const {
+    return rollserve::connect(address(), config);
+  }
 
   grpc::Status ObtainSamples(grpc::ServerContext* context, const v1::ObtainSamplesRequest* request,
                              grpc::ServerWriter<v1::ObtainSamplesResponse>* writer) override;

@@ -26,9 +26,10 @@ class Certificate {
   Certificate() {
     std::string name = ::testing::TempDir() + "rollserve-tls-XXXXXX";
     folder_ = ::mkdtemp(name.data());
-    const std::string command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-                                "-subj /CN=test -addext subjectAltName=IP:127.0.0.1 -keyout '" +
-                                key().string() + "' -out '" + ca().string() + "' 2>/dev/null";
+    const std::string command =
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        "-subj /CN=test -addext subjectAltName=IP:127.0.0.1 -keyout '" +
+        key().string() + "' -out '" + ca().string() + "' 2>/dev/null";
     is_made_ = std::system(command.c_str()) == 0;
   }
   ~Certificate() { fs::remove_all(folder_); }
@@ -65,9 +66,9 @@ TEST(Tls, ConnectsToKnownServersOnly) {
     fs::path ca;
     std::string field;
   };
-  for (const auto& [target, ca, field] : {Wrong{encrypted.address(), other.ca(), "ca"},
-                                          Wrong{by_name, own.ca(), "target"},
-                                          Wrong{plain.address(), own.ca(), "target"}}) {
+  for (const auto& [target, ca, field] :
+       {Wrong{encrypted.address(), other.ca(), "ca"}, Wrong{by_name, own.ca(), "target"},
+        Wrong{plain.address(), own.ca(), "target"}}) {
     const auto error = error_of<InvalidArgumentError>([&, &t = target, &c = ca] { call(t, c); });
     EXPECT_EQ(error.field(), field) << target << ": " << error.what();
     EXPECT_EQ(error.reason(), rollserve::reason::TLS_FAILED) << target << ": " << error.what();

@@ -2,11 +2,12 @@
 ///
 ///     cartpole [HOST:PORT] [--onnx] [--seed N]
 ///
-/// The loop is in train(); the algorithm is in learner.cc, the networks, their gradients and Adam are in network.cc. With
+/// The loop is in train(); the algorithm is in learner.cc, the networks, their gradients and Adam are in network.cc.
+/// With
 /// `--onnx`, the policy goes to the server as a model in the ONNX format instead of an MLP.
 ///
-/// The exit status is 0 if the mean return of 100 new episodes reaches 475, 1 if it does not, 2 for a wrong command line,
-/// and 3 if the server cannot be used.
+/// The exit status is 0 if the mean return of 100 new episodes reaches 475, 1 if it does not, 2 for a wrong command
+/// line, and 3 if the server cannot be used.
 
 #include <rollserve/rollserve.h>
 
@@ -49,8 +50,8 @@ double mean(const std::vector<double>& values) {
 
 Result train(rollserve::Sampler& sampler, const Options& options) {
   const auto spaces = sampler.update_env(env);
-  const auto agent =
-      rollserve::MlpAgent::initial(spaces.observation_space, spaces.action_space, {num_hidden, num_hidden}, options.seed);
+  const auto agent = rollserve::MlpAgent::initial(spaces.observation_space, spaces.action_space,
+                                                  {num_hidden, num_hidden}, options.seed);
   std::mt19937_64 random(options.seed);
   Learner learner(agent.parameters, num_hidden, random);
 

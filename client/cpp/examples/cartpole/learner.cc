@@ -31,8 +31,8 @@ std::vector<float> policy_gradient(const std::vector<float>& logits, std::size_t
   std::vector<float> gradient;
   for (std::size_t i = 0; i < probs.size(); ++i) {
     const double one_hot = i == action ? 1 : 0;
-    gradient.push_back(static_cast<float>(weight * (probs[i] - one_hot) +
-                                          entropy_bonus * probs[i] * (std::log(probs[i]) + entropy)));
+    gradient.push_back(
+        static_cast<float>(weight * (probs[i] - one_hot) + entropy_bonus * probs[i] * (std::log(probs[i]) + entropy)));
   }
   return gradient;
 }

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <rollserve/agents.h>
+#include <rollserve/episode_batch.h>
+
 #include <cstddef>
 #include <random>
 #include <vector>
-
-#include <rollserve/agents.h>
-#include <rollserve/episode_batch.h>
 
 #include "network.h"
 

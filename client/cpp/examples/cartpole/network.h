@@ -1,10 +1,10 @@
 #pragma once
 
+#include <rollserve/agents.h>
+
 #include <cstddef>
 #include <random>
 #include <vector>
-
-#include <rollserve/agents.h>
 
 /// The values of a parameter, the sum of their gradients, and Adam's averages.
 struct Parameter {

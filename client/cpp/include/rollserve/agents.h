@@ -15,8 +15,8 @@
 
 namespace rollserve {
 
-/// Parameters of an agent by name. As an update, they go into the present agent: all of an MLP, any of an ONNX or Python
-/// agent, whose other parameters stay as they are.
+/// Parameters of an agent by name. As an update, they go into the present agent: all of an MLP, any of an ONNX or
+/// Python agent, whose other parameters stay as they are.
 using Parameters = Columns;
 
 /// An agent that draws actions uniformly from the action space.
@@ -51,8 +51,8 @@ enum class Activation : int {
 /// A multilayer perceptron that ends in a distribution over actions, evaluated in float32.
 ///
 /// Layer i is `activation(norm(weight · input + bias))`; the last layer has no norm and no activation. The input is the
-/// observation as `gymnasium.spaces.flatten` makes it. The names and shapes of the parameters say which layers and parts
-/// there are, as the comment on MlpAgent in agent.proto describes them: `0/weight` (outputs, inputs) and `0/bias`
+/// observation as `gymnasium.spaces.flatten` makes it. The names and shapes of the parameters say which layers and
+/// parts there are, as the comment on MlpAgent in agent.proto describes them: `0/weight` (outputs, inputs) and `0/bias`
 /// (outputs) and so on for each layer, `i/norm/weight` and `i/norm/bias` with layer norm, `value/weight` and
 /// `value/bias` for a value on the last hidden layer, `value/0/weight` and so on for a value network of its own,
 /// `log_std` for Gaussian heads that do not predict it, and `core/weight_ih` and so on for a recurrent core.

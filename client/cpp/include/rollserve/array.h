@@ -62,10 +62,10 @@ std::string text_of(const Shape& shape);
 template <class T>
 class Span {
  public:
-  using element_type = T;                       ///< The type of an element, const if elements cannot be written.
-  using value_type = std::remove_cv_t<T>;       ///< The type of an element.
-  using iterator = T*;                          ///< The type of begin() and end().
-  using reference = T&;                         ///< The type of an indexed element.
+  using element_type = T;                  ///< The type of an element, const if elements cannot be written.
+  using value_type = std::remove_cv_t<T>;  ///< The type of an element.
+  using iterator = T*;                     ///< The type of begin() and end().
+  using reference = T&;                    ///< The type of an indexed element.
 
   /// Make a span without elements.
   constexpr Span() noexcept = default;
@@ -96,23 +96,36 @@ class Span {
 template <class T>
 struct DataTypeOf;
 /// @cond
-template <> struct DataTypeOf<bool> { static constexpr DataType value = DataType::Bool; };
-template <> struct DataTypeOf<std::int8_t> { static constexpr DataType value = DataType::Int8; };
-template <> struct DataTypeOf<std::int16_t> { static constexpr DataType value = DataType::Int16; };
-template <> struct DataTypeOf<std::int32_t> { static constexpr DataType value = DataType::Int32; };
-template <> struct DataTypeOf<std::int64_t> { static constexpr DataType value = DataType::Int64; };
-template <> struct DataTypeOf<std::uint8_t> { static constexpr DataType value = DataType::UInt8; };
-template <> struct DataTypeOf<std::uint16_t> { static constexpr DataType value = DataType::UInt16; };
-template <> struct DataTypeOf<std::uint32_t> { static constexpr DataType value = DataType::UInt32; };
-template <> struct DataTypeOf<std::uint64_t> { static constexpr DataType value = DataType::UInt64; };
-template <> struct DataTypeOf<Float16> { static constexpr DataType value = DataType::Float16; };
-template <> struct DataTypeOf<float> { static constexpr DataType value = DataType::Float32; };
-template <> struct DataTypeOf<double> { static constexpr DataType value = DataType::Float64; };
+template <>
+struct DataTypeOf<bool> : std::integral_constant<DataType, DataType::Bool> {};
+template <>
+struct DataTypeOf<std::int8_t> : std::integral_constant<DataType, DataType::Int8> {};
+template <>
+struct DataTypeOf<std::int16_t> : std::integral_constant<DataType, DataType::Int16> {};
+template <>
+struct DataTypeOf<std::int32_t> : std::integral_constant<DataType, DataType::Int32> {};
+template <>
+struct DataTypeOf<std::int64_t> : std::integral_constant<DataType, DataType::Int64> {};
+template <>
+struct DataTypeOf<std::uint8_t> : std::integral_constant<DataType, DataType::UInt8> {};
+template <>
+struct DataTypeOf<std::uint16_t> : std::integral_constant<DataType, DataType::UInt16> {};
+template <>
+struct DataTypeOf<std::uint32_t> : std::integral_constant<DataType, DataType::UInt32> {};
+template <>
+struct DataTypeOf<std::uint64_t> : std::integral_constant<DataType, DataType::UInt64> {};
+template <>
+struct DataTypeOf<Float16> : std::integral_constant<DataType, DataType::Float16> {};
+template <>
+struct DataTypeOf<float> : std::integral_constant<DataType, DataType::Float32> {};
+template <>
+struct DataTypeOf<double> : std::integral_constant<DataType, DataType::Float64> {};
 /// @endcond
 
 /// A view of a dense array of numbers or truth values in C order: the last axis varies fastest.
 ///
-/// Copies of an Array, and what slice() and values() return, share one memory, which lives as long as one of the arrays.
+/// Copies of an Array, and what slice() and values() return, share one memory, which lives as long as one of the
+/// arrays.
 class Array {
  public:
   /// Make an array of no float64 elements.
@@ -122,8 +135,7 @@ class Array {
   ///
   /// @throws InvalidArgumentError for a shape that does not fit the number of values.
   template <class T>
-  Array(std::vector<T> values, Shape shape)
-      : data_type_(DataTypeOf<T>::value), shape_(std::move(shape)) {
+  Array(std::vector<T> values, Shape shape) : data_type_(DataTypeOf<T>::value), shape_(std::move(shape)) {
     check_shape(values.size());
     if constexpr (std::is_same_v<T, bool>) {
       auto owner = std::shared_ptr<bool[]>(new bool[values.size()]);
@@ -222,12 +234,12 @@ class Array {
 /// Dict or Tuple, has the empty name. Other leaves are named by their path from the root, joined by `/`: the keys of
 /// Dicts and the positions in Tuples.
 ///
-/// Infos and recurrent states can have gaps. The rows without a value are 0 then, and the mask, a column of truth values
-/// of the same name with `_` in front, is false there.
+/// Infos and recurrent states can have gaps. The rows without a value are 0 then, and the mask, a column of truth
+/// values of the same name with `_` in front, is false there.
 class Columns {
  public:
-  using Entry = std::pair<std::string, Array>;                   ///< A name and its array.
-  using const_iterator = std::vector<Entry>::const_iterator;    ///< The type of begin() and end().
+  using Entry = std::pair<std::string, Array>;                ///< A name and its array.
+  using const_iterator = std::vector<Entry>::const_iterator;  ///< The type of begin() and end().
 
   /// Make columns without arrays.
   Columns() = default;

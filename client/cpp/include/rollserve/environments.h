@@ -75,9 +75,9 @@ using EnvUpdate = std::variant<EnvSpec, EnvChange, RowEnvUpdates>;
 
 /// The result of an update of the environments.
 struct EnvUpdated {
-  std::int64_t env_version = 0;  ///< The version of the new environments.
-  Space observation_space;       ///< The space of their observations.
-  Space action_space;            ///< The space of their actions.
+  std::int64_t env_version = 0;                                    ///< The version of the new environments.
+  Space observation_space;                                         ///< The space of their observations.
+  Space action_space;                                              ///< The space of their actions.
   Reproducibility reproducibility = Reproducibility::Unspecified;  ///< The class of their episodes.
   std::uint32_t num_rows = 0;              ///< The number of rows that each worker steps at once for a call.
   std::uint32_t num_episodes_per_row = 0;  ///< The number of episodes of each row in a block; 0 unless class Block.

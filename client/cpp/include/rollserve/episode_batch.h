@@ -16,8 +16,8 @@ namespace rollserve {
 
 /// N segments, which are episodes or parts of episodes, with T steps in all, as flat columns.
 ///
-/// The rows of a segment are contiguous, and segments follow each other in the order of the headers, the vectors with an
-/// element for each segment. Copies of a batch, segment() and split() share the memory of its arrays.
+/// The rows of a segment are contiguous, and segments follow each other in the order of the headers, the vectors with
+/// an element for each segment. Copies of a batch, segment() and split() share the memory of its arrays.
 struct EpisodeBatch {
   Columns observations;       ///< (T, *O), the observations before each step.
   Columns last_observations;  ///< (N, *O), the observations after the last step of each segment.
@@ -59,9 +59,9 @@ struct EpisodeBatch {
   std::vector<EpisodeBatch> split() const;
   /// Return the batch with consecutive segments of one episode as one segment each.
   ///
-  /// A segment is joined to the one before if both have the same episode index and policy version, if it begins with the
-  /// step after the other's last, and if the other did not end the episode. Columns of steps share the memory of this
-  /// batch.
+  /// A segment is joined to the one before if both have the same episode index and policy version, if it begins with
+  /// the step after the other's last, and if the other did not end the episode. Columns of steps share the memory of
+  /// this batch.
   EpisodeBatch joined() const;
   /// Return the segments of all batches, in their order, in new arrays; of a single batch, its own arrays.
   ///

@@ -24,8 +24,8 @@ enum class Compression : int {
 struct Config {
   std::string sampler;  ///< The name of the sampler; empty for the default one.
   /// How long a sampling call or an evaluation may go without any progress, and how long other calls may take. A call
-  /// that begins while the server is away waits for it as long, if the server has answered before; otherwise it fails at
-  /// once. `std::chrono::milliseconds::max()` stands for no limit.
+  /// that begins while the server is away waits for it as long, if the server has answered before; otherwise it fails
+  /// at once. `std::chrono::milliseconds::max()` stands for no limit.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   std::uint32_t max_message_bytes = 8u << 20;  ///< The size of the largest message of a stream.
   /// The codecs that columns of batches may come in, the preferred one first.
@@ -35,8 +35,8 @@ struct Config {
   bool shared = false;
   /// A PEM file with certificates of authorities, to encrypt the connection; one of them signed the server's.
   std::string ca;
-  std::string cert;   ///< A PEM file with a certificate of the client, for servers that ask for one.
-  std::string key;    ///< A PEM file with its private key.
+  std::string cert;  ///< A PEM file with a certificate of the client, for servers that ask for one.
+  std::string key;   ///< A PEM file with its private key.
   /// A bearer token, for servers that ask who their clients are. Connections that leave this machine have to be
   /// encrypted.
   std::string token;
@@ -54,8 +54,8 @@ struct Exploration {
 
 /// Options of calls that sample. The comments on SamplingOptions in sampler_service.proto say more.
 struct SamplingOptions {
-  /// An update of the agent for all workers, which the call makes before it samples with the new version. At most 4 MiB;
-  /// larger ones need Sampler::update_agent(). Not together with a version of the policy.
+  /// An update of the agent for all workers, which the call makes before it samples with the new version. At most 4
+  /// MiB; larger ones need Sampler::update_agent(). Not together with a version of the policy.
   std::optional<AgentUpdate> agent;
   /// The root seed of the episodes. By default, the sampler continues its own sequence, where no episode comes twice.
   std::optional<std::uint64_t> seed;
@@ -77,11 +77,11 @@ struct SamplingOptions {
   std::optional<std::chrono::milliseconds> deadline;  ///< The time that the whole call may take; no limit by default.
   /// The codecs that columns may come in, the preferred one first; by default Config::compression. Empty for none.
   std::optional<std::vector<Compression>> compression;
-  Exploration exploration;   ///< How freely the agent acts.
-  bool frames_once = true;   ///< Whether stacks of frames come with each frame once. The result is the same.
-  bool prefetch = false;     ///< Whether workers go on after the call with what the same call would ask for next.
-  bool return_states = false;         ///< Whether agent_infos have the recurrent state before each step.
-  bool blackhole = false;             ///< Whether to discard what is sampled, to measure sampling. Only for streams.
+  Exploration exploration;     ///< How freely the agent acts.
+  bool frames_once = true;     ///< Whether stacks of frames come with each frame once. The result is the same.
+  bool prefetch = false;       ///< Whether workers go on after the call with what the same call would ask for next.
+  bool return_states = false;  ///< Whether agent_infos have the recurrent state before each step.
+  bool blackhole = false;      ///< Whether to discard what is sampled, to measure sampling. Only for streams.
   bool skip_failed_episodes = false;  ///< Whether to leave out episodes whose environments fail in every attempt.
 };
 
@@ -99,21 +99,21 @@ struct FragmentOptions : SamplingOptions {
 
 /// Options of calls that evaluate; SamplingOptions describes those that both have.
 struct EvaluationOptions {
-  std::optional<std::int64_t> policy_version;             ///< The version that acts.
-  std::optional<std::int64_t> expected_policy_version;    ///< The version that the current policy must have.
-  std::optional<std::int64_t> expected_env_version;       ///< The version that the current environment must have.
-  std::optional<std::int64_t> min_policy_version;         ///< The oldest version that may act.
-  std::optional<EnvSpec> env;  ///< Another environment to act in; the sampler's own stays as it is.
+  std::optional<std::int64_t> policy_version;           ///< The version that acts.
+  std::optional<std::int64_t> expected_policy_version;  ///< The version that the current policy must have.
+  std::optional<std::int64_t> expected_env_version;     ///< The version that the current environment must have.
+  std::optional<std::int64_t> min_policy_version;       ///< The oldest version that may act.
+  std::optional<EnvSpec> env;               ///< Another environment to act in; the sampler's own stays as it is.
   std::optional<std::int64_t> env_version;  ///< The version of the sampler's environment; not together with `env`.
   std::optional<std::uint64_t> seed;        ///< The root seed; the default is the same for every evaluation.
   std::uint64_t first_episode_index = 0;    ///< The index of the first episode in the sequence of the seed.
-  std::optional<std::int64_t> max_episode_length;      ///< The number of steps after which an episode is truncated.
-  std::optional<std::chrono::milliseconds> timeout;    ///< The time without progress; by default Config::timeout.
-  std::optional<std::chrono::milliseconds> deadline;   ///< The time that the whole call may take.
-  Exploration exploration;                             ///< How freely the agent acts.
-  bool skip_failed_episodes = false;  ///< Whether to leave out episodes that fail in every attempt.
-  bool return_episodes = false;       ///< Whether the result has the episodes themselves; not for populations.
-  bool different_episodes = false;    ///< Whether members have episodes of their own; only for populations.
+  std::optional<std::int64_t> max_episode_length;     ///< The number of steps after which an episode is truncated.
+  std::optional<std::chrono::milliseconds> timeout;   ///< The time without progress; by default Config::timeout.
+  std::optional<std::chrono::milliseconds> deadline;  ///< The time that the whole call may take.
+  Exploration exploration;                            ///< How freely the agent acts.
+  bool skip_failed_episodes = false;                  ///< Whether to leave out episodes that fail in every attempt.
+  bool return_episodes = false;     ///< Whether the result has the episodes themselves; not for populations.
+  bool different_episodes = false;  ///< Whether members have episodes of their own; only for populations.
 };
 
 /// Options of calls with a single answer.

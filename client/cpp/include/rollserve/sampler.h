@@ -30,8 +30,8 @@ class Connection;
 /// continued the sampler's own sequence; a fragment call that fails or is cancelled leaves the rows where they were.
 ///
 /// Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
-/// (reason::UNEXPECTED_VERSION) if another client has updated them since, unless Config::shared is set. What this client
-/// has not set, or what a call names by its version, may be anybody's.
+/// (reason::UNEXPECTED_VERSION) if another client has updated them since, unless Config::shared is set. What this
+/// client has not set, or what a call names by its version, may be anybody's.
 class Sampler {
  public:
   /// Make a client of the server at a target, such as `127.0.0.1:50051` or any name that gRPC knows. The first call

@@ -23,14 +23,14 @@ enum class WorkerHealth : int {
 
 /// The state of a worker.
 struct WorkerStatus {
-  std::uint32_t worker_index = 0;                    ///< The worker's index, from 0.
-  WorkerHealth health = WorkerHealth::Unspecified;   ///< Whether the worker accepts work.
-  std::uint32_t num_rows = 0;                        ///< The number of environments that the worker steps at once.
-  std::uint64_t num_simulated_steps = 0;             ///< The steps that the worker has simulated.
-  std::uint32_t process_id = 0;                      ///< The process id; 0 for clients on another machine.
-  std::string host;                                  ///< The machine; empty for clients on another machine.
-  std::uint64_t num_restarts = 0;                    ///< The number of restarts and attempted restarts.
-  std::string last_failure;                          ///< Why the worker was lost last; empty if it never was.
+  std::uint32_t worker_index = 0;                   ///< The worker's index, from 0.
+  WorkerHealth health = WorkerHealth::Unspecified;  ///< Whether the worker accepts work.
+  std::uint32_t num_rows = 0;                       ///< The number of environments that the worker steps at once.
+  std::uint64_t num_simulated_steps = 0;            ///< The steps that the worker has simulated.
+  std::uint32_t process_id = 0;                     ///< The process id; 0 for clients on another machine.
+  std::string host;                                 ///< The machine; empty for clients on another machine.
+  std::uint64_t num_restarts = 0;                   ///< The number of restarts and attempted restarts.
+  std::string last_failure;                         ///< Why the worker was lost last; empty if it never was.
 };
 
 /// What a sampler has done since its start.
@@ -52,15 +52,15 @@ struct Counters {
 
 /// The state of a sampler.
 struct Status {
-  std::string sampler;                     ///< The sampler's name.
-  std::string server_version;              ///< The version of the server's software.
-  std::vector<EnvSpec> envs;               ///< One environment for all workers, one for each, or one for each row.
-  std::int64_t env_version = 0;            ///< The version of the environments; 1 for the first.
-  Space observation_space;                 ///< The space of observations.
-  Space action_space;                      ///< The space of actions.
-  std::vector<std::string> agent_kinds;    ///< The kind of each worker's agent, or one for all; empty without one.
-  std::int64_t policy_version = 0;         ///< The version of the policy; 0 before the first one.
-  double policy_age_seconds = 0;           ///< How long ago the policy was set.
+  std::string sampler;                   ///< The sampler's name.
+  std::string server_version;            ///< The version of the server's software.
+  std::vector<EnvSpec> envs;             ///< One environment for all workers, one for each, or one for each row.
+  std::int64_t env_version = 0;          ///< The version of the environments; 1 for the first.
+  Space observation_space;               ///< The space of observations.
+  Space action_space;                    ///< The space of actions.
+  std::vector<std::string> agent_kinds;  ///< The kind of each worker's agent, or one for all; empty without one.
+  std::int64_t policy_version = 0;       ///< The version of the policy; 0 before the first one.
+  double policy_age_seconds = 0;         ///< How long ago the policy was set.
   Reproducibility reproducibility = Reproducibility::Unspecified;  ///< The class of the environments' episodes.
   std::uint32_t num_episodes_per_row = 0;  ///< The number of episodes of each row in a block; 0 unless class Block.
   std::uint64_t seed = 0;                  ///< The root seed of the sampler's own sequence.
