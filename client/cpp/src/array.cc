@@ -88,14 +88,20 @@ std::size_t Array::size() const noexcept { return product(shape_.begin(), shape_
 std::size_t Array::row_size() const noexcept { return shape_.empty() ? 1 : product(shape_.begin() + 1, shape_.end()); }
 
 Array Array::slice(std::size_t begin, std::size_t end) const {
+  if (shape_.empty() || begin > end || end > num_rows()) {
+    raise_invalid("end", "rows of " + text(), std::to_string(begin) + " to " + std::to_string(end));
+  }
   Shape shape = shape_;
-  shape.at(0) = static_cast<std::int64_t>(end - begin);
+  shape[0] = static_cast<std::int64_t>(end - begin);
   return Array(data_type_, std::move(shape), std::shared_ptr<std::byte>(data_, data_.get() + begin * row_bytes()));
 }
 
 Array Array::gather(const std::vector<std::size_t>& rows) const {
-  Shape shape = shape_;
-  shape.at(0) = static_cast<std::int64_t>(rows.size());
+  for (const std::size_t row : rows) {
+    if (shape_.empty() || row >= num_rows()) raise_invalid("rows", "rows of " + text(), std::to_string(row));
+  }
+  Shape shape = row_shape();
+  shape.insert(shape.begin(), static_cast<std::int64_t>(rows.size()));
   Array gathered = zeros(data_type_, std::move(shape));
   const std::size_t count = row_bytes();
   std::byte* to = gathered.data_.get();

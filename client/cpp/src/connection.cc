@@ -1,5 +1,6 @@
 #include "connection.h"
 
+#include <arpa/inet.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -31,8 +32,8 @@ bool is_local(std::string target) {
   }
   const std::string host = target.substr(0, target.rfind(':'));
   if (host == "localhost" || host == "[::1]") return true;
-  // The whole of 127.0.0.0/8 is the loopback network; a name that begins with 127. has other characters.
-  return has_prefix(host, "127.") && host.find_first_not_of("0123456789.") == std::string::npos;
+  in_addr address{};  // names can begin with 127., too
+  return has_prefix(host, "127.") && inet_pton(AF_INET, host.c_str(), &address) == 1;
 }
 
 std::string read_file(const char* field, const std::string& path, const char* expected) {
@@ -109,6 +110,9 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& target, const Confi
   // A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  if (has_token(config) && !is_encrypted(config)) {
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // which would read the token, also for a loopback address
+  }
   return grpc::CreateCustomChannel(target, credentials_of(config), arguments);
 }
 

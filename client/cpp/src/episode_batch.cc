@@ -52,6 +52,10 @@ Columns later_states(const Columns& states, const Columns& agent_infos) {
     if (states.is_mask(name)) continue;
     Array state = column.copy();
     const Array* every = agent_infos.find("state/" + name);
+    if (every != nullptr && (every->data_type() != column.data_type() || every->row_shape() != column.row_shape())) {
+      throw Malformed("agent_infos['state/" + name + "']", "rows as in initial_states, " + column.text(),
+                      every->text());
+    }
     const auto first = state.slice(0, 1).mutable_bytes();
     if (every != nullptr) {
       const Array now = every->slice(0, 1);

@@ -193,7 +193,7 @@ std::optional<EpisodeBatch> StreamState::read(v1::ObtainSamplesResponse& respons
       num_simulated_steps_ = account_->num_simulated_steps;
       return std::nullopt;
     default:
-      throw Malformed("a response has no content");
+      return std::nullopt;  // content of a kind that only later clients know
   }
 }
 

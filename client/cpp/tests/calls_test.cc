@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -139,6 +140,31 @@ TEST(BrokenStreams, ContinueWithinAnEpisode) {
   EXPECT_FALSE(rest.options().prefetch());
 }
 
+TEST(BrokenStreams, ContinueWithTheStatesOfTheirSteps) {
+  const auto part = [](std::int64_t length) {
+    auto batch = batch_of({{4, 0, static_cast<std::uint32_t>(length), false}});
+    add(*batch.mutable_initial_states(), "h", tensor<float>(v1::DATA_TYPE_FLOAT32, {0.5f}, {1, 1}));
+    std::vector<float> states(static_cast<std::size_t>(length));
+    for (std::size_t i = 0; i < states.size(); ++i) states[i] = 0.5f + static_cast<float>(i);
+    add(*batch.mutable_agent_infos(), "state/h", tensor(v1::DATA_TYPE_FLOAT32, states, {length, 1}));
+    return batch;
+  };
+  auto wide = part(3);
+  *wide.mutable_agent_infos(0)->mutable_tensor() =
+      tensor(v1::DATA_TYPE_FLOAT32, std::vector<float>(3 * 1000), {3, 1000});
+  const ScriptedServer server({{{beginning(), response_of(part(2))}, broken()},
+                               {{beginning(), response_of(part(3)), account(0, 3)}, {}},
+                               {{beginning(), response_of(part(2))}, broken()},
+                               {{beginning(), response_of(wide), account(0, 3)}, {}}});
+  rollserve::Sampler sampler = server.connect();
+  rollserve::Stream stream = sampler.stream_samples(3);
+  stream.next();
+  const EpisodeBatch rest = *stream.next();
+  EXPECT_EQ(rest.first_steps, (std::vector<std::uint64_t>{2}));
+  EXPECT_EQ(values<float>(rest.initial_states.at("h")), (std::vector<float>{2.5f}));
+  EXPECT_THROW(sampler.obtain_samples(3), ServerError);
+}
+
 TEST(BrokenStreams, RepeatTheLastEpisodeIfTheyLackTheirAccount) {
   const ScriptedServer server({{{beginning(), response_of(batch_of({{4, 0, 3, true}, {5, 0, 2, true}}))}, broken()},
                                {{beginning(), response_of(batch_of({{5, 0, 2, true}})), account(1, 2)}, {}}});
@@ -266,7 +292,7 @@ TEST(Tokens, AreReadForEachCallAndNeverSentInTheClear) {
 
   rollserve::Config secret;
   secret.token = "secret";
-  for (const char* target : {"server.lab:50051", "127.0.0.1.evil.lab:50051"}) {
+  for (const char* target : {"server.lab:50051", "127.0.0.1.evil.lab:50051", "127.0.0.1.1:50051"}) {
     const auto error = error_of<rollserve::InvalidArgumentError>([&] { rollserve::connect(target, secret); });
     EXPECT_EQ(error.field(), "token") << target;
     EXPECT_EQ(std::string(error.what()).find("secret"), std::string::npos);
@@ -274,6 +300,15 @@ TEST(Tokens, AreReadForEachCallAndNeverSentInTheClear) {
   for (const char* target : {"127.0.0.1:1", "localhost:1", "[::1]:1", "dns:///localhost:1", "unix:/a/path"}) {
     EXPECT_NO_THROW(rollserve::connect(target, secret)) << target;
   }
+}
+
+TEST(Tokens, AreNotSentThroughProxies) {
+  const ScriptedServer server({one_step()});
+  ::setenv("grpc_proxy", "http://127.0.0.1:1", 1);  // where nobody listens
+  rollserve::Config config;
+  config.token = "secret";
+  EXPECT_NO_THROW(server.connect(config).obtain_samples(1));
+  ::unsetenv("grpc_proxy");
 }
 
 TEST(Calls, FailAtOnceWhereNoServerListens) {

@@ -91,6 +91,9 @@ TEST(Arrays, RefuseShapesThatDoNotFit) {
   EXPECT_EQ(values<float>(array.slice(1, 3)), (std::vector<float>{2, 3, 4, 5}));
   EXPECT_EQ(values<float>(array.gather({2, 0})), (std::vector<float>{4, 5, 0, 1}));
   EXPECT_EQ(array.text(), "float32 (3, 2)");
+  EXPECT_THROW(array.slice(2, 4), InvalidArgumentError);
+  EXPECT_THROW(array.gather({3}), InvalidArgumentError);
+  EXPECT_THROW(Array::scalar(1.0).slice(0, 1), InvalidArgumentError);
   EXPECT_EQ(values<bool>(Array(std::vector<bool>{true, false})), (std::vector<bool>{true, false}));
 }
 

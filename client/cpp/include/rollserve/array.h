@@ -206,9 +206,11 @@ class Array {
   }
 
   /// Return the rows from `begin` to `end`, without `end`, in shared memory.
+  ///
+  /// @throws InvalidArgumentError for rows that are not there.
   Array slice(std::size_t begin, std::size_t end) const;
 
-  /// Return the rows at some positions, in new memory.
+  /// Return the rows at some positions, in new memory; throws as slice().
   Array gather(const std::vector<std::size_t>& rows) const;
 
   /// Return the array in memory of its own.
@@ -290,9 +292,9 @@ class Columns {
   /// Return the names, in their order.
   std::vector<std::string> names() const;
 
-  /// Return the rows from `begin` to `end` of each array, in shared memory.
+  /// Return the rows from `begin` to `end` of each array, in shared memory; throws as Array::slice().
   Columns slice(std::size_t begin, std::size_t end) const;
-  /// Return the rows at some positions of each array, in new memory.
+  /// Return the rows at some positions of each array, in new memory; throws as Array::slice().
   Columns gather(const std::vector<std::size_t>& rows) const;
 
  private:
