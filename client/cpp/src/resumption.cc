@@ -15,6 +15,13 @@ bool is_repeatable(v1::Reproducibility reproducibility) {
   return reproducibility == v1::REPRODUCIBILITY_EPISODE || reproducibility == v1::REPRODUCIBILITY_BLOCK;
 }
 
+bool Resumption::possible() const {
+  const auto* samples = std::get_if<v1::ObtainSamplesRequest>(&first_);
+  // Which workers are the first ones is another question each time.
+  const bool is_part = samples != nullptr && samples->fragments().has_fraction_of_workers();
+  return beginning_ && is_repeatable(beginning_->reproducibility()) && !is_part;
+}
+
 void Resumption::begin(const v1::Beginning& beginning) {
   if (!beginning_) beginning_ = beginning;
 }

@@ -31,7 +31,7 @@ class Resumption {
   /// Whether the stream's beginning is known.
   bool has_begun() const { return beginning_.has_value(); }
   /// Whether the stream's beginning is known and its episodes can be requested again.
-  bool possible() const { return beginning_ && is_repeatable(beginning_->reproducibility()); }
+  bool possible() const;
 
   /// Record the first message of a call.
   void begin(const v1::Beginning& beginning);

@@ -192,15 +192,19 @@ TEST(BrokenStreams, OfExactEpisodesAndFragmentsSkipWhatArrived) {
   EXPECT_EQ(fragments.options().worker_count(), 3u);
 }
 
-TEST(BrokenStreams, OfOtherClassesFail) {
+TEST(BrokenStreams, ThatCannotBeRepeatedFail) {
   auto begun = beginning();
   begun.mutable_beginning()->set_reproducibility(v1::REPRODUCIBILITY_WORKER);
-  const ScriptedServer server(
-      {{{begun}, broken()}, {{beginning()}, failure(grpc::StatusCode::UNAVAILABLE, "WORKER_HUNG")}});
+  const ScriptedServer server({{{begun}, broken()},
+                               {{beginning()}, failure(grpc::StatusCode::UNAVAILABLE, "WORKER_HUNG")},
+                               {{beginning()}, broken()}});
   rollserve::Sampler sampler = server.connect();
   EXPECT_THROW(sampler.obtain_samples(5), UnavailableError);
   EXPECT_EQ(error_of<UnavailableError>([&] { sampler.obtain_samples(5); }).reason(), reason::WORKER_HUNG);
-  EXPECT_EQ(server.samples.size(), 2u);
+  rollserve::FragmentOptions fragments;
+  fragments.fraction_of_workers = 0.5;
+  EXPECT_THROW(sampler.obtain_fragments(4, fragments), UnavailableError);
+  EXPECT_EQ(server.samples.size(), 3u);
 }
 
 TEST(BrokenStreams, EndWithTheLastErrorAfterTheirTimeout) {
