@@ -1,6 +1,7 @@
 // Runs the cases of the conformance kit: reads one line of JSON for each, and writes one with the results.
 // docs/conformance.md describes both.
 
+#include <chrono>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -16,13 +17,12 @@ namespace {
 using rollserve::Sampler;
 
 Json read_stream(Sampler& sampler, Fields& operation) {
-  std::int64_t num_steps = 0;
-  operation.read("num_steps", num_steps);
+  const auto options = sampling_options_of(Fields(operation.take_object("options")));
+  const std::int64_t num_steps = operation.take("num_steps");
   std::optional<std::uint64_t> stop_after;
   operation.read("stop_after", stop_after);
-  rollserve::Stream stream =
-      sampler.stream_samples(num_steps, sampling_options_of(Fields(operation.take_object("options"))));
   operation.finish();
+  rollserve::Stream stream = sampler.stream_samples(num_steps, options);
   std::uint64_t num_batches = 0;
   std::size_t num_read_steps = 0;
   while (num_batches != stop_after) {
@@ -32,6 +32,15 @@ Json read_stream(Sampler& sampler, Fields& operation) {
     num_read_steps += batch->num_steps();
   }
   return {{"num_batches", num_batches}, {"num_steps", num_read_steps}};
+}
+
+/// Make a call, and describe its batch and how long the call took.
+template <class Function>
+Json timed(Function call) {
+  const auto begin = std::chrono::steady_clock::now();
+  const rollserve::EpisodeBatch batch = call();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  return {{"batch", description_of(batch)}, {"seconds", seconds.count()}};
 }
 
 Json update_agent(Sampler& sampler, Fields& operation) {
@@ -59,14 +68,14 @@ Json obtain_samples(Sampler& sampler, Fields& operation) {
   const auto options = sampling_options_of(Fields(operation.take_object("options")));
   const std::int64_t num_steps = operation.take("num_steps");
   operation.finish();
-  return result_of(sampler.obtain_samples(num_steps, options));
+  return timed([&] { return sampler.obtain_samples(num_steps, options); });
 }
 
 Json obtain_exact_episodes(Sampler& sampler, Fields& operation) {
   const auto options = sampling_options_of(Fields(operation.take_object("options")));
   const std::int64_t num_episodes = operation.take("num_episodes_per_worker");
   operation.finish();
-  return result_of(sampler.obtain_exact_episodes(num_episodes, options));
+  return timed([&] { return sampler.obtain_exact_episodes(num_episodes, options); });
 }
 
 Json obtain_fragments(Sampler& sampler, Fields& operation) {
@@ -75,7 +84,7 @@ Json obtain_fragments(Sampler& sampler, Fields& operation) {
   operation.read("soft_horizon", options.soft_horizon);
   const std::int64_t num_steps = operation.take("num_steps");
   operation.finish();
-  return result_of(sampler.obtain_fragments(num_steps, options));
+  return timed([&] { return sampler.obtain_fragments(num_steps, options); });
 }
 
 Json evaluate(Sampler& sampler, Fields& operation) {
@@ -117,7 +126,7 @@ Json result_of_call(Function function) {
   try {
     return function();
   } catch (const rollserve::Error& error) {
-    return result_of(error);
+    return {{"error", description_of(error)}};
   } catch (const Unsupported& missing) {
     return {{"unsupported", missing.what()}};
   }

@@ -23,13 +23,13 @@ std::string digest_of(const Array& array) {
   return text;
 }
 
-Json description_of(const Array& array) {
+Json column_of(const Array& array) {
   return {{"dtype", rollserve::name_of(array.data_type())}, {"shape", array.shape()}, {"sha256", digest_of(array)}};
 }
 
 Json leaves_of(const Columns& columns) {
   Json described = Json::object();
-  for (const auto& [name, array] : columns) described[name] = description_of(array);
+  for (const auto& [name, array] : columns) described[name] = column_of(array);
   return described;
 }
 
@@ -37,7 +37,7 @@ Json infos_of(const Columns& infos) {
   Json described = Json::object();
   for (const auto& [name, array] : infos) {
     if (infos.is_mask(name)) continue;
-    described[name] = description_of(array);
+    described[name] = column_of(array);
     if (const Array* mask = infos.find("_" + name)) described[name]["mask"] = digest_of(*mask);
   }
   return described;
@@ -73,35 +73,29 @@ std::string name_of(rollserve::StatusCode code) {
 
 }  // namespace
 
-Json result_of(const rollserve::EpisodeBatch& batch) {
-  return {{"batch",
-           {{"episode_indices", batch.episode_indices},
-            {"first_steps", batch.first_steps},
-            {"lengths", batch.lengths},
-            {"terminated", batch.terminated},
-            {"truncated", batch.truncated},
-            {"policy_versions", batch.policy_versions},
-            {"env_seeds", batch.env_seeds},
-            {"returns", batch.returns()},
-            {"observations", leaves_of(batch.observations)},
-            {"last_observations", leaves_of(batch.last_observations)},
-            {"actions", leaves_of(batch.actions)},
-            {"rewards", {{"", description_of(batch.rewards)}}},
-            {"agent_infos", infos_of(batch.agent_infos)},
-            {"env_infos", infos_of(batch.env_infos)},
-            {"episode_infos", infos_of(batch.episode_infos)},
-            {"initial_states", infos_of(batch.initial_states)},
-            {"account", account_of(batch.account.value())}}}};
+Json description_of(const rollserve::EpisodeBatch& batch) {
+  return {{"episode_indices", batch.episode_indices},
+          {"first_steps", batch.first_steps},
+          {"lengths", batch.lengths},
+          {"terminated", batch.terminated},
+          {"truncated", batch.truncated},
+          {"policy_versions", batch.policy_versions},
+          {"env_seeds", batch.env_seeds},
+          {"returns", batch.returns()},
+          {"observations", leaves_of(batch.observations)},
+          {"last_observations", leaves_of(batch.last_observations)},
+          {"actions", leaves_of(batch.actions)},
+          {"rewards", {{"", column_of(batch.rewards)}}},
+          {"agent_infos", infos_of(batch.agent_infos)},
+          {"env_infos", infos_of(batch.env_infos)},
+          {"episode_infos", infos_of(batch.episode_infos)},
+          {"initial_states", infos_of(batch.initial_states)},
+          {"account", account_of(batch.account.value())}};
 }
 
-Json result_of(const rollserve::Error& error) {
-  return {{"error",
-           {{"kind", kind_of(error)},
-            {"status", name_of(error.code())},
-            {"reason", error.reason()},
-            {"field", error.field()},
-            {"message", error.what()},
-            {"request_id", error.request_id()}}}};
+Json description_of(const rollserve::Error& error) {
+  return {{"kind", kind_of(error)}, {"status", name_of(error.code())}, {"reason", error.reason()},
+          {"field", error.field()}, {"message", error.what()},         {"request_id", error.request_id()}};
 }
 
 }  // namespace conformance

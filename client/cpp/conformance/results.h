@@ -7,9 +7,9 @@
 namespace conformance {
 
 /// Describe a batch by its headers, by digests of its columns, and by its account.
-Json result_of(const rollserve::EpisodeBatch& batch);
+Json description_of(const rollserve::EpisodeBatch& batch);
 
 /// Describe an error by its class and its details.
-Json result_of(const rollserve::Error& error);
+Json description_of(const rollserve::Error& error);
 
 }  // namespace conformance
