@@ -7,10 +7,10 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-go demo-java demo-typescript test test-slow test-clients check test-compose chaos soak fuzz bench bench-peers bench-clients conformance protos scopes serve lock audit sbom clean
+.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients check test-compose chaos soak fuzz bench bench-peers bench-clients conformance protos scopes serve lock audit sbom clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make a virtual environment with all dependencies
 
@@ -28,7 +28,7 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 demo: $(READY) ## start a server and learn CartPole through it
 	$(BIN)/python examples/cartpole.py
 
-demo-go demo-java demo-typescript: demo-%: $(READY) ## start a server and learn CartPole through the client for that language
+demo-cpp demo-go demo-java demo-typescript: demo-%: $(READY) ## start a server and learn CartPole through the client for that language
 	$(MAKE) -C client/$* setup build
 	$(BIN)/python -m rollserve_server.testing --env CartPole-v1 -- sh -c 'make --no-print-directory -C client/$* demo TARGET=$$ROLLSERVE_TARGET'
 

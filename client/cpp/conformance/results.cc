@@ -1,0 +1,101 @@
+#include "results.h"
+
+#include <openssl/evp.h>
+#include <openssl/sha.h>
+
+#include <array>
+
+namespace conformance {
+
+namespace {
+
+using rollserve::Array;
+using rollserve::Columns;
+
+/// Return the SHA-256 of the elements of an array, in hexadecimal digits.
+std::string digest_of(const Array& array) {
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
+  const auto bytes = array.bytes();
+  EVP_Digest(bytes.data(), bytes.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : digest) text += {digits[byte >> 4], digits[byte & 0xf]};
+  return text;
+}
+
+Json column_of(const Array& array) {
+  return {{"dtype", rollserve::name_of(array.data_type())}, {"shape", array.shape()}, {"sha256", digest_of(array)}};
+}
+
+Json leaves_of(const Columns& columns) {
+  Json described = Json::object();
+  for (const auto& [name, array] : columns) described[name] = column_of(array);
+  return described;
+}
+
+Json infos_of(const Columns& infos) {
+  Json described = Json::object();
+  for (const auto& [name, array] : infos) {
+    if (infos.is_mask(name)) continue;
+    described[name] = column_of(array);
+    if (const Array* mask = infos.find("_" + name)) described[name]["mask"] = digest_of(*mask);
+  }
+  return described;
+}
+
+Json account_of(const rollserve::Account& account) {
+  return {{"num_steps", account.num_steps},
+          {"num_episodes", account.num_episodes},
+          {"seed", std::to_string(account.seed)},
+          {"num_resumptions", account.num_resumptions}};
+}
+
+std::string kind_of(const rollserve::Error& error) {
+  if (dynamic_cast<const rollserve::AccessError*>(&error)) return "access";
+  if (dynamic_cast<const rollserve::InvalidArgumentError*>(&error)) return "invalid_argument";
+  if (dynamic_cast<const rollserve::PreconditionError*>(&error)) return "precondition";
+  if (dynamic_cast<const rollserve::LimitError*>(&error)) return "limit";
+  if (dynamic_cast<const rollserve::UnavailableError*>(&error)) return "unavailable";
+  if (dynamic_cast<const rollserve::CancelledError*>(&error)) return "cancelled";
+  if (dynamic_cast<const rollserve::DeadlineError*>(&error)) return "deadline";
+  return "server";
+}
+
+std::string name_of(rollserve::StatusCode code) {
+  static constexpr const char* names[] = {
+      "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+      "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+      "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+      "DATA_LOSS", "UNAUTHENTICATED"};
+  const auto number = static_cast<std::size_t>(code);
+  return number < std::size(names) ? names[number] : std::to_string(number);
+}
+
+}  // namespace
+
+Json description_of(const rollserve::EpisodeBatch& batch) {
+  return {{"episode_indices", batch.episode_indices},
+          {"first_steps", batch.first_steps},
+          {"lengths", batch.lengths},
+          {"terminated", batch.terminated},
+          {"truncated", batch.truncated},
+          {"policy_versions", batch.policy_versions},
+          {"env_seeds", batch.env_seeds},
+          {"returns", batch.returns()},
+          {"observations", leaves_of(batch.observations)},
+          {"last_observations", leaves_of(batch.last_observations)},
+          {"actions", leaves_of(batch.actions)},
+          {"rewards", {{"", column_of(batch.rewards)}}},
+          {"agent_infos", infos_of(batch.agent_infos)},
+          {"env_infos", infos_of(batch.env_infos)},
+          {"episode_infos", infos_of(batch.episode_infos)},
+          {"initial_states", infos_of(batch.initial_states)},
+          {"account", account_of(batch.account.value())}};
+}
+
+Json description_of(const rollserve::Error& error) {
+  return {{"kind", kind_of(error)}, {"status", name_of(error.code())}, {"reason", error.reason()},
+          {"field", error.field()}, {"message", error.what()},         {"request_id", error.request_id()}};
+}
+
+}  // namespace conformance

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rollserve/array.h"
+#include "rollserve/spaces.h"
+
+/// @file
+/// What a client sends as an agent: whole agents, or new parameters for the present one.
+
+namespace rollserve {
+
+/// Parameters of an agent by name. As an update, they go into the present agent: all of an MLP, any of an ONNX or
+/// Python agent, whose other parameters stay as they are.
+using Parameters = Columns;
+
+/// An agent that draws actions uniformly from the action space.
+struct RandomAgent {};
+
+/// An agent that takes the same action at every step, for tests.
+struct ConstantAgent {
+  Columns action;  ///< One array for each leaf of the action space; the leaf of a plain space has the empty name.
+};
+
+/// The meaning of the output of an MlpAgent.
+enum class Head {
+  Categorical,       ///< The logits of a Discrete action.
+  DiagonalGaussian,  ///< The means of a Box's elements.
+  SquashedGaussian,  ///< The means before tanh, which maps samples into the bounds of a Box.
+  MultiCategorical,  ///< The logits of all elements of a MultiDiscrete action, one after the other.
+  Bernoulli,         ///< The logits of ones of a MultiBinary action.
+  EpsilonGreedy,     ///< The Q-values of a Discrete action, of which the highest is taken, or a random one.
+  Boltzmann,         ///< The Q-values of a Discrete action; divided by a temperature, they are logits.
+};
+
+/// The function that an MlpAgent applies to each element of a hidden layer; the numbers are those of the wire.
+enum class Activation : int {
+  Tanh = 1,      ///< The hyperbolic tangent.
+  Relu = 2,      ///< max(x, 0).
+  Elu = 3,       ///< x where x is positive, else exp(x) - 1.
+  Gelu = 4,      ///< x · Φ(x), by the error function, as in PyTorch.
+  GeluTanh = 5,  ///< JAX's approximation of GELU.
+  Silu = 6,      ///< x / (1 + exp(-x)).
+};
+
+/// A multilayer perceptron that ends in a distribution over actions, evaluated in float32.
+///
+/// Layer i is `activation(norm(weight · input + bias))`; the last layer has no norm and no activation. The input is the
+/// observation as `gymnasium.spaces.flatten` makes it. The names and shapes of the parameters say which layers and
+/// parts there are, as the comment on MlpAgent in agent.proto describes them: `0/weight` (outputs, inputs) and `0/bias`
+/// (outputs) and so on for each layer, `i/norm/weight` and `i/norm/bias` with layer norm, `value/weight` and
+/// `value/bias` for a value on the last hidden layer, `value/0/weight` and so on for a value network of its own,
+/// `log_std` for Gaussian heads that do not predict it, and `core/weight_ih` and so on for a recurrent core.
+struct MlpAgent {
+  Parameters parameters;                     ///< The parameters, in float32.
+  Head head = Head::Categorical;             ///< The meaning of the output.
+  Activation activation = Activation::Tanh;  ///< The activation of the hidden layers.
+  std::optional<double> layer_norm_epsilon;  ///< What layer norm adds to the variance; 1e-5 by default.
+  std::optional<double> min_log_std;         ///< The lower bound that log_std of a Gaussian head is clipped to.
+  std::optional<double> max_log_std;         ///< The upper bound that log_std of a Gaussian head is clipped to.
+  std::optional<double> epsilon;      ///< The probability of random actions of Head::EpsilonGreedy; 0 by default.
+  std::optional<double> temperature;  ///< The divisor of the Q-values of Head::Boltzmann; 1 by default.
+
+  /// Return an untrained agent for the spaces, as Sampler::update_env() and Sampler::status() return them.
+  ///
+  /// Its head is Categorical, DiagonalGaussian, MultiCategorical or Bernoulli, whichever fits the action space. Weights
+  /// are normal with variance 1 / inputs; the last layer's standard deviation is a hundredth of that, so that the first
+  /// policy is close to uniform. Biases and log_std are 0.
+  ///
+  /// @param observations the space of observations.
+  /// @param actions the space of actions.
+  /// @param hidden_sizes the size of each hidden layer, at least 1.
+  /// @param seed the seed of the weights.
+  /// @throws InvalidArgumentError for an action space that none of these heads is for, or a size below 1.
+  static MlpAgent initial(const Space& observations, const Space& actions,
+                          const std::vector<std::int64_t>& hidden_sizes = {64, 64}, std::uint64_t seed = 0);
+};
+
+/// The meaning of the outputs of an ONNX model.
+enum class OnnxHead {
+  Categorical,       ///< The output `logits`.
+  DiagonalGaussian,  ///< The outputs `mean` and `log_std`.
+  SquashedGaussian,  ///< The outputs `mean` and `log_std`; samples are mapped into the bounds by tanh.
+  Actions,           ///< The output `action`, or `action/NAME` for each leaf, and optionally `log_prob`.
+};
+
+/// A model in the ONNX format. The comment on OnnxAgent in agent.proto describes its inputs and outputs.
+struct OnnxAgent {
+  std::string model;                           ///< The serialized ModelProto.
+  OnnxHead head = OnnxHead::Categorical;       ///< The meaning of the outputs.
+  std::map<std::string, std::string> inputs;   ///< The names of inputs by role, where they differ from the role.
+  std::map<std::string, std::string> outputs;  ///< The names of outputs by role, where they differ from the role.
+  std::vector<std::string> infos;              ///< The names of further outputs, which become agent infos.
+};
+
+/// An agent in Python that is installed with the server.
+struct PythonAgent {
+  std::string name;         ///< The name of an entry point of the group `rollserve.agents`.
+  std::string kwargs_json;  ///< The keyword arguments of its factory: a JSON object; empty for none.
+  Parameters parameters;    ///< Its parameters.
+};
+
+/// A whole agent, which replaces any present one, or Parameters for the present agent.
+using AgentUpdate = std::variant<Parameters, RandomAgent, ConstantAgent, MlpAgent, OnnxAgent, PythonAgent>;
+
+}  // namespace rollserve

@@ -1,0 +1,18 @@
+#pragma once
+
+/// @file
+/// All of the client: connect() makes a Sampler.
+
+#include "rollserve/account.h"
+#include "rollserve/agents.h"
+#include "rollserve/array.h"
+#include "rollserve/environments.h"
+#include "rollserve/episode_batch.h"
+#include "rollserve/errors.h"
+#include "rollserve/evaluation.h"
+#include "rollserve/options.h"
+#include "rollserve/reasons.h"
+#include "rollserve/sampler.h"
+#include "rollserve/spaces.h"
+#include "rollserve/status.h"
+#include "rollserve/stream.h"

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rollserve/agents.h"
+#include "rollserve/environments.h"
+#include "rollserve/episode_batch.h"
+#include "rollserve/errors.h"
+#include "rollserve/evaluation.h"
+#include "rollserve/options.h"
+#include "rollserve/status.h"
+#include "rollserve/stream.h"
+
+/// @file
+/// The client of a sampler.
+
+namespace rollserve {
+
+namespace internal {
+class Connection;
+}
+
+/// A client of a sampler on a server: it sends agents and environments, and receives episodes. Threads can share it.
+///
+/// A call that fails throws an Error of the tree in errors.h. An update that fails changes nothing on the server. A
+/// sampling call that fails or is cancelled uses up the indices of the episodes that it may have delivered, if it
+/// continued the sampler's own sequence; a fragment call that fails or is cancelled leaves the rows where they were.
+///
+/// Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
+/// (reason::UNEXPECTED_VERSION) if another client has updated them since, unless Config::shared is set. What this
+/// client has not set, or what a call names by its version, may be anybody's.
+class Sampler {
+ public:
+  /// Make a client of the server at a target, such as `127.0.0.1:50051` or any name that gRPC knows. The first call
+  /// connects.
+  ///
+  /// @throws InvalidArgumentError for a target or a configuration that cannot be used.
+  explicit Sampler(const std::string& target, const Config& config = {});
+  /// Take over another client's connection.
+  Sampler(Sampler&&) noexcept;
+  /// Close the connection, and take over another client's.
+  Sampler& operator=(Sampler&&) noexcept;
+  /// Close the connection.
+  ~Sampler();
+
+  /// Close the connection. Calls that are running in other threads, and later ones, throw a CancelledError.
+  void close() noexcept;
+
+  /// Give all workers a new agent, or new parameters for the present one.
+  ///
+  /// @return the new policy version once every worker has it, or the current version if nothing was done.
+  std::int64_t update_agent(const AgentUpdate& agent, const UpdateAgentOptions& options = {});
+  /// Give each worker an update of its own, in the order of their indices; as update_agent().
+  std::int64_t update_agent_per_worker(const std::vector<AgentUpdate>& agents, const UpdateAgentOptions& options = {});
+
+  /// Replace or change the environments of all workers.
+  ///
+  /// @return their version and spaces, once every worker has them.
+  EnvUpdated update_env(const EnvUpdate& env, const CallOptions& options = {});
+  /// Replace the environments of all workers by those of an id, such as `CartPole-v1`.
+  EnvUpdated update_env(const std::string& id, const CallOptions& options = {});
+  /// Give each worker an update of its own, in the order of their indices. The spaces of all have to be equal.
+  EnvUpdated update_env_per_worker(const std::vector<EnvUpdate>& envs, const CallOptions& options = {});
+
+  /// Sample whole episodes with at least `num_steps` steps in all: the fewest, in the order of their indices.
+  EpisodeBatch obtain_samples(std::int64_t num_steps, const SamplingOptions& options = {});
+  /// Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
+  EpisodeBatch obtain_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options = {});
+  /// Sample exactly `num_steps` steps, equally many of each row; episodes continue from call to call.
+  ///
+  /// Each segment is a fragment: the part of an episode that this call delivers. The comment on Fragments in
+  /// sampler_service.proto says in which order they are.
+  EpisodeBatch obtain_fragments(std::int64_t num_steps, const FragmentOptions& options = {});
+
+  /// Stream what obtain_samples() returns, message by message. An episode may continue in the next message.
+  ///
+  /// @throws InvalidArgumentError for options that cannot be sent; others come from the stream.
+  Stream stream_samples(std::int64_t num_steps, const SamplingOptions& options = {});
+  /// Stream what obtain_exact_episodes() returns, message by message; throws as stream_samples().
+  Stream stream_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options = {});
+  /// Stream what obtain_fragments() returns, message by message; throws as stream_samples().
+  Stream stream_fragments(std::int64_t num_steps, const FragmentOptions& options = {});
+
+  /// Evaluate the agent on a number of episodes, in environments that only evaluations use. Nothing of the sampler's
+  /// own changes, such as its sequence or its environments.
+  Evaluation evaluate(std::uint32_t num_episodes, const EvaluationOptions& options = {});
+  /// Evaluate K parameter sets of the agent on a number of episodes each.
+  ///
+  /// @param parameters parameters with one more axis in front, of size K; those left out are the agent's own for all.
+  /// @param num_episodes the number of episodes of each member.
+  /// @param options options of the call.
+  PopulationEvaluation evaluate_population(const Parameters& parameters, std::uint32_t num_episodes,
+                                           const EvaluationOptions& options = {});
+
+  /// Return the state of the sampler and of its workers, and its counters.
+  Status status(const CallOptions& options = {});
+
+ private:
+  std::shared_ptr<internal::Connection> connection_;
+};
+
+/// Return a client of the server at a target; as the constructor of Sampler.
+inline Sampler connect(const std::string& target, const Config& config = {}) { return Sampler(target, config); }
+
+}  // namespace rollserve

@@ -1,0 +1,137 @@
+#include "connection.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace rollserve::internal {
+
+namespace {
+
+constexpr std::uint32_t max_message_limit = 256u << 20;  // the wire contract has no larger messages
+constexpr int min_received_bytes = 4 << 20;  // gRPC's own limit, which messages that are not streamed may have
+
+bool is_encrypted(const Config& config) { return !(config.ca.empty() && config.cert.empty() && config.key.empty()); }
+
+bool has_token(const Config& config) { return !(config.token.empty() && config.token_file.empty()); }
+
+bool has_prefix(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
+
+/// Whether a target is on this machine, so that nobody in the network reads what is sent there.
+bool is_local(std::string target) {
+  if (has_prefix(target, "unix:") || has_prefix(target, "unix-abstract:")) return true;
+  for (const char* scheme : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
+    if (has_prefix(target, scheme)) {
+      target.erase(0, std::string(scheme).size());
+      break;
+    }
+  }
+  const std::string host = target.substr(0, target.rfind(':'));
+  if (host == "localhost" || host == "[::1]") return true;
+  in_addr address{};  // names can begin with 127., too
+  return has_prefix(host, "127.") && inet_pton(AF_INET, host.c_str(), &address) == 1;
+}
+
+std::string read_file(const char* field, const std::string& path, const char* expected) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (file) content << file.rdbuf();
+  if (!file) raise_invalid(field, expected, path + ", which cannot be read");
+  return content.str();
+}
+
+std::string read_pem(const char* field, const std::string& path, const char* label, const char* expected) {
+  if (path.empty()) return "";
+  std::string content = read_file(field, path, expected);
+  if (content.find(std::string(label) + "-----") == std::string::npos) raise_invalid(field, expected, path);
+  return content;
+}
+
+/// Return the token for a call; errors do not show it.
+std::string token_of(const Config& config) {
+  const char* const field = config.token_file.empty() ? "token" : "token_file";
+  std::string token = config.token;
+  if (!config.token_file.empty()) {
+    token = read_file(field, config.token_file, "a file with a token");
+    const char* const blanks = " \t\r\n";
+    token.erase(0, std::min(token.find_first_not_of(blanks), token.size()));
+    token.erase(token.find_last_not_of(blanks) + 1);
+  }
+  const bool is_printable = std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (token.empty() || !is_printable) {
+    raise_invalid(field, "a token: printable characters of ASCII without blanks",
+                  token.empty() ? "nothing" : "another text");
+  }
+  return token;
+}
+
+void check(const std::string& target, const Config& config) {
+  if (target.empty()) raise_invalid("target", "HOST:PORT, such as 127.0.0.1:50051", "nothing");
+  if (config.timeout <= Milliseconds::zero()) {
+    raise_invalid("timeout", "a positive time", text_of(config.timeout));
+  }
+  if (config.max_message_bytes == 0 || config.max_message_bytes > max_message_limit) {
+    raise_invalid("max_message_bytes", "from 1 to 256 MiB", std::to_string(config.max_message_bytes));
+  }
+  if (!config.token.empty() && !config.token_file.empty()) {
+    raise_invalid("token", "either token or token_file", "both");
+  }
+  if (config.cert.empty() != config.key.empty()) {
+    raise_invalid(config.cert.empty() ? "cert" : "key", "both cert and key, or neither", "one of them");
+  }
+  if (!has_token(config)) return;
+  if (!is_encrypted(config) && !is_local(target)) {
+    raise_invalid("token", "an encrypted connection, because others in the network could read the token (give ca)",
+                  "none to " + target);
+  }
+  token_of(config);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> credentials_of(const Config& config) {
+  if (!is_encrypted(config)) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = read_pem("ca", config.ca, "CERTIFICATE", "certificates in PEM format");
+  options.pem_cert_chain = read_pem("cert", config.cert, "CERTIFICATE", "a certificate in PEM format");
+  options.pem_private_key = read_pem("key", config.key, "PRIVATE KEY", "a private key in PEM format");
+  return grpc::SslCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> channel_to(const std::string& target, const Config& config) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(std::max(static_cast<int>(config.max_message_bytes), min_received_bytes));
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no limit, because a long update brings no data
+  // A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
+  if (has_token(config) && !is_encrypted(config)) {
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // which would read the token, also for a loopback address
+  }
+  return grpc::CreateCustomChannel(target, credentials_of(config), arguments);
+}
+
+}  // namespace
+
+Connection::Connection(const std::string& target, const Config& config)
+    : config_(config), own_versions_(config.shared) {
+  check(target, config);
+  stub_ = v1::SamplerService::NewStub(channel_to(target, config));
+}
+
+void Connection::prepare(grpc::ClientContext& context) const {
+  if (has_token(config_)) context.AddMetadata("authorization", "Bearer " + token_of(config_));
+  if (!config_.sampler.empty()) context.AddMetadata("rollserve-sampler", config_.sampler);
+}
+
+Milliseconds Connection::timeout_of(std::optional<Milliseconds> timeout) const {
+  if (timeout && *timeout <= Milliseconds::zero()) raise_invalid("timeout", "a positive time", text_of(*timeout));
+  return timeout.value_or(config_.timeout);
+}
+
+}  // namespace rollserve::internal

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include "rollserve/episode_batch.h"
+#include "rollserve/v1/episode_batch.pb.h"
+
+namespace rollserve::internal {
+
+/// Return a batch of a stream, whose message gives up the memory of its columns.
+///
+/// @param message the batch.
+/// @param num_rows the number of rows of all workers of a fragment call, otherwise 0.
+/// @throws Malformed for a message that violates the contract.
+EpisodeBatch batch_of(v1::EpisodeBatch& message, std::uint64_t num_rows);
+
+}  // namespace rollserve::internal

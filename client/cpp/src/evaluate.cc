@@ -1,0 +1,118 @@
+#include "evaluate.h"
+
+#include <utility>
+#include <vector>
+
+#include "decoding.h"
+#include "failures.h"
+#include "joining.h"
+#include "records.h"
+#include "resumption.h"
+#include "server_stream.h"
+
+namespace rollserve::internal {
+
+namespace {
+
+/// Make a request repeat the call that has begun.
+void repeat_from(v1::EvaluationOptions& options, const v1::Beginning& beginning) {
+  options.set_seed(beginning.seed());
+  options.set_policy_version(beginning.policy_version());
+  options.clear_expected_policy_version();  // this and the next one were checked when the call began
+  options.clear_expected_environment_version();
+  options.set_sampler_run(beginning.sampler_run());
+  if (!options.has_environment()) options.set_environment_version(beginning.environment_version());
+}
+
+/// Make a call, and take its responses, until it ends well.
+///
+/// @param start starts an RPC, as ServerStream wants it; called again after each interruption.
+/// @param take takes a response with something else than a beginning or progress.
+template <class Response, class Start, class Take>
+void receive(Connection& connection, v1::EvaluationOptions& options, const TimeLimits& limits, const Start& start,
+             const Take& take) {
+  const auto control = connection.open_calls().open();
+  Interruptions interruptions(connection.contact(), limits);
+  bool has_begun = false;
+  bool can_repeat = false;
+  using Rpc = ServerStream<Response>;
+  while (true) {
+    auto rpc = std::make_unique<Rpc>(connection, *control, limits.until, start);
+    auto outcome = Rpc::Outcome::Message;
+    while (true) {
+      Response response;
+      outcome = rpc->read(&response, limits.timeout);
+      if (outcome != Rpc::Outcome::Message) break;
+      connection.contact() = true;
+      if (response.has_beginning()) {
+        has_begun = true;
+        can_repeat = is_repeatable(response.beginning().reproducibility());
+        repeat_from(options, response.beginning());
+      } else if (response.has_progress()) {
+        interruptions.wait_for(response.progress().waiting_for());
+      } else {
+        take(response);
+      }
+    }
+    if (control->is_cancelled()) control->raise_cancelled();
+    if (outcome == Rpc::Outcome::Silence) interruptions.raise_silence();
+    if (rpc->status().ok()) return;
+    const Failure failure = failure_of(rpc->status(), rpc->context());
+    rpc.reset();
+    interruptions.pause(*control, failure, has_begun, can_repeat);
+  }
+}
+
+constexpr const char* without_evaluation = "the stream ended without its evaluation";
+
+Evaluation received(Connection& connection, v1::EvaluateRequest& request, const TimeLimits& limits,
+                    bool returns_episodes) {
+  std::optional<Evaluation> evaluation;
+  std::vector<EpisodeBatch> batches;
+  const auto start = [&](auto* context, auto* queue) {
+    batches.clear();  // a repeated call delivers all episodes again
+    return connection.stub().PrepareAsyncEvaluate(context, request, queue);
+  };
+  receive<v1::EvaluateResponse>(connection, *request.mutable_options(), limits, start, [&](auto& response) {
+    if (response.has_batch()) batches.push_back(batch_of(*response.mutable_batch(), 0));
+    if (response.has_evaluation()) evaluation = evaluation_of(response.evaluation());
+  });
+  if (!evaluation) throw Malformed(without_evaluation);
+  if (returns_episodes) evaluation->episodes = join_batches(std::move(batches), evaluation->account);
+  return std::move(*evaluation);
+}
+
+PopulationEvaluation received(Connection& connection, v1::EvaluatePopulationRequest& request,
+                              const TimeLimits& limits) {
+  std::optional<PopulationEvaluation> evaluation;
+  const auto start = [&](auto* context, auto* queue) {
+    return connection.stub().PrepareAsyncEvaluatePopulation(context, request, queue);
+  };
+  receive<v1::EvaluatePopulationResponse>(connection, *request.mutable_options(), limits, start, [&](auto& response) {
+    if (response.has_evaluation()) evaluation = evaluation_of(response.evaluation());
+  });
+  if (!evaluation) throw Malformed(without_evaluation);
+  return std::move(*evaluation);
+}
+
+}  // namespace
+
+Evaluation evaluate(Connection& connection, v1::EvaluateRequest& request, const TimeLimits& limits,
+                    bool returns_episodes) {
+  try {
+    return received(connection, request, limits, returns_episodes);
+  } catch (const Malformed& violation) {
+    raise_malformed(violation.what());
+  }
+}
+
+PopulationEvaluation evaluate(Connection& connection, v1::EvaluatePopulationRequest& request,
+                              const TimeLimits& limits) {
+  try {
+    return received(connection, request, limits);
+  } catch (const Malformed& violation) {
+    raise_malformed(violation.what());
+  }
+}
+
+}  // namespace rollserve::internal

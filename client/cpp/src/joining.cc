@@ -1,0 +1,80 @@
+#include "joining.h"
+
+#include <map>
+#include <utility>
+
+#include "batch_fields.h"
+#include "failures.h"
+
+namespace rollserve::internal {
+
+namespace {
+
+/// Removes the environment's infos whose shape is not the first one of their name, batch by batch, and counts them.
+///
+/// A server does not mix shapes within a message, so which values are kept does not depend on how episodes are spread
+/// over messages.
+class ShapeFilter {
+ public:
+  /// Make a filter that adds to counts by name.
+  explicit ShapeFilter(std::map<std::string, std::uint64_t>& dropped) : dropped_(dropped) {}
+
+  /// Return the infos that are kept.
+  ///
+  /// @param infos infos of the next batch.
+  /// @param first_row the first row that counts if it is dropped.
+  Columns kept(const Columns& infos, std::size_t first_row) {
+    Columns kept;
+    for (const auto& [name, array] : infos) {
+      if (infos.is_mask(name)) continue;
+      const auto mask = infos.mask(name);
+      if (shapes_.emplace(name, array.row_shape()).first->second == array.row_shape()) {
+        kept.set(name, array);
+        if (!mask.empty()) kept.set("_" + name, infos.at("_" + name));
+        continue;
+      }
+      for (std::size_t row = first_row; row < array.num_rows(); ++row) {
+        if (mask.empty() || mask[row]) ++dropped_[name];
+      }
+    }
+    return kept;
+  }
+
+ private:
+  std::map<std::string, std::uint64_t>& dropped_;
+  std::map<std::string, Shape> shapes_;
+};
+
+}  // namespace
+
+EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account) {
+  if (batches.empty()) raise_malformed("expected episodes, got none");
+  ShapeFilter env_infos(account.dropped_infos);
+  ShapeFilter episode_infos(account.dropped_infos);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    EpisodeBatch& batch = batches[i];
+    batch.env_infos = env_infos.kept(batch.env_infos, 0);
+    // The infos of an episode that continues were counted with its first segment.
+    const bool continues = i > 0 && follows(batch, 0, batches[i - 1], batches[i - 1].num_segments() - 1);
+    batch.episode_infos = episode_infos.kept(batch.episode_infos, continues ? 1 : 0);
+  }
+  EpisodeBatch joined;
+  try {
+    joined = EpisodeBatch::concatenate(std::move(batches)).joined();
+  } catch (const InvalidArgumentError& error) {
+    raise_malformed(error.what());
+  }
+  std::uint64_t num_episodes = 0;
+  for (std::size_t i = 0; i < joined.num_segments(); ++i) num_episodes += joined.ended(i) ? 1 : 0;
+  const auto text = [](std::uint64_t episodes, std::uint64_t steps) {
+    return std::to_string(episodes) + " episodes that end in " + std::to_string(steps) + " steps";
+  };
+  if (num_episodes != account.num_episodes || joined.num_steps() != account.num_steps) {
+    raise_malformed(mismatch_text("account", text(num_episodes, joined.num_steps()),
+                                  text(account.num_episodes, account.num_steps)));
+  }
+  joined.account = std::move(account);
+  return joined;
+}
+
+}  // namespace rollserve::internal

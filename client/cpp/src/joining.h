@@ -1,0 +1,17 @@
+#pragma once
+
+#include <vector>
+
+#include "rollserve/episode_batch.h"
+
+namespace rollserve::internal {
+
+/// Return the batches of a stream as one batch of whole episodes or fragments, with the account.
+///
+/// If an info of the environment has several shapes, the batches that have the first shape keep it, and the other
+/// values count as dropped infos in the account.
+///
+/// @throws ServerError for batches that do not fit together, or an account of other numbers of episodes or steps.
+EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account);
+
+}  // namespace rollserve::internal

@@ -1,0 +1,205 @@
+#include "rollserve/sampler.h"
+
+#include <utility>
+
+#include "connection.h"
+#include "encoding.h"
+#include "evaluate.h"
+#include "failures.h"
+#include "records.h"
+#include "stream_state.h"
+#include "tensors.h"
+
+namespace rollserve {
+
+using internal::Connection;
+using internal::TimeLimits;
+using Stub = v1::SamplerService::Stub;
+
+namespace {
+
+/// Return the limits of a call with such options.
+template <class Options>
+TimeLimits limits_of(const Connection& connection, const Options& options) {
+  if (options.deadline && *options.deadline < internal::Milliseconds::zero()) {
+    internal::raise_invalid("deadline", "a time of at least 0", internal::text_of(*options.deadline));
+  }
+  return TimeLimits(connection.timeout_of(options.timeout), options.deadline);
+}
+
+/// Return the options of a sampling call as a message, with the versions that the client expects.
+v1::SamplingOptions sent_options(Connection& connection, const SamplingOptions& options) {
+  v1::SamplingOptions message = internal::message_of(options, connection.config());
+  connection.own_versions().expect_in(message);
+  return message;
+}
+
+Stream start(const std::shared_ptr<Connection>& connection, internal::SamplingRequest request,
+             const SamplingOptions& options) {
+  return Stream(
+      std::make_unique<internal::StreamState>(connection, std::move(request), limits_of(*connection, options)));
+}
+
+void check_joinable(const SamplingOptions& options) {
+  if (options.blackhole) {
+    internal::raise_invalid("blackhole", "false for a call that returns a batch (read a stream to its end)", "true");
+  }
+}
+
+v1::ObtainSamplesRequest samples_request(Connection& connection, std::int64_t num_steps,
+                                         const SamplingOptions& options) {
+  v1::ObtainSamplesRequest request;
+  request.set_sampler(connection.config().sampler);
+  request.set_step_count(num_steps);
+  *request.mutable_options() = sent_options(connection, options);
+  return request;
+}
+
+/// Return what a function makes of an answer; an answer that violates the wire contract is a ServerError.
+template <class Function>
+auto read_answer(Function function) {
+  try {
+    return function();
+  } catch (const internal::Malformed& violation) {
+    internal::raise_malformed(violation.what());
+  }
+}
+
+std::int64_t send(Connection& connection, v1::UpdateAgentRequest& request, const UpdateAgentOptions& options) {
+  request.set_sampler(connection.config().sampler);
+  request.set_skip_if_identical(options.skip_if_identical);
+  connection.own_versions().expect_in(request);
+  const auto response = connection.answer(&Stub::UpdateAgent, std::as_const(request), options.timeout);
+  connection.own_versions().set_agent(response.policy_version(), response.environment_version());
+  return response.policy_version();
+}
+
+EnvUpdated send(Connection& connection, v1::UpdateEnvRequest& request, const CallOptions& options) {
+  request.set_sampler(connection.config().sampler);
+  connection.own_versions().expect_in(request);
+  auto response = connection.answer(&Stub::UpdateEnv, std::as_const(request), options.timeout);
+  connection.own_versions().set_env(response.environment_version());
+  return read_answer([&] { return internal::env_updated_of(response); });
+}
+
+}  // namespace
+
+Sampler::Sampler(const std::string& target, const Config& config)
+    : connection_(std::make_shared<Connection>(target, config)) {}
+
+Sampler::Sampler(Sampler&&) noexcept = default;
+
+Sampler& Sampler::operator=(Sampler&& other) noexcept {
+  std::swap(connection_, other.connection_);
+  if (this != &other) other.close();
+  return *this;
+}
+
+Sampler::~Sampler() { close(); }
+
+void Sampler::close() noexcept {
+  if (connection_) connection_->open_calls().close();
+}
+
+std::int64_t Sampler::update_agent(const AgentUpdate& agent, const UpdateAgentOptions& options) {
+  v1::UpdateAgentRequest request;
+  *request.mutable_all_workers() = internal::message_of(agent);
+  return send(*connection_, request, options);
+}
+
+std::int64_t Sampler::update_agent_per_worker(const std::vector<AgentUpdate>& agents,
+                                              const UpdateAgentOptions& options) {
+  v1::UpdateAgentRequest request;
+  auto& updates = *request.mutable_per_worker()->mutable_updates();
+  for (const AgentUpdate& agent : agents) *updates.Add() = internal::message_of(agent);
+  return send(*connection_, request, options);
+}
+
+EnvUpdated Sampler::update_env(const EnvUpdate& env, const CallOptions& options) {
+  v1::UpdateEnvRequest request;
+  *request.mutable_all_workers() = internal::message_of(env);
+  return send(*connection_, request, options);
+}
+
+EnvUpdated Sampler::update_env(const std::string& id, const CallOptions& options) {
+  return update_env(EnvSpec(id), options);
+}
+
+EnvUpdated Sampler::update_env_per_worker(const std::vector<EnvUpdate>& envs, const CallOptions& options) {
+  v1::UpdateEnvRequest request;
+  auto& updates = *request.mutable_per_worker()->mutable_updates();
+  for (const EnvUpdate& env : envs) *updates.Add() = internal::message_of(env);
+  return send(*connection_, request, options);
+}
+
+EpisodeBatch Sampler::obtain_samples(std::int64_t num_steps, const SamplingOptions& options) {
+  check_joinable(options);
+  return stream_samples(num_steps, options).join();
+}
+
+EpisodeBatch Sampler::obtain_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options) {
+  check_joinable(options);
+  return stream_exact_episodes(num_episodes_per_worker, options).join();
+}
+
+EpisodeBatch Sampler::obtain_fragments(std::int64_t num_steps, const FragmentOptions& options) {
+  check_joinable(options);
+  return stream_fragments(num_steps, options).join();
+}
+
+Stream Sampler::stream_samples(std::int64_t num_steps, const SamplingOptions& options) {
+  return start(connection_, samples_request(*connection_, num_steps, options), options);
+}
+
+Stream Sampler::stream_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options) {
+  v1::ObtainExactEpisodesRequest request;
+  request.set_sampler(connection_->config().sampler);
+  request.set_episode_count_per_worker(num_episodes_per_worker);
+  *request.mutable_options() = sent_options(*connection_, options);
+  return start(connection_, std::move(request), options);
+}
+
+Stream Sampler::stream_fragments(std::int64_t num_steps, const FragmentOptions& options) {
+  v1::ObtainSamplesRequest request = samples_request(*connection_, num_steps, options);
+  v1::Fragments& fragments = *request.mutable_fragments();
+  fragments.set_soft_horizon(options.soft_horizon);
+  if (options.row_step_count) fragments.set_row_step_count(*options.row_step_count);
+  if (options.fraction_of_workers) fragments.set_fraction_of_workers(*options.fraction_of_workers);
+  return start(connection_, std::move(request), options);
+}
+
+Evaluation Sampler::evaluate(std::uint32_t num_episodes, const EvaluationOptions& options) {
+  v1::EvaluateRequest request;
+  request.set_sampler(connection_->config().sampler);
+  request.set_episode_count(num_episodes);
+  *request.mutable_options() = internal::message_of(options);
+  connection_->own_versions().expect_in(*request.mutable_options());
+  if (options.return_episodes) {
+    v1::EpisodeDelivery& delivery = *request.mutable_episodes();
+    delivery.set_max_message_bytes(connection_->config().max_message_bytes);
+    internal::write_compressions(connection_->config().compression, *delivery.mutable_accept_compression());
+    delivery.set_accept_frame_stacks(true);
+  }
+  return internal::evaluate(*connection_, request, limits_of(*connection_, options), options.return_episodes);
+}
+
+PopulationEvaluation Sampler::evaluate_population(const Parameters& parameters, std::uint32_t num_episodes,
+                                                  const EvaluationOptions& options) {
+  v1::EvaluatePopulationRequest request;
+  request.set_sampler(connection_->config().sampler);
+  request.set_episode_count(num_episodes);
+  request.set_different_episodes(options.different_episodes);
+  internal::write_named("parameters", parameters, *request.mutable_parameters()->mutable_tensors());
+  *request.mutable_options() = internal::message_of(options);
+  connection_->own_versions().expect_in(*request.mutable_options());
+  return internal::evaluate(*connection_, request, limits_of(*connection_, options));
+}
+
+Status Sampler::status(const CallOptions& options) {
+  v1::GetSamplerRequest request;
+  request.set_sampler(connection_->config().sampler);
+  auto response = connection_->answer(&Stub::GetSampler, std::as_const(request), options.timeout);
+  return read_answer([&] { return internal::status_of(response); });
+}
+
+}  // namespace rollserve

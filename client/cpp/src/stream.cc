@@ -1,0 +1,235 @@
+#include "rollserve/stream.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "decoding.h"
+#include "failures.h"
+#include "joining.h"
+#include "records.h"
+#include "server_stream.h"
+#include "stream_state.h"
+
+namespace rollserve {
+
+namespace internal {
+
+namespace {
+
+/// Return a response of ObtainExactEpisodes as one of ObtainSamples, which has the same fields, without copies.
+void convert(v1::ObtainExactEpisodesResponse& from, v1::ObtainSamplesResponse& to) {
+  switch (from.content_case()) {
+    case v1::ObtainExactEpisodesResponse::kBeginning:
+      return to.mutable_beginning()->Swap(from.mutable_beginning());
+    case v1::ObtainExactEpisodesResponse::kBatch:
+      return to.mutable_batch()->Swap(from.mutable_batch());
+    case v1::ObtainExactEpisodesResponse::kProgress:
+      return to.mutable_progress()->Swap(from.mutable_progress());
+    case v1::ObtainExactEpisodesResponse::kAccount:
+      return to.mutable_account()->Swap(from.mutable_account());
+    case v1::ObtainExactEpisodesResponse::kJoined:
+      return to.mutable_joined()->Swap(from.mutable_joined());
+    default:
+      return to.Clear();
+  }
+}
+
+}  // namespace
+
+class SamplingRpc {
+ public:
+  using Samples = ServerStream<v1::ObtainSamplesResponse>;
+  using ExactEpisodes = ServerStream<v1::ObtainExactEpisodesResponse>;
+
+  SamplingRpc(Connection& connection, CallControl& control, const Deadline& until, SamplingRequest& request) {
+    auto& stub = connection.stub();
+    if (auto* samples = std::get_if<v1::ObtainSamplesRequest>(&request)) {
+      rpc_.emplace<Samples>(connection, control, until, [&](auto* context, auto* queue) {
+        return stub.PrepareAsyncObtainSamples(context, *samples, queue);
+      });
+    } else {
+      rpc_.emplace<ExactEpisodes>(connection, control, until, [&](auto* context, auto* queue) {
+        return stub.PrepareAsyncObtainExactEpisodes(context, std::get<v1::ObtainExactEpisodesRequest>(request), queue);
+      });
+    }
+  }
+
+  Samples::Outcome read(v1::ObtainSamplesResponse& response, Milliseconds timeout) {
+    if (auto* samples = std::get_if<Samples>(&rpc_)) return samples->read(&response, timeout);
+    v1::ObtainExactEpisodesResponse same;
+    const auto outcome = std::get<ExactEpisodes>(rpc_).read(&same, timeout);
+    if (outcome == ExactEpisodes::Outcome::Message) convert(same, response);
+    return static_cast<Samples::Outcome>(outcome);
+  }
+
+  bool is_ok() const {
+    if (const auto* samples = std::get_if<Samples>(&rpc_)) return samples->status().ok();
+    return std::get<ExactEpisodes>(rpc_).status().ok();
+  }
+
+  Failure failure() const {
+    if (const auto* samples = std::get_if<Samples>(&rpc_)) return failure_of(samples->status(), samples->context());
+    const auto& exact = std::get<ExactEpisodes>(rpc_);
+    return failure_of(exact.status(), exact.context());
+  }
+
+ private:
+  std::variant<std::monostate, Samples, ExactEpisodes> rpc_;
+};
+
+StreamState::StreamState(std::shared_ptr<Connection> connection, SamplingRequest request, const TimeLimits& limits)
+    : connection_(std::move(connection)),
+      control_(connection_->open_calls().open()),
+      limits_(limits),
+      resumption_(std::move(request)),
+      interruptions_(connection_->contact(), limits_),
+      updates_agent_(options_of(resumption_.call()).has_agent_update()),
+      blackhole_(options_of(resumption_.call()).blackhole()) {
+  // The call starts now, so that several streams that are opened one after the other run at the same time.
+  rpc_ = std::make_unique<SamplingRpc>(*connection_, *control_, limits_.until, resumption_.call());
+}
+
+StreamState::~StreamState() = default;
+
+std::optional<EpisodeBatch> StreamState::next() {
+  if (error_) std::rethrow_exception(error_);
+  try {
+    return next_batch();
+  } catch (...) {
+    rpc_.reset();
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+std::optional<EpisodeBatch> StreamState::next_batch() {
+  try {
+    while (!final_account_) {
+      if (control_->is_cancelled()) control_->raise_cancelled();
+      if (auto batch = step()) return batch;
+    }
+    return std::nullopt;
+  } catch (const Malformed& violation) {
+    raise_malformed(violation.what());
+  }
+}
+
+EpisodeBatch StreamState::join() {
+  if (blackhole_) {
+    raise_invalid("blackhole", "false for a call that returns a batch (read a stream to its end)", "true");
+  }
+  std::vector<EpisodeBatch> batches;
+  while (auto batch = next()) batches.push_back(std::move(*batch));
+  return join_batches(std::move(batches), *final_account_);
+}
+
+/// Read the next response, and return the part of its batch that was not received before, if there is any.
+std::optional<EpisodeBatch> StreamState::step() {
+  if (unread_.empty()) {
+    receive();
+    return std::nullopt;
+  }
+  v1::ObtainSamplesResponse response = std::move(unread_.front());
+  unread_.pop_front();
+  return read(response);
+}
+
+/// Receive the next message, or the end of the stream, or make the call go on after an interruption.
+void StreamState::receive() {
+  if (!rpc_) rpc_ = std::make_unique<SamplingRpc>(*connection_, *control_, limits_.until, resumption_.call());
+  v1::ObtainSamplesResponse message;
+  const auto outcome = rpc_->read(message, limits_.timeout);
+  if (outcome == SamplingRpc::Samples::Outcome::Message) {
+    connection_->contact() = true;
+    if (!message.has_joined()) {
+      unread_.push_back(std::move(message));
+      return;
+    }
+    for (const std::string& serialized : message.joined().responses()) {
+      if (!unread_.emplace_back().ParseFromString(serialized)) throw Malformed("a joined response cannot be read");
+    }
+    return;
+  }
+  if (control_->is_cancelled()) control_->raise_cancelled();
+  if (outcome == SamplingRpc::Samples::Outcome::Silence) interruptions_.raise_silence();
+  if (rpc_->is_ok()) {
+    if (!account_) throw Malformed("the stream ended without its account");
+    rpc_.reset();
+    final_account_ = resumption_.whole(std::move(*account_));
+    return;
+  }
+  const Failure failure = rpc_->failure();
+  rpc_.reset();
+  interruptions_.pause(*control_, failure, resumption_.has_begun(), resumption_.possible());
+  account_.reset();
+  resumption_.prepare();
+}
+
+std::optional<EpisodeBatch> StreamState::read(v1::ObtainSamplesResponse& response) {
+  switch (response.content_case()) {
+    case v1::ObtainSamplesResponse::kBeginning:
+      begin(response.beginning());
+      return std::nullopt;
+    case v1::ObtainSamplesResponse::kBatch: {
+      auto fresh = resumption_.take(batch_of(*response.mutable_batch(), num_rows_));
+      interruptions_.wait_for("");
+      if (fresh) {
+        interruptions_.advance();
+        num_received_steps_ += fresh->num_steps();
+        num_simulated_steps_ = std::max(num_simulated_steps_, num_received_steps_);
+      }
+      return fresh;
+    }
+    case v1::ObtainSamplesResponse::kProgress: {
+      const v1::Progress& progress = response.progress();
+      num_simulated_steps_ = std::max(num_simulated_steps_, progress.simulated_step_count());
+      interruptions_.wait_for(progress.waiting_for());
+      if (!progress.warning().empty()) warnings_.push_back(progress.warning());
+      return std::nullopt;
+    }
+    case v1::ObtainSamplesResponse::kAccount:
+      account_ = account_of(response.account());
+      num_simulated_steps_ = account_->num_simulated_steps;
+      return std::nullopt;
+    default:
+      return std::nullopt;  // content of a kind that only later clients know
+  }
+}
+
+void StreamState::begin(const v1::Beginning& beginning) {
+  if (updates_agent_ && !resumption_.has_begun()) {
+    if (!beginning.agent_updated()) {
+      throw ServerError(mismatch_text("agent", "a server that knows agents of calls (call update_agent instead)",
+                                      "one of an earlier version, which samples with the agent that is there"),
+                        {StatusCode::Unimplemented, "", "agent", ""});
+    }
+    connection_->own_versions().set_agent(beginning.policy_version(), beginning.environment_version());
+  }
+  resumption_.begin(beginning);
+  num_rows_ = beginning.row_count();
+}
+
+}  // namespace internal
+
+Stream::Stream(std::unique_ptr<internal::StreamState> state) : state_(std::move(state)) {}
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&&) noexcept = default;
+Stream::~Stream() = default;
+
+std::optional<EpisodeBatch> Stream::next() { return state_->next(); }
+
+EpisodeBatch Stream::join() { return state_->join(); }
+
+const Account& Stream::account() const {
+  if (!state_->account()) internal::raise_invalid("account", "a stream that was read to its end", "another one");
+  return *state_->account();
+}
+
+std::uint64_t Stream::num_simulated_steps() const noexcept { return state_->num_simulated_steps(); }
+
+const std::vector<std::string>& Stream::warnings() const noexcept { return state_->warnings(); }
+
+void Stream::cancel() noexcept { state_->cancel(); }
+
+}  // namespace rollserve

@@ -1,0 +1,324 @@
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+#include <type_traits>
+
+#include "scripted_server.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+using rollserve::CancelledError;
+using rollserve::DeadlineError;
+using rollserve::EpisodeBatch;
+using rollserve::SamplingOptions;
+using rollserve::ServerError;
+using rollserve::UnavailableError;
+namespace reason = rollserve::reason;
+
+TEST(Errors, AreTheirClassAndAllAboveIt) {
+  const ScriptedServer server({{{}, failure(grpc::StatusCode::PERMISSION_DENIED, reason::SCOPE_MISSING)},
+                               {{}, failure(grpc::StatusCode::INVALID_ARGUMENT, "INVALID_VALUE", "step_count")},
+                               {{}, failure(grpc::StatusCode::FAILED_PRECONDITION, "NO_AGENT")},
+                               {{}, failure(grpc::StatusCode::RESOURCE_EXHAUSTED, "SOME_NEW_REASON")},
+                               {{}, failure(grpc::StatusCode::INTERNAL, "ENV_FAILED")},
+                               {{}, failure(grpc::StatusCode::UNAVAILABLE, "TOO_FEW_WORKERS")}});
+  rollserve::Sampler sampler = server.connect();
+  const auto fail = [&] { sampler.obtain_samples(1); };
+  const auto access = error_of<rollserve::AccessError>(fail);
+  EXPECT_EQ(access.reason(), reason::SCOPE_MISSING);
+  static_assert(std::is_base_of_v<rollserve::InvalidArgumentError, rollserve::AccessError>);
+  const auto invalid = error_of<rollserve::InvalidArgumentError>(fail);
+  EXPECT_EQ(invalid.field(), "step_count");
+  EXPECT_EQ(invalid.request_id(), "0123456789abcdef");
+  EXPECT_STREQ(invalid.what(), "it failed");
+  EXPECT_EQ(invalid.code(), rollserve::StatusCode::InvalidArgument);
+  EXPECT_EQ(error_of<rollserve::PreconditionError>(fail).reason(), reason::NO_AGENT);
+  EXPECT_EQ(error_of<rollserve::LimitError>(fail).reason(), "SOME_NEW_REASON");
+  EXPECT_EQ(error_of<ServerError>(fail).reason(), reason::ENV_FAILED);
+  EXPECT_EQ(error_of<UnavailableError>(fail).reason(), reason::TOO_FEW_WORKERS);
+  EXPECT_EQ(server.samples.size(), 6u);
+}
+
+TEST(TimeLimits, EndCalls) {
+  const ScriptedServer server({{{beginning()}, until_cancelled()}, {{beginning()}, until_cancelled()}});
+  rollserve::Sampler sampler = server.connect();
+  SamplingOptions options;
+  options.deadline = 50ms;
+  const auto deadline = error_of<DeadlineError>([&] { sampler.obtain_samples(1, options); });
+  EXPECT_TRUE(deadline.reason().empty() && deadline.field() == "deadline") << deadline.what();
+  options.deadline.reset();
+  options.timeout = 50ms;
+  const auto silence = error_of<DeadlineError>([&] { sampler.obtain_samples(1, options); });
+  EXPECT_EQ(silence.reason(), reason::NO_PROGRESS);
+}
+
+TEST(Streams, EndWhenTheyAreCancelledOrTheirSamplerIsClosed) {
+  const ScriptedServer server({{{beginning()}, until_cancelled()}, {{beginning()}, until_cancelled()}});
+  rollserve::Sampler sampler = server.connect();
+  for (const bool closes : {false, true}) {
+    rollserve::Stream stream = sampler.stream_samples(1);
+    std::thread other([&] {
+      std::this_thread::sleep_for(50ms);
+      if (closes)
+        sampler.close();
+      else
+        stream.cancel();
+    });
+    const auto error = error_of<CancelledError>([&] { stream.next(); });
+    other.join();
+    EXPECT_STREQ(error.what(), closes ? "the sampler was closed" : "the stream was closed");
+    EXPECT_THROW(stream.next(), CancelledError);
+  }
+  EXPECT_THROW(sampler.obtain_samples(1), CancelledError);
+}
+
+TEST(Streams, CancelTheirCallsWhenTheyAreDestroyed) {
+  std::atomic<bool> was_cancelled{false};
+  const auto end = [&](grpc::ServerContext& context) {
+    const auto status = until_cancelled()(context);
+    was_cancelled = true;
+    return status;
+  };
+  const ScriptedServer server({{{beginning(), response_of(batch_of({{4, 0, 1, true}}))}, end}});
+  rollserve::Sampler sampler = server.connect();
+  {
+    rollserve::Stream stream = sampler.stream_samples(100);
+    EXPECT_EQ(stream.next()->num_steps(), 1u);
+  }
+  for (int i = 0; i < 1000 && !was_cancelled; ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_TRUE(was_cancelled);
+}
+
+TEST(Streams, DeliverJoinedResponsesAndTheirAccount) {
+  const auto first = response_of(batch_of({{4, 0, 1, true}}));
+  const auto second = response_of(batch_of({{5, 0, 2, true}}));
+  const ScriptedServer server({{{joined({beginning(), first, second}), account(2, 3)}, {}}});
+  rollserve::Sampler sampler = server.connect();
+  rollserve::Stream stream = sampler.stream_samples(3);
+  EXPECT_THROW(stream.account(), rollserve::InvalidArgumentError);
+  std::vector<std::int64_t> lengths;
+  for (const EpisodeBatch& part : stream) lengths.insert(lengths.end(), part.lengths.begin(), part.lengths.end());
+  EXPECT_EQ(lengths, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(stream.account().num_steps, 3u);
+  EXPECT_FALSE(stream.next());
+}
+
+TEST(BrokenStreams, ContinueWithinAnEpisode) {
+  const ScriptedServer server(
+      // Episode 5 failed and was skipped.
+      {{{beginning(), response_of(batch_of({{4, 0, 3, true}, {6, 0, 2, false}}))}, broken()},
+       {{}, broken()},
+       {{beginning(), response_of(batch_of({{6, 0, 1, false}})), response_of(batch_of({{6, 1, 4, true}})),
+         account(1, 5)},
+        {}}});
+  SamplingOptions options;
+  options.expected_policy_version = 1;
+  options.expected_env_version = 2;
+  options.prefetch = true;
+  const EpisodeBatch batch = server.connect().obtain_samples(8, options);
+  EXPECT_EQ(batch.lengths, (std::vector<std::int64_t>{3, 5}));
+  EXPECT_EQ(values<float>(batch.observations.at("")), (std::vector<float>{400, 401, 402, 600, 601, 602, 603, 604}));
+  EXPECT_EQ(batch.account->num_steps, 8u);
+  EXPECT_EQ(batch.account->num_failed_episodes, 1u);
+  EXPECT_EQ(batch.account->num_resumptions, 2);
+  const v1::ObtainSamplesRequest& rest = server.samples.at(2);
+  EXPECT_EQ(rest.step_count(), 5);
+  EXPECT_EQ(rest.options().first_episode_index(), 6u);
+  EXPECT_EQ(rest.options().seed(), std::uint64_t{1} << 63);
+  EXPECT_EQ(rest.options().sampler_run(), "run");
+  EXPECT_EQ(rest.options().policy_version(), 1);
+  EXPECT_EQ(rest.options().environment_version(), 2);
+  EXPECT_FALSE(rest.options().has_expected_policy_version() || rest.options().has_expected_environment_version());
+  EXPECT_FALSE(rest.options().prefetch());
+}
+
+TEST(BrokenStreams, ContinueWithTheStatesOfTheirSteps) {
+  const auto part = [](std::int64_t length) {
+    auto batch = batch_of({{4, 0, static_cast<std::uint32_t>(length), false}});
+    add(*batch.mutable_initial_states(), "h", tensor<float>(v1::DATA_TYPE_FLOAT32, {0.5f}, {1, 1}));
+    std::vector<float> states(static_cast<std::size_t>(length));
+    for (std::size_t i = 0; i < states.size(); ++i) states[i] = 0.5f + static_cast<float>(i);
+    add(*batch.mutable_agent_infos(), "state/h", tensor(v1::DATA_TYPE_FLOAT32, states, {length, 1}));
+    return batch;
+  };
+  auto wide = part(3);
+  *wide.mutable_agent_infos(0)->mutable_tensor() =
+      tensor(v1::DATA_TYPE_FLOAT32, std::vector<float>(3 * 1000), {3, 1000});
+  const ScriptedServer server({{{beginning(), response_of(part(2))}, broken()},
+                               {{beginning(), response_of(part(3)), account(0, 3)}, {}},
+                               {{beginning(), response_of(part(2))}, broken()},
+                               {{beginning(), response_of(wide), account(0, 3)}, {}}});
+  rollserve::Sampler sampler = server.connect();
+  rollserve::Stream stream = sampler.stream_samples(3);
+  stream.next();
+  const EpisodeBatch rest = *stream.next();
+  EXPECT_EQ(rest.first_steps, (std::vector<std::uint64_t>{2}));
+  EXPECT_EQ(values<float>(rest.initial_states.at("h")), (std::vector<float>{2.5f}));
+  EXPECT_THROW(sampler.obtain_samples(3), ServerError);
+}
+
+TEST(BrokenStreams, RepeatTheLastEpisodeIfTheyLackTheirAccount) {
+  const ScriptedServer server({{{beginning(), response_of(batch_of({{4, 0, 3, true}, {5, 0, 2, true}}))}, broken()},
+                               {{beginning(), response_of(batch_of({{5, 0, 2, true}})), account(1, 2)}, {}}});
+  const EpisodeBatch batch = server.connect().obtain_samples(5);
+  EXPECT_EQ(batch.lengths, (std::vector<std::int64_t>{3, 2}));
+  EXPECT_EQ(server.samples.at(1).step_count(), 2);
+  EXPECT_EQ(server.samples.at(1).options().first_episode_index(), 5u);
+}
+
+TEST(BrokenStreams, OfExactEpisodesAndFragmentsSkipWhatArrived) {
+  const ScriptedServer server({{{beginning(), response_of(batch_of({{4, 0, 3, true}}))}, broken()},
+                               {{beginning(), response_of(batch_of({{5, 0, 2, true}})), account(1, 2)}, {}},
+                               {{beginning(), response_of(batch_of({{4, 0, 3, false}}))}, broken()},
+                               {{beginning(), response_of(batch_of({{5, 0, 2, false}})), account(0, 2)}, {}}});
+  rollserve::Sampler sampler = server.connect();
+  EXPECT_EQ(sampler.obtain_exact_episodes(2).lengths, (std::vector<std::int64_t>{3, 2}));
+  const v1::ObtainExactEpisodesRequest& exact = server.exact_episodes.at(1);
+  EXPECT_EQ(exact.skip_episode_count(), 1u);
+  EXPECT_EQ(exact.options().first_episode_index(), 4u);
+  EXPECT_EQ(exact.options().worker_count(), 3u);
+  EXPECT_EQ(sampler.obtain_fragments(5).lengths, (std::vector<std::int64_t>{3, 2}));
+  const v1::ObtainSamplesRequest& fragments = server.samples.at(1);
+  EXPECT_EQ(fragments.fragments().skip_step_count(), 3u);
+  EXPECT_EQ(fragments.step_count(), 5);
+  EXPECT_EQ(fragments.options().worker_count(), 3u);
+}
+
+TEST(BrokenStreams, ThatCannotBeRepeatedFail) {
+  auto begun = beginning();
+  begun.mutable_beginning()->set_reproducibility(v1::REPRODUCIBILITY_WORKER);
+  const ScriptedServer server({{{begun}, broken()},
+                               {{beginning()}, failure(grpc::StatusCode::UNAVAILABLE, "WORKER_HUNG")},
+                               {{beginning()}, broken()}});
+  rollserve::Sampler sampler = server.connect();
+  EXPECT_THROW(sampler.obtain_samples(5), UnavailableError);
+  EXPECT_EQ(error_of<UnavailableError>([&] { sampler.obtain_samples(5); }).reason(), reason::WORKER_HUNG);
+  rollserve::FragmentOptions fragments;
+  fragments.fraction_of_workers = 0.5;
+  EXPECT_THROW(sampler.obtain_fragments(4, fragments), UnavailableError);
+  EXPECT_EQ(server.samples.size(), 3u);
+}
+
+TEST(BrokenStreams, EndWithTheLastErrorAfterTheirTimeout) {
+  std::vector<Scripted> calls(100, Scripted{{beginning()}, broken()});
+  const ScriptedServer server(calls);
+  SamplingOptions options;
+  options.timeout = 300ms;
+  EXPECT_THROW(server.connect().obtain_samples(5, options), UnavailableError);
+  EXPECT_GT(server.samples.size(), 1u);
+  EXPECT_LT(server.samples.size(), 100u);
+}
+
+TEST(Evaluations, AreRepeatedAfterInterruptions) {
+  const auto batch = response_of(batch_of({{4, 0, 2, true}}));
+  const ScriptedServer server({{{beginning(), batch}, broken()}, {{beginning(), batch, account(1, 2)}, {}}});
+  rollserve::EvaluationOptions options;
+  options.return_episodes = true;
+  const rollserve::Evaluation evaluation = server.connect().evaluate(1, options);
+  EXPECT_EQ(evaluation.returns, (std::vector<double>{1.5}));
+  EXPECT_EQ(evaluation.episodes->lengths, (std::vector<std::int64_t>{2}));
+  EXPECT_FALSE(server.evaluations.at(0).options().has_seed());
+  EXPECT_EQ(server.evaluations.at(1).options().seed(), std::uint64_t{1} << 63);
+  EXPECT_EQ(server.evaluations.at(1).options().sampler_run(), "run");
+}
+
+TEST(Calls, ExpectTheirClientsOwnVersions) {
+  const ScriptedServer server({one_step(), one_step(), one_step()});
+  rollserve::Config config;
+  config.sampler = "mine";
+  rollserve::Sampler sampler = server.connect(config);
+  EXPECT_EQ(sampler.update_agent(rollserve::RandomAgent{}), 7);
+  sampler.obtain_samples(1);
+  const auto& call = server.samples.at(0).options();
+  EXPECT_EQ(call.expected_policy_version(), 7);
+  EXPECT_EQ(call.expected_environment_version(), 3);
+  EXPECT_FALSE(call.client_id().empty());
+  EXPECT_EQ(call.client_id(), server.agents.at(0).client_id());
+  EXPECT_EQ(server.metadata.at(0).find("rollserve-sampler")->second, "mine");
+
+  SamplingOptions options;
+  options.policy_version = 2;
+  sampler.obtain_samples(1, options);
+  EXPECT_FALSE(server.samples.at(1).options().has_expected_policy_version());
+
+  EXPECT_EQ(sampler.update_env("CartPole-v1").env_version, 5);
+  EXPECT_FALSE(server.envs.at(0).has_expected_environment_version());  // a whole environment replaces any
+  sampler.update_env(rollserve::EnvChange{"{\"a\": 1}", {}, {}});
+  EXPECT_EQ(server.envs.at(1).expected_environment_version(), 5);
+  sampler.obtain_samples(1);
+  EXPECT_EQ(server.samples.at(2).options().expected_environment_version(), 5);
+
+  config.shared = true;
+  rollserve::Sampler shared = server.connect(config);
+  shared.update_agent(rollserve::RandomAgent{});
+  EXPECT_TRUE(server.agents.at(1).client_id().empty());
+}
+
+TEST(Calls, WithAnAgentFailIfTheServerIgnoresIt) {
+  Scripted updated = one_step();
+  updated.responses[0].mutable_beginning()->set_agent_updated(true);
+  const ScriptedServer server({updated, one_step(), one_step()});
+  rollserve::Sampler sampler = server.connect();
+  SamplingOptions options;
+  options.agent = rollserve::RandomAgent{};
+  sampler.obtain_samples(1, options);
+  sampler.obtain_samples(1);
+  EXPECT_EQ(server.samples.at(1).options().expected_policy_version(), 1);
+  EXPECT_EQ(server.samples.at(1).options().expected_environment_version(), 2);
+  EXPECT_EQ(error_of<ServerError>([&] { sampler.obtain_samples(1, options); }).field(), "agent");
+  options.policy_version = 1;
+  EXPECT_EQ(error_of<rollserve::InvalidArgumentError>([&] { sampler.obtain_samples(1, options); }).field(), "agent");
+}
+
+TEST(Tokens, AreReadForEachCallAndNeverSentInTheClear) {
+  const std::string file = ::testing::TempDir() + "rollserve-token-" + std::to_string(::getpid());
+  const auto write = [&](const std::string& token) { std::ofstream(file) << token; };
+  const ScriptedServer server({one_step(), one_step()});
+  write("first\n");
+  rollserve::Config config;
+  config.token_file = file;
+  rollserve::Sampler sampler = server.connect(config);
+  sampler.obtain_samples(1);
+  write("second");
+  sampler.obtain_samples(1);
+  EXPECT_EQ(server.metadata.at(0).find("authorization")->second, "Bearer first");
+  EXPECT_EQ(server.metadata.at(1).find("authorization")->second, "Bearer second");
+  std::remove(file.c_str());
+  EXPECT_EQ(error_of<rollserve::InvalidArgumentError>([&] { sampler.obtain_samples(1); }).field(), "token_file");
+
+  rollserve::Config secret;
+  secret.token = "secret";
+  for (const char* target : {"server.lab:50051", "127.0.0.1.evil.lab:50051", "127.0.0.1.1:50051"}) {
+    const auto error = error_of<rollserve::InvalidArgumentError>([&] { rollserve::connect(target, secret); });
+    EXPECT_EQ(error.field(), "token") << target;
+    EXPECT_EQ(std::string(error.what()).find("secret"), std::string::npos);
+  }
+  for (const char* target : {"127.0.0.1:1", "localhost:1", "[::1]:1", "dns:///localhost:1", "unix:/a/path"}) {
+    EXPECT_NO_THROW(rollserve::connect(target, secret)) << target;
+  }
+}
+
+TEST(Tokens, AreNotSentThroughProxies) {
+  const ScriptedServer server({one_step()});
+  ::setenv("grpc_proxy", "http://127.0.0.1:1", 1);  // where nobody listens
+  rollserve::Config config;
+  config.token = "secret";
+  EXPECT_NO_THROW(server.connect(config).obtain_samples(1));
+  ::unsetenv("grpc_proxy");
+}
+
+TEST(Calls, FailAtOnceWhereNoServerListens) {
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_THROW(rollserve::connect("127.0.0.1:1").status(), UnavailableError);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);  // the timeout of a call is 60 s
+}
+
+}  // namespace

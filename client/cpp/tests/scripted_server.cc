@@ -1,0 +1,207 @@
+#include "scripted_server.h"
+
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <thread>
+
+namespace {
+
+std::string text_field(int number, const std::string& value) {  // texts of less than 128 bytes
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(value.size())} + value;
+}
+
+v1::ObtainExactEpisodesResponse exact(const v1::ObtainSamplesResponse& response) {
+  v1::ObtainExactEpisodesResponse same;
+  same.ParseFromString(response.SerializeAsString());
+  return same;
+}
+
+}  // namespace
+
+ScriptedServer::ScriptedServer(std::vector<Scripted> calls, std::shared_ptr<grpc::ServerCredentials> credentials)
+    : calls_(std::move(calls)) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", std::move(credentials), &port_);
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+}
+
+ScriptedServer::~ScriptedServer() { server_->Shutdown(std::chrono::system_clock::now()); }
+
+Scripted ScriptedServer::next_call(const grpc::ServerContext& context) {
+  auto& received = metadata.emplace_back();
+  for (const auto& [name, value] : context.client_metadata()) {
+    received.emplace(std::string(name.data(), name.size()), std::string(value.data(), value.size()));
+  }
+  return num_calls_ < calls_.size() ? calls_[num_calls_++] : Scripted{};
+}
+
+grpc::Status ScriptedServer::ObtainSamples(grpc::ServerContext* context, const v1::ObtainSamplesRequest* request,
+                                           grpc::ServerWriter<v1::ObtainSamplesResponse>* writer) {
+  Scripted call;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    samples.push_back(*request);
+    call = next_call(*context);
+  }
+  for (const auto& response : call.responses) writer->Write(response);
+  return call.end ? call.end(*context) : grpc::Status::OK;
+}
+
+grpc::Status ScriptedServer::ObtainExactEpisodes(grpc::ServerContext* context,
+                                                 const v1::ObtainExactEpisodesRequest* request,
+                                                 grpc::ServerWriter<v1::ObtainExactEpisodesResponse>* writer) {
+  Scripted call;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    exact_episodes.push_back(*request);
+    call = next_call(*context);
+  }
+  for (const auto& response : call.responses) writer->Write(exact(response));
+  return call.end ? call.end(*context) : grpc::Status::OK;
+}
+
+grpc::Status ScriptedServer::UpdateAgent(grpc::ServerContext*, const v1::UpdateAgentRequest* request,
+                                         v1::UpdateAgentResponse* response) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  agents.push_back(*request);
+  response->set_policy_version(7);
+  response->set_environment_version(3);
+  return grpc::Status::OK;
+}
+
+grpc::Status ScriptedServer::UpdateEnv(grpc::ServerContext*, const v1::UpdateEnvRequest* request,
+                                       v1::UpdateEnvResponse* response) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  envs.push_back(*request);
+  response->set_environment_version(5);
+  response->mutable_observation_space()->mutable_discrete()->set_n(4);
+  response->mutable_action_space()->mutable_discrete()->set_n(2);
+  return grpc::Status::OK;
+}
+
+grpc::Status ScriptedServer::Evaluate(grpc::ServerContext* context, const v1::EvaluateRequest* request,
+                                      grpc::ServerWriter<v1::EvaluateResponse>* writer) {
+  Scripted call;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    evaluations.push_back(*request);
+    call = next_call(*context);
+  }
+  for (const auto& response : call.responses) {
+    v1::EvaluateResponse same;
+    if (response.has_beginning()) *same.mutable_beginning() = response.beginning();
+    if (response.has_batch()) *same.mutable_batch() = response.batch();
+    if (response.has_account()) {
+      same.mutable_evaluation()->add_returns(1.5);
+      *same.mutable_evaluation()->mutable_account() = response.account();
+    }
+    writer->Write(same);
+  }
+  return call.end ? call.end(*context) : grpc::Status::OK;
+}
+
+std::function<grpc::Status(grpc::ServerContext&)> failure(grpc::StatusCode code, const std::string& reason,
+                                                          const std::string& field) {
+  return [=](grpc::ServerContext& context) {
+    context.AddTrailingMetadata("rollserve-reason", reason);
+    context.AddTrailingMetadata("rollserve-request-id", "0123456789abcdef");
+    const std::string violation = text_field(1, field) + text_field(2, "description");
+    const std::string detail =
+        text_field(1, "type.googleapis.com/google.rpc.BadRequest") + text_field(2, text_field(1, violation));
+    const std::string status = std::string{8, static_cast<char>(code)} + text_field(2, "it failed") +
+                               text_field(3, text_field(1, "type.googleapis.com/some.Other")) + text_field(3, detail);
+    return grpc::Status(code, "it failed", status);
+  };
+}
+
+std::function<grpc::Status(grpc::ServerContext&)> broken() {
+  return [](grpc::ServerContext&) { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "connection lost"); };
+}
+
+std::function<grpc::Status(grpc::ServerContext&)> until_cancelled() {
+  return [](grpc::ServerContext& context) {
+    while (!context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::CANCELLED;
+  };
+}
+
+v1::EpisodeBatch batch_of(const std::vector<Segment>& segments) {
+  v1::EpisodeBatch batch;
+  std::vector<float> observations;
+  std::vector<float> last;
+  std::vector<std::int64_t> actions;
+  std::vector<double> rewards;
+  for (const auto& [episode, first_step, length, ends] : segments) {
+    batch.add_episode_indices(episode);
+    batch.add_first_steps(first_step);
+    batch.add_lengths(length);
+    batch.add_terminated(ends);
+    batch.add_truncated(false);
+    batch.add_policy_versions(1);
+    batch.add_environment_seeds(static_cast<std::uint32_t>(1000 + episode));
+    for (std::uint64_t step = first_step; step < first_step + length; ++step) {
+      observations.push_back(static_cast<float>(100 * episode + step));
+      actions.push_back(static_cast<std::int64_t>(step));
+      rewards.push_back(static_cast<double>(step));
+    }
+    last.push_back(static_cast<float>(100 * episode + first_step + length));
+  }
+  const auto num_steps = static_cast<std::int64_t>(rewards.size());
+  const auto num_segments = static_cast<std::int64_t>(last.size());
+  add(*batch.mutable_observations(), "", tensor(v1::DATA_TYPE_FLOAT32, observations, {num_steps, 1}));
+  add(*batch.mutable_last_observations(), "", tensor(v1::DATA_TYPE_FLOAT32, last, {num_segments, 1}));
+  add(*batch.mutable_actions(), "", tensor(v1::DATA_TYPE_INT64, actions, {num_steps}));
+  *batch.mutable_rewards() = tensor(v1::DATA_TYPE_FLOAT64, rewards, {num_steps});
+  return batch;
+}
+
+void add(google::protobuf::RepeatedPtrField<v1::NamedTensor>& columns, const std::string& name, v1::Tensor tensor) {
+  v1::NamedTensor& named = *columns.Add();
+  named.set_name(name);
+  *named.mutable_tensor() = std::move(tensor);
+}
+
+v1::ObtainSamplesResponse beginning() {
+  v1::ObtainSamplesResponse response;
+  v1::Beginning& content = *response.mutable_beginning();
+  content.set_seed(std::uint64_t{1} << 63);
+  content.set_first_episode_index(4);
+  content.set_policy_version(1);
+  content.set_environment_version(2);
+  content.set_sampler_run("run");
+  content.set_worker_count(3);
+  content.set_reproducibility(v1::REPRODUCIBILITY_EPISODE);
+  return response;
+}
+
+v1::ObtainSamplesResponse response_of(v1::EpisodeBatch batch) {
+  v1::ObtainSamplesResponse response;
+  *response.mutable_batch() = std::move(batch);
+  return response;
+}
+
+v1::ObtainSamplesResponse account(std::uint64_t num_episodes, std::uint64_t num_steps) {
+  v1::ObtainSamplesResponse response;
+  response.mutable_account()->set_episode_count(num_episodes);
+  response.mutable_account()->set_step_count(num_steps);
+  return response;
+}
+
+v1::ObtainSamplesResponse joined(const std::vector<v1::ObtainSamplesResponse>& responses) {
+  v1::ObtainSamplesResponse message;
+  for (const auto& response : responses) message.mutable_joined()->add_responses(response.SerializeAsString());
+  return message;
+}
+
+Scripted one_step() { return {{beginning(), response_of(batch_of({{4, 0, 1, true}})), account(1, 1)}, {}}; }
+
+rollserve::EpisodeBatch obtain(std::uint64_t num_episodes, std::uint64_t num_steps,
+                               const std::vector<v1::EpisodeBatch>& batches) {
+  Scripted call{{beginning()}, {}};
+  for (const auto& batch : batches) call.responses.push_back(response_of(batch));
+  call.responses.push_back(account(num_episodes, num_steps));
+  const ScriptedServer server({call});
+  return server.connect().obtain_samples(static_cast<std::int64_t>(num_steps));
+}

@@ -1,0 +1,128 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "rollserve/v1/errors.pb.h"
+#include "scripted_server.h"
+
+namespace {
+
+using rollserve::Array;
+using rollserve::DataType;
+using rollserve::Head;
+using rollserve::InvalidArgumentError;
+using rollserve::MlpAgent;
+using rollserve::Shape;
+using rollserve::Space;
+
+/// Return the agent that an update sends.
+v1::Agent sent(const rollserve::AgentUpdate& agent) {
+  ScriptedServer server({});
+  server.connect().update_agent(agent);
+  return server.agents.at(0).all_workers().agent();
+}
+
+Space box(const Shape& shape) {
+  return {rollserve::BoxSpace{DataType::Float32, shape, Array::scalar(0.0f), Array::scalar(1.0f)}};
+}
+
+TEST(Mlps, DescribeTheirParameters) {
+  const Space pair{rollserve::DictSpace{{{"a", box({2, 3})}, {"b", {rollserve::DiscreteSpace{4}}}}}};
+  MlpAgent agent = MlpAgent::initial(pair, box({2, 3}), {8}, 1);
+  v1::MlpAgent mlp = sent(agent).mlp();
+  EXPECT_EQ(std::vector<unsigned>(mlp.layer_sizes().begin(), mlp.layer_sizes().end()),
+            (std::vector<unsigned>{10, 8, 6}));
+  EXPECT_FALSE(mlp.diagonal_gaussian().predicted_log_std());
+  EXPECT_EQ(mlp.activation(), v1::ACTIVATION_TANH);
+  EXPECT_EQ(mlp.parameters().tensors(0).name(), "0/weight");
+  EXPECT_EQ(mlp.parameters().tensors(0).tensor().data().size(), 8u * 10u * 4u);
+  agent.parameters.take("log_std");
+  EXPECT_TRUE(sent(agent).mlp().diagonal_gaussian().predicted_log_std());
+
+  agent.parameters.set("core/weight_hh", Array::zeros(DataType::Float32, {16, 4}));
+  agent.parameters.set("value/0/weight", Array::zeros(DataType::Float32, {5, 10}));
+  agent.parameters.set("value/1/weight", Array::zeros(DataType::Float32, {1, 5}));
+  agent.parameters.set("0/norm/weight", Array::zeros(DataType::Float32, {8}));
+  mlp = sent(agent).mlp();
+  EXPECT_EQ(mlp.lstm().size(), 4u);
+  EXPECT_EQ(mlp.separate_value().hidden_sizes(0), 5u);
+  EXPECT_TRUE(mlp.has_layer_norm() && !mlp.layer_norm().has_epsilon());
+}
+
+TEST(Mlps, RefuseWhatTheyCannotSend) {
+  MlpAgent agent;
+  EXPECT_EQ(error_of<InvalidArgumentError>([&] { sent(agent); }).field(), "parameters");
+  agent.parameters.set("0/weight", Array::zeros(DataType::Float32, {3}));
+  EXPECT_EQ(error_of<InvalidArgumentError>([&] { sent(agent); }).field(), "parameters['0/weight']");
+  agent.parameters.set("0/weight", Array::zeros(DataType::Float32, {3, 2}));
+  agent.temperature = 2;
+  EXPECT_EQ(error_of<InvalidArgumentError>([&] { sent(agent); }).field(), "temperature");
+  agent.head = Head::Boltzmann;
+  EXPECT_EQ(sent(agent).mlp().boltzmann().temperature(), 2);
+  EXPECT_THROW(MlpAgent::initial(box({1}), {rollserve::DictSpace{}}), InvalidArgumentError);
+}
+
+TEST(Agents, AreSentWithAllTheirFields) {
+  rollserve::OnnxAgent onnx;
+  onnx.model = "model";
+  onnx.head = rollserve::OnnxHead::Actions;
+  onnx.inputs = {{"observation", "x"}};
+  onnx.infos = {"hidden"};
+  const v1::OnnxAgent model = sent(onnx).onnx();
+  EXPECT_TRUE(model.has_actions() && model.model() == "model" && model.infos(0) == "hidden");
+  EXPECT_EQ(model.inputs().at("observation"), "x");
+  rollserve::PythonAgent python;
+  python.name = "mine";
+  python.kwargs_json = "{}";
+  python.parameters.set("w", Array(std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(sent(python).python().parameters().tensors(0).tensor().data_type(), v1::DATA_TYPE_INT32);
+  const rollserve::ConstantAgent constant{{{"a/0", Array::scalar(std::int64_t{1})}}};
+  EXPECT_EQ(sent(constant).constant().action(0).name(), "a/0");
+  EXPECT_EQ(sent(constant).constant().action(0).tensor().shape_size(), 0);
+}
+
+TEST(Arrays, RefuseShapesThatDoNotFit) {
+  EXPECT_THROW(Array(std::vector<float>(6), Shape{2, 2}), InvalidArgumentError);
+  EXPECT_THROW(Array(std::vector<float>(4), Shape{-2, -2}), InvalidArgumentError);
+  EXPECT_THROW(Array(std::vector<float>(), Shape{std::int64_t{1} << 62, 4, 0}), InvalidArgumentError);
+  const Array array(std::vector<float>{0, 1, 2, 3, 4, 5}, {3, 2});
+  EXPECT_EQ(values<float>(array.slice(1, 3)), (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ(values<float>(array.gather({2, 0})), (std::vector<float>{4, 5, 0, 1}));
+  EXPECT_EQ(array.text(), "float32 (3, 2)");
+  EXPECT_THROW(array.slice(2, 4), InvalidArgumentError);
+  EXPECT_THROW(array.gather({3}), InvalidArgumentError);
+  EXPECT_THROW(Array::scalar(1.0).slice(0, 1), InvalidArgumentError);
+  EXPECT_EQ(values<bool>(Array(std::vector<bool>{true, false})), (std::vector<bool>{true, false}));
+}
+
+TEST(Arrays, HalvesAreTheSameInSinglePrecision) {
+  const auto single = [](std::uint16_t bits) { return static_cast<float>(rollserve::Float16{bits}); };
+  EXPECT_EQ(single(0x3c00), 1);
+  EXPECT_EQ(single(0xfbff), -65504);
+  EXPECT_EQ(single(0x0001), 1.0f / (1 << 24));
+  EXPECT_TRUE(single(0x8000) == 0 && std::signbit(single(0x8000)));
+  EXPECT_TRUE(std::isinf(single(0x7c00)) && std::isnan(single(0x7e00)));
+}
+
+TEST(Spaces, HaveTheFlatSizeOfGymnasium) {
+  const rollserve::MultiDiscreteSpace multi{DataType::Int32, Array(std::vector<std::int32_t>{3, 4}),
+                                            Array(std::vector<std::int32_t>{0, 0})};
+  const Space tuple{rollserve::TupleSpace{{{multi}, {rollserve::MultiBinarySpace{{2, 2}}}, box({5})}}};
+  EXPECT_EQ(tuple.flat_size(), 16);
+}
+
+TEST(Reasons, AreThoseOfTheProtos) {
+  std::ifstream header(ROLLSERVE_INCLUDE "/rollserve/reasons.h");
+  std::stringstream text;
+  text << header.rdbuf();
+  const auto* reasons = v1::ErrorReason_descriptor();
+  for (int i = 0; i < reasons->value_count(); ++i) {
+    const std::string name = reasons->value(i)->name().substr(std::string("ERROR_REASON_").size());
+    const bool is_there = text.str().find(name + " = \"" + name + "\";") != std::string::npos;
+    EXPECT_EQ(is_there, name != "UNSPECIFIED") << name;
+  }
+}
+
+}  // namespace
