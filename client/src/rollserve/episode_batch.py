@@ -248,8 +248,9 @@ class EpisodeBatch:
         step, and else its last value: where a limit ended the episode, and where a fragment's episode goes on. No
         advantage crosses the end of a segment; `joined` joins the messages of a stream first.
 
-        All segments are computed side by side, and segments of more than 512 steps in blocks of 512: both many short
-        segments and a long one take about 15 to 25 ns for each step. A segment's numbers depend on that segment alone.
+        All segments are computed side by side, step by step from their ends, and segments of more than 256 steps as
+        blocks of 256, so that both many short segments and a single long one are fast. A segment's numbers depend on
+        that segment alone, to the last bit.
 
         >>> advantages, value_targets = batch.advantages(0.99, 0.95, values, last_values)  # doctest: +SKIP
 

@@ -70,7 +70,8 @@ def n_step_returns(batch: Any, n: int, gamma: float, values: Any, last_values: A
     sums, num_rewards = windows(batch.rewards.astype(dtype, copy=False), batch.lengths, n, gamma)
     after = shifted(values.astype(dtype, copy=False), last_values, batch.lengths)
     discounts: np.ndarray = (gamma**num_rewards).astype(dtype)
-    return sums + discounts * after[np.arange(len(after)) + num_rewards - 1]
+    returns: np.ndarray = sums + discounts * after[np.arange(len(after)) + num_rewards - 1]
+    return returns
 
 
 def shifted(values: np.ndarray, last_values: np.ndarray, lengths: NDArray[np.int64]) -> np.ndarray:
