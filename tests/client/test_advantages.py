@@ -35,9 +35,7 @@ def gae_sums(batch: rollserve.EpisodeBatch, gamma: float, lam: float, last_value
 
 
 @given(learner_batches(), FRACTIONS, FRACTIONS)
-def test_advantages_equal_the_sums_of_their_definition(
-    batch: rollserve.EpisodeBatch, gamma: float, lam: float
-) -> None:
+def test_advantages_equal_the_sums_of_their_definition(batch: rollserve.EpisodeBatch, gamma: float, lam: float) -> None:
     last_values = last_values_of(batch)
     advantages, targets = batch.advantages(gamma, lam, last_values=last_values)
     expected = gae_sums(batch, gamma, lam, last_values)
@@ -101,7 +99,11 @@ def test_advantages_equal_a_rollout_buffer_over_rows(sampler: rollserve.Sampler)
         following = delta + 0.99 * 0.95 * non_terminal * following
         expected[step] = following
     for row in range(values.shape[1]):
-        parts = [part for part, of in zip(np.split(found, np.cumsum(batch.lengths)), batch.row_indices, strict=False) if of == row]
+        parts = [
+            part
+            for part, of in zip(np.split(found, np.cumsum(batch.lengths)), batch.row_indices, strict=False)
+            if of == row
+        ]
         assert np.allclose(np.concatenate(parts), expected[:, row], rtol=0, atol=1e-10)
 
 
@@ -120,9 +122,7 @@ def test_discounted_returns_equal_the_sums_of_their_definition(
 
 
 @given(learner_batches(20), st.integers(1, 25), FRACTIONS)
-def test_n_step_returns_equal_the_sums_of_their_definition(
-    batch: rollserve.EpisodeBatch, n: int, gamma: float
-) -> None:
+def test_n_step_returns_equal_the_sums_of_their_definition(batch: rollserve.EpisodeBatch, n: int, gamma: float) -> None:
     last_values = last_values_of(batch)
     expected = []
     for segment, part in enumerate(batch.split()):

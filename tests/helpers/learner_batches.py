@@ -19,8 +19,8 @@ def random_batch(
     """
     generator = np.random.default_rng(seed)
     num_steps, num_segments = sum(lengths), len(lengths)
-    rows = np.concatenate([1000 * i + np.arange(length) for i, length in enumerate(lengths)] or [np.zeros(0)])
-    last = np.array([1000 * i + length for i, length in enumerate(lengths)])
+    rows = np.concatenate([1000 * i + np.arange(length) for i, length in enumerate(lengths)] or [np.zeros(0, np.int64)])
+    last = np.array([1000 * i + length for i, length in enumerate(lengths)], np.int64)
 
     def observed(numbers: np.ndarray) -> Any:
         plain = np.stack([numbers, -numbers], axis=1).astype(dtype)

@@ -15,7 +15,7 @@ segment alone, to the last bit, and those of its last 256 steps equal the ones o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -40,47 +40,64 @@ def backward_recurrence(
         following: (N,), x after the last step of each segment.
     """
     if lengths.max(initial=0) <= _BLOCK:
-        return _side_by_side(factors, terms, lengths, following)
+        return _recurrence(_SideBySide.of(lengths), factors, terms, following)
     num_blocks = -(-lengths // _BLOCK)
     lasts = np.cumsum(num_blocks) - 1
     block_lengths = np.full(int(num_blocks.sum()), _BLOCK)
     block_lengths[lasts - num_blocks + 1] = lengths - (num_blocks - 1) * _BLOCK
+    blocks = _SideBySide.of(block_lengths)
     after = np.zeros(len(block_lengths), terms.dtype)
     after[lasts] = following
-    values = _side_by_side(factors, terms, block_lengths, after)
+    values = _recurrence(blocks, factors, terms, after)
 
-    products = _side_by_side(factors, np.zeros_like(terms), block_lengths, np.ones_like(after))
-    starts = np.cumsum(block_lengths) - block_lengths
-    firsts = backward_recurrence(products[starts], values[starts], num_blocks, np.zeros(len(lengths), terms.dtype))
-    is_last = np.zeros(len(block_lengths), np.bool_)
-    is_last[lasts] = True
-    inner = np.repeat(~is_last, block_lengths)
-    values[inner] += products[inner] * np.repeat(firsts[1:][~is_last[:-1]], block_lengths[~is_last])
+    with np.errstate(all="ignore"):  # products of last blocks are not used
+        products = _recurrence(blocks, factors, np.zeros_like(terms), np.ones_like(after))
+        starts = np.cumsum(block_lengths) - block_lengths
+        at_starts = products[starts]
+        at_starts[lasts] = 0
+        nothing = np.zeros(len(lengths), terms.dtype)
+        after[:-1] = backward_recurrence(at_starts, values[starts], num_blocks, nothing)[1:]
+        is_inner = np.ones(len(block_lengths), np.bool_)
+        is_inner[lasts] = False
+        products *= np.repeat(after, block_lengths)
+    np.add(values, products, out=values, where=np.repeat(is_inner, block_lengths))
     return values
 
 
-def _side_by_side(
-    factors: np.ndarray | float, terms: np.ndarray, lengths: NDArray[np.int64], following: np.ndarray
-) -> np.ndarray:
-    """Return the recurrence of all segments, in a loop as long as the longest segment; see `backward_recurrence`."""
-    if not len(lengths):
-        return terms.copy()
-    # Longest segments first: at each distance from the end, the segments that are so long are the first ones.
-    order = np.argsort(-lengths, kind="stable")
-    distances = np.arange(int(lengths[order[0]]))
-    counts = np.searchsorted(-lengths[order], -distances)
-    stops = np.cumsum(counts)
-    ends = (np.cumsum(lengths) - 1)[order]
-    steps = np.arange(len(terms)) - np.repeat(stops - counts, counts)
-    steps = ends[steps] - np.repeat(distances, counts)
+class _SideBySide(NamedTuple):
+    """Order of steps in which those at the same distance from their segments' ends follow each other.
 
-    values = terms[steps]
-    by_step = factors[steps] if isinstance(factors, np.ndarray) else None
-    after = following[order]
-    for start, stop in zip((stops - counts).tolist(), stops.tolist(), strict=True):
-        now = values[start:stop]
-        now += (factors if by_step is None else by_step[start:stop]) * after[: stop - start]
-        after = now
+    Attributes:
+        order: (N,), the segments, longest first: at each distance, the segments that are so long are the first ones.
+        counts: number of steps at each distance.
+        steps: (T,), rows of the steps, in this order.
+    """
+
+    order: NDArray[np.int64]
+    counts: list[int]
+    steps: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64]) -> _SideBySide:
+        """Return the order for segments of these lengths, at least 1."""
+        order = np.argsort(-lengths, kind="stable")
+        counts = np.searchsorted(-lengths[order], -np.arange(lengths.max(initial=0))).tolist()
+        ends = (np.cumsum(lengths) - 1)[order]
+        steps = [ends[:0], *(ends[:count] - distance for distance, count in enumerate(counts))]
+        return cls(order, counts, np.concatenate(steps))
+
+
+def _recurrence(
+    layout: _SideBySide, factors: np.ndarray | float, terms: np.ndarray, following: np.ndarray
+) -> np.ndarray:
+    """Return the recurrence of all segments, in a loop as long as the longest one; see `backward_recurrence`."""
+    values = terms[layout.steps]
+    by_step = factors[layout.steps] if isinstance(factors, np.ndarray) else None
+    after, start = following[layout.order], 0
+    for count in layout.counts:
+        now = values[start : start + count]
+        now += (factors if by_step is None else by_step[start : start + count]) * after[:count]
+        after, start = now, start + count
     result = np.empty_like(values)
-    result[steps] = values
+    result[layout.steps] = values
     return result
