@@ -29,8 +29,7 @@ def gae_sums(batch: rollserve.EpisodeBatch, gamma: float, lam: float, last_value
         values = values_after(batch, segment, batch.agent_infos["value"], last_values)
         rewards = part.rewards.tolist()
         deltas = [reward + gamma * values[t + 1] - values[t] for t, reward in enumerate(rewards)]
-        for t in range(len(deltas)):
-            found.append(sum((gamma * lam) ** k * delta for k, delta in enumerate(deltas[t:])))
+        found += [sum((gamma * lam) ** k * delta for k, delta in enumerate(deltas[t:])) for t in range(len(deltas))]
     return found
 
 
@@ -116,8 +115,7 @@ def test_discounted_returns_equal_the_sums_of_their_definition(
     for segment, part in enumerate(batch.split()):
         bootstrap = 0.0 if last_values is None or batch.terminated[segment] else float(last_values[segment])
         rewards = [*part.rewards.tolist(), bootstrap]
-        for t in range(part.num_steps):
-            expected.append(sum(gamma**k * reward for k, reward in enumerate(rewards[t:])))
+        expected += [sum(gamma**k * reward for k, reward in enumerate(rewards[t:])) for t in range(part.num_steps)]
     assert close(batch.discounted_returns(gamma, last_values), expected, batch.rewards.dtype)
 
 

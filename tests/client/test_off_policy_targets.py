@@ -18,7 +18,7 @@ RATIO_BOUND = 1.5  # of the logarithm; larger ones make sums of large numbers, w
 
 
 def targets_of(batch: rollserve.EpisodeBatch, seed: int) -> np.ndarray:
-    """Return log-probabilities of the target policy, near those of the policy that acted."""
+    """Return log-probabilities of the target policy, near the ones in the batch."""
     changes = np.random.default_rng(seed).uniform(-RATIO_BOUND, RATIO_BOUND, batch.num_steps)
     return batch.agent_infos["log_prob"] + changes.astype(batch.rewards.dtype)
 

@@ -21,7 +21,7 @@ def buffer_of(num_steps: int, capacity: int, exponent: float) -> ReplayBuffer:
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("capacity", [20, 37, 64])
 def test_steps_are_drawn_as_often_as_by_choice(exponent: float, capacity: int) -> None:
-    """The counts of 4,000 draws of 16 are compared with those of `numpy.random.Generator.choice`, by their variance."""
+    """4,000 draws of 16 count each step as often as `numpy.random.Generator.choice` does, within their variance."""
     buffer = buffer_of(20, capacity, exponent)
     priorities = np.random.default_rng(1).uniform(0.1, 5, 20)
     buffer.update_priorities(np.arange(20), priorities)

@@ -100,7 +100,7 @@ class Rows:
 
 
 class Memory:
-    """All steps of all batches, as a list of the values of each."""
+    """A list of all steps of all batches, with the values of each."""
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Random batches as learners get them: whole episodes and fragments, all kinds of ends, nested and plain observations."""
+"""Random batches as learners get them: episodes and fragments, all kinds of ends, nested and plain observations."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ is added to the block's steps, times the product of the factors in between. One 
 about 1,000 in all.
 
 Blocks begin at a segment's end, and the last one is computed with what follows it. So a segment's numbers depend on the
-segment alone, to the last bit, and those of its last 256 steps equal the ones of a plain loop.
+segment alone, to the last bit, and its last 256 numbers equal the results of a plain loop.
 """
 
 from __future__ import annotations

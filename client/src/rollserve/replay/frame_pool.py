@@ -23,7 +23,7 @@ class FramePool:
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._frames = np.empty((0, *shape), dtype)
         self._newest_steps = np.empty(0, np.int64)
-        self._free = np.empty(0, np.int64)  # numbers of free frames, of which the first `_num_free` count
+        self._free = np.empty(0, np.int64)  # the first `_num_free` are the numbers of free frames
         self._num_free = 0
 
     def __getitem__(self, numbers: NDArray[np.int64]) -> np.ndarray:

@@ -10,15 +10,10 @@ import numpy as np
 from rollserve._codec.columns import columns_of, leaves_of
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
-from rollserve.learning import (
-    Transitions,
-    check_count,
-    check_discount,
-    check_fraction,
-    check_generator,
-    checked_values,
-)
-from rollserve.replay.observation_column import ObservationColumn, num_stacked_frames, same_rows
+from rollserve.learning.arguments import check_count, check_fraction, check_generator, checked_values
+from rollserve.learning.transitions import Transitions, check_discount
+from rollserve.replay.frame_layout import num_stacked_frames, same_rows
+from rollserve.replay.observation_column import ObservationColumn
 from rollserve.replay.open_segments import OpenSegments
 from rollserve.replay.sum_tree import SumTree
 
@@ -93,7 +88,7 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays of the buffer, of which the system provides those that were written."""
+        """Bytes of all arrays of the buffer. The system provides their memory as it is written."""
         arrays = (*self._columns.values(), self._terminated, self._truncated, self._successors)
         observations = sum(column.nbytes for column in self._observations.values())
         return sum(array.nbytes for array in arrays) + observations + (0 if self._tree is None else self._tree.nbytes)
@@ -104,8 +99,8 @@ class ReplayBuffer:
         With a priority exponent, new steps have the highest priority that any step has had.
 
         Raises:
-            ValueError: columns that differ from those of the first batch, or infos to keep that are missing or have
-                gaps. The buffer is unchanged.
+            ValueError: columns with other names, dtypes or shapes than in the first batch, or infos to keep that are
+                missing or have gaps. The buffer is unchanged.
         """
         columns = self._checked_columns(batch)
         if batch.num_steps > self._capacity:
@@ -116,31 +111,26 @@ class ReplayBuffer:
         batch = batch.joined()
         if not self._columns:
             self._begin(batch, columns)
-        first = self._num_added
-        steps = first + np.arange(batch.num_steps)
-        slots = steps % self._capacity
-        oldest = max(0, first + batch.num_steps - self._capacity)
+        first, num_steps = self._num_added, batch.num_steps
+        steps, starts = first + np.arange(num_steps), np.cumsum(batch.lengths) - batch.lengths
+        slots, ends = steps % self._capacity, starts + batch.lengths - 1
+        oldest = max(0, first + num_steps - self._capacity)
         self._drop(oldest)
-        predecessors = self._predecessors(batch, oldest)
-
-        last = leaves_of(batch.last_observations)
-        predecessor_slots = np.where(predecessors < 0, -1, predecessors % self._capacity)
-        for name, array in leaves_of(batch.observations).items():
-            self._observations[name].add(array, last[name], batch.lengths, first, predecessor_slots)
+        predecessors = self._predecessors(batch, starts, oldest)
+        self._add_observations(batch, first, predecessors)
         for key, array in columns.items():
             self._columns[key][slots] = array
-        ends = np.cumsum(batch.lengths) - 1
-        self._successors[slots] = steps + 1
-        self._successors[slots[ends]] = -1
-        continued = predecessors >= 0
-        self._successors[predecessor_slots[continued]] = steps[ends - batch.lengths + 1][continued]
         for flags, values in ((self._terminated, batch.terminated), (self._truncated, batch.truncated)):
             flags[slots] = False
             flags[slots[ends]] = values
+        self._successors[slots] = steps + 1
+        self._successors[slots[ends]] = -1
+        continued = predecessors >= 0
+        self._successors[predecessors[continued] % self._capacity] = steps[starts[continued]]
         if self._tree is not None:
             self._tree[slots] = self._max_priority**self._alpha
         self._open.add(batch, steps[ends], oldest)
-        self._num_added += batch.num_steps
+        self._num_added += num_steps
 
     def sample(
         self,
@@ -237,7 +227,7 @@ class ReplayBuffer:
         return found
 
     def _begin(self, batch: EpisodeBatch, columns: dict[tuple[str, str], np.ndarray]) -> None:
-        """Prepare columns like those of the first batch. The system provides their memory as it is written."""
+        """Prepare columns for the first batch. The system provides their memory as it is written."""
         last = leaves_of(batch.last_observations)
         for name, array in leaves_of(batch.observations).items():
             num_frames = num_stacked_frames(array, last[name], batch.lengths)
@@ -252,15 +242,21 @@ class ReplayBuffer:
         for column in self._observations.values():
             column.drop(dropped, oldest)
 
-    def _predecessors(self, batch: EpisodeBatch, oldest: int) -> NDArray[np.int64]:
-        """Return the number of the step that each segment follows, from the oldest one on, (N,); -1 for none."""
+    def _predecessors(self, batch: EpisodeBatch, starts: NDArray[np.int64], oldest: int) -> NDArray[np.int64]:
+        """Return the number of the step that each segment follows, (N,); -1 for none since the oldest one."""
         steps = self._open.find(batch, oldest)
-        starts = np.cumsum(batch.lengths) - batch.lengths
         for name, array in leaves_of(batch.observations).items():
             found = np.flatnonzero(steps >= 0)
             after = self._observations[name].after(steps[found] % self._capacity)
             steps[found[~same_rows(after, array[starts[found]])]] = -1
         return steps
+
+    def _add_observations(self, batch: EpisodeBatch, first: int, predecessors: NDArray[np.int64]) -> None:
+        """Add the observations of a batch, whose first step has the number `first`."""
+        last = leaves_of(batch.last_observations)
+        slots = np.where(predecessors < 0, -1, predecessors % self._capacity)
+        for name, array in leaves_of(batch.observations).items():
+            self._observations[name].add(array, last[name], batch.lengths, first, slots)
 
     def _transitions(self, steps: NDArray[np.int64], n: int, gamma: float, weights: np.ndarray) -> Transitions:
         """Return the transitions of n steps that begin with some steps."""
