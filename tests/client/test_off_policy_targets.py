@@ -118,6 +118,17 @@ def test_ratios_that_overflow_are_clipped() -> None:
     assert found.advantages[1] == 0
 
 
+def test_unclipped_traces_change_nothing_where_nothing_follows() -> None:
+    """The product of 256 ratios overflows; the steps they belong to have neither rewards nor values."""
+    rewards = np.append(np.ones(44), np.zeros(256))
+    batch = random_batch([300], 0, rewards=rewards, terminated=np.array([True]))
+    target = np.append(np.zeros(44), np.full(256, 9.0))
+    found = batch.vtrace(
+        target, 0.9, np.zeros(300), behavior_log_probs=np.zeros(300), rho_clip=math.inf, c_clip=math.inf
+    )
+    assert np.allclose(found.value_targets, batch.discounted_returns(0.9))
+
+
 def test_vtrace_rejects_invalid_arguments() -> None:
     batch, last_values = random_batch([4], 0), np.ones(1)
     with raises(ValueError, field="target_log_probs"):

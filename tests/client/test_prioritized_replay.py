@@ -10,6 +10,7 @@ from learner_batches import random_batch
 from support import raises
 
 from rollserve import ReplayBuffer
+from rollserve.replay.sum_tree import SumTree
 
 
 def buffer_of(num_steps: int, capacity: int, exponent: float) -> ReplayBuffer:
@@ -88,6 +89,13 @@ def test_tiny_and_huge_priorities_never_draw_a_step_that_is_not_there() -> None:
     found = buffer.sample(10_000, np.random.default_rng(0))
     assert set(found.indices.tolist()) <= {1, 3}
     assert np.isfinite(found.weights).all()
+
+
+def test_sum_tree_finds_no_empty_leaf_at_places_that_rounding_moved() -> None:
+    tree = SumTree(8)
+    tree[np.array([1, 2])] = np.array([1.0, 2.0])
+    assert tree.total == 3
+    assert tree.find(np.array([0, 0.99, 1, 2.99, 3, 4])).tolist() == [1, 1, 2, 2, 2, 2]
 
 
 def test_update_priorities_rejects_invalid_arguments_and_changes_nothing() -> None:

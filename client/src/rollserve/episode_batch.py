@@ -471,7 +471,7 @@ class EpisodeBatch:
         """Return a transition for each step, in the order of the steps.
 
         The observation after a segment's last step is its last observation, so that each step has one, also where a
-        fragment's episode goes on.
+        fragment's episode goes on. Observations, actions and infos are the batch's own arrays.
 
         Args:
             n: number of steps of a transition. Transitions near the end of a segment have fewer.

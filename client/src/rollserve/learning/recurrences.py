@@ -50,17 +50,16 @@ def backward_recurrence(
     after[lasts] = following
     values = _recurrence(blocks, factors, terms, after)
 
+    starts = np.cumsum(block_lengths) - block_lengths
     with np.errstate(all="ignore"):  # products of last blocks are not used
         products = _recurrence(blocks, factors, np.zeros_like(terms), np.ones_like(after))
-        starts = np.cumsum(block_lengths) - block_lengths
         at_starts = products[starts]
         at_starts[lasts] = 0
         nothing = np.zeros(len(lengths), terms.dtype)
         after[:-1] = backward_recurrence(at_starts, values[starts], num_blocks, nothing)[1:]
-        is_inner = np.ones(len(block_lengths), np.bool_)
-        is_inner[lasts] = False
+        after[lasts] = 0
         products *= np.repeat(after, block_lengths)
-    np.add(values, products, out=values, where=np.repeat(is_inner, block_lengths))
+    np.add(values, products, out=values, where=np.repeat(after != 0, block_lengths))
     return values
 
 

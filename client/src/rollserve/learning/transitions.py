@@ -25,8 +25,8 @@ __all__ = ["Transitions", "check_discount", "transitions"]
 class Transitions:
     """S transitions of n steps, or of fewer where an episode or the data ends.
 
-    >>> targets = found.rewards + gamma**found.lengths * ~found.terminated * critic(found.next_observations)
-    ... # doctest: +SKIP
+    >>> values = critic(found.next_observations) * ~found.terminated  # doctest: +SKIP
+    >>> targets = found.rewards + gamma**found.lengths * values  # doctest: +SKIP
 
     Attributes:
         observations: (S, *O), observation before the first step.
