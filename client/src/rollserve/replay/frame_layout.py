@@ -1,4 +1,4 @@
-"""The frames of the observations of segments, without those that an observation shares with the one before."""
+"""A list of the frames of segments' observations, without the frames that consecutive observations share."""
 
 from __future__ import annotations
 
