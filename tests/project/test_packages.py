@@ -78,6 +78,7 @@ def test_client_has_the_public_names() -> None:
     assert sorted(rollserve.__all__) == [
         "AccessError",
         "Account",
+        "Advantages",
         "Agent",
         "AgentVersion",
         "AsyncRecordStream",
@@ -113,6 +114,7 @@ def test_client_has_the_public_names() -> None:
         "Reason",
         "RecordPosition",
         "RecordStream",
+        "ReplayBuffer",
         "Reproducibility",
         "RollserveError",
         "SampleStream",
@@ -125,6 +127,7 @@ def test_client_has_the_public_names() -> None:
         "StoppedError",
         "Summary",
         "Task",
+        "Transitions",
         "UnavailableError",
         "Vectorization",
         "WorkerAccount",

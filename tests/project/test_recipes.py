@@ -17,7 +17,7 @@ import rollserve
 from rollserve_server.local import LocalServer, local_server
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = "".join((DOCS / name).read_text() for name in ("agents.md", "client.md", "sampling.md"))
+PAGES = "".join((DOCS / name).read_text() for name in ("agents.md", "client.md", "learning.md", "sampling.md"))
 RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", PAGES, re.DOTALL))
 
 
@@ -74,6 +74,60 @@ def advantages(batch: rollserve.EpisodeBatch, segment: int) -> np.ndarray:
     deltas = part.rewards + 0.99 * np.append(values[1:], last) - values
     decay = 0.99 * 0.95
     return np.array([np.sum(deltas[t:] * decay ** np.arange(len(deltas) - t)) for t in range(len(deltas))])
+
+
+def learn(sampler: rollserve.Sampler, recipe: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    """Run a recipe of docs/learning.md; return its global names and what it passed to `update`."""
+    sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 30})
+    updates: list[tuple[Any, ...]] = []
+    names = {
+        "sampler": sampler,
+        "rollserve": rollserve,
+        "generator": np.random.default_rng(0),
+        "critic": lambda observations: observations.sum(axis=-1),
+        "log_probs": lambda observations, actions: np.log(0.5 + 0 * observations[:, 0]),
+        "network": lambda observations, states: observations.sum(axis=-1) + states["h"].sum(axis=-1, keepdims=True),
+        "update": lambda *columns: updates.append(columns),
+    }
+    exec(RECIPES[recipe], names)
+    return names, updates
+
+
+def test_ppo_recipe_learns_from_each_step_four_times(sampler: rollserve.Sampler) -> None:
+    names, updates = learn(sampler, "ppo")
+    batch, last_values = names["batch"], names["last_values"]
+    expected = np.concatenate([advantages(batch, i) for i in range(len(batch))])
+    assert np.allclose(batch.advantages(0.99, 0.95, batch.observations.sum(axis=-1), last_values).advantages, expected)
+    assert len(updates) == 4 * 4
+    learned = np.concatenate([update[3] for update in updates])
+    assert np.allclose(np.sort(learned), np.repeat(np.sort(names["advantages"]), 4))
+
+
+def test_impala_recipe_weights_actions_by_both_policies(sampler: rollserve.Sampler) -> None:
+    names, _ = learn(sampler, "impala")
+    batch, ends = names["batch"], np.cumsum(names["batch"].lengths) - 1
+    ratios = np.minimum(1, 0.5 / np.exp(batch.agent_infos["log_prob"][ends]))
+    after = names["last_values"] * ~batch.terminated
+    errors = batch.rewards[ends] + 0.99 * after - names["values"][ends]
+    assert np.allclose(names["advantages"][ends], ratios * errors, rtol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["sac", "prioritized"])
+def test_replay_recipe_draws_from_all_calls(sampler: rollserve.Sampler, recipe: str) -> None:
+    names, updates = learn(sampler, recipe)
+    assert len(names["buffer"]) == 400
+    assert [len(update[2]) for update in updates] == [256] * 5
+    assert set((names["part"].indices // 80).tolist()) == set(range(5))
+
+
+def test_sequences_recipe_learns_from_each_step_once(sampler: rollserve.Sampler) -> None:
+    status = sampler.status()
+    core = rollserve.MlpAgent.initial(status.observation_space, status.action_space, core="gru", core_size=8, seed=0)
+    sampler.update_agent(core)
+    names, _ = learn(sampler, "sequences")
+    assert names["found"]["learned"].sum() == 800
+    assert np.isfinite(names["loss"])
+    assert names["found"]["initial_states"].keys() == {"h"}
 
 
 def test_restarts_recipe_continues_until_another_client_takes_over(tmp_path: Path) -> None:

@@ -31,11 +31,13 @@ from rollserve.errors import (
     UnavailableError,
 )
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
+from rollserve.learning import Advantages, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
 from rollserve.record_streams import AsyncRecordStream, RecordStream
+from rollserve.replay import ReplayBuffer
 from rollserve.reproducibility import Reproducibility
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
@@ -47,6 +49,7 @@ __version__ = importlib.metadata.version("rollserve")
 __all__ = [
     "AccessError",
     "Account",
+    "Advantages",
     "Agent",
     "AgentVersion",
     "AsyncRecordStream",
@@ -82,6 +85,7 @@ __all__ = [
     "Reason",
     "RecordPosition",
     "RecordStream",
+    "ReplayBuffer",
     "Reproducibility",
     "RollserveError",
     "SampleStream",
@@ -94,6 +98,7 @@ __all__ = [
     "StoppedError",
     "Summary",
     "Task",
+    "Transitions",
     "UnavailableError",
     "Vectorization",
     "WorkerAccount",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve import learning
 from rollserve._codec.batch_fields import (
     FIELDS,
     HEADERS,
@@ -39,7 +40,10 @@ from rollserve.errors import mismatch
 if TYPE_CHECKING:
     import os
 
+    from numpy.typing import ArrayLike
+
     from rollserve.account import Account
+    from rollserve.learning import Advantages, Transitions
 
 __all__ = ["EpisodeBatch", "StepType"]
 
@@ -234,6 +238,251 @@ class EpisodeBatch:
                 whose segments do not follow each other.
         """
         return columns_by_row(self)
+
+    def advantages(
+        self, gamma: float, lam: float, values: ArrayLike | None = None, last_values: ArrayLike | None = None
+    ) -> Advantages:
+        """Return generalized advantage estimates, and the sums of advantages and values as targets for the values.
+
+        A[t] = delta[t] + gamma lam A[t + 1], with delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]) (Schulman et al. 2016).
+        The value after a segment's last step is 0 if the segment terminated, also if it was truncated at the same
+        step, and else its last value: where a limit ended the episode, and where a fragment's episode goes on. No
+        advantage crosses the end of a segment; `joined` joins the messages of a stream first.
+
+        All segments are computed side by side, step by step from their ends, and segments of more than 256 steps as
+        blocks of 256, so that both many short segments and a single long one are fast. A segment's numbers depend on
+        that segment alone, to the last bit.
+
+        >>> advantages, value_targets = batch.advantages(0.99, 0.95, values, last_values)  # doctest: +SKIP
+
+        Args:
+            gamma: the discount, from 0 to 1.
+            lam: lambda, from 0 to 1; 1 for returns minus values, 0 for errors of one step.
+            values: (T,), value of each observation; by default `agent_infos["value"]`.
+            last_values: (N,), value of each last observation; not needed if all segments terminated. Those of
+                terminated segments are not used.
+
+        Returns:
+            (T,) each, of the widest float of rewards, values and last values.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, missing values, or values of another shape.
+        """
+        return learning.advantages(self, gamma, lam, values, last_values)
+
+    def discounted_returns(self, gamma: float, last_values: ArrayLike | None = None) -> np.ndarray:
+        """Return the discounted sum of its segment's rewards from each step on, (T,).
+
+        G[t] = r[t] + gamma G[t + 1]. After the last step it is the last value, unless the segment terminated; without
+        last values it is 0, so that only rewards of the batch count, as in `returns`.
+
+        Args:
+            gamma: the discount, from 0 to 1.
+            last_values: (N,), value of each last observation; or None.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, or values of another shape.
+        """
+        return learning.discounted_returns(self, gamma, last_values)
+
+    def n_step_returns(
+        self, n: int, gamma: float, values: ArrayLike | None = None, last_values: ArrayLike | None = None
+    ) -> np.ndarray:
+        """Return n discounted rewards from each step on plus the discounted value after them, (T,).
+
+        r[t] + … + gamma^(n - 1) r[t + n - 1] + gamma^n V(s[t + n]). Where its segment ends earlier, a return has fewer
+        rewards, and the last value after them unless the segment terminated.
+
+        Args:
+            n: number of rewards, at least 1.
+            gamma: the discount, from 0 to 1.
+            values: (T,), value of each observation; by default `agent_infos["value"]`.
+            last_values: (N,), value of each last observation; not needed if all segments terminated.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, missing values, or values of another shape.
+        """
+        return learning.n_step_returns(self, n, gamma, values, last_values)
+
+    def vtrace(
+        self,
+        target_log_probs: ArrayLike,
+        gamma: float,
+        values: ArrayLike | None = None,
+        last_values: ArrayLike | None = None,
+        *,
+        behavior_log_probs: ArrayLike | None = None,
+        lam: float = 1.0,
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
+        advantage_rho_clip: float = 1.0,
+    ) -> Advantages:
+        """Return V-trace targets for the values, and advantages for the policy gradient, as IMPALA uses them.
+
+        v[t] = V(s[t]) + rho[t] delta[t] + gamma c[t] (v[t + 1] - V(s[t + 1])), where rho[t] and c[t] are pi / mu, how
+        many times as probable the action is for the target policy as for the one that acted, clipped. The advantages
+        are rho[t] (r[t] + gamma v[t + 1] - V(s[t])) (Espeholt et al. 2018). Segments end as in `advantages`.
+
+        Args:
+            target_log_probs: (T,), log-probability of each action for the policy that learns.
+            gamma: the discount, from 0 to 1.
+            values: (T,), value of each observation; by default `agent_infos["value"]`.
+            last_values: (N,), value of each last observation; not needed if all segments terminated.
+            behavior_log_probs: (T,), log-probability of each action for the policy that acted; by default
+                `agent_infos["log_prob"]`.
+            lam: factor of c[t], from 0 to 1.
+            rho_clip: bound of rho[t] in the targets; infinite for none.
+            c_clip: bound of c[t] before `lam`; infinite for none.
+            advantage_rho_clip: bound of rho[t] in the advantages; infinite for none.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, missing values, or values of another shape.
+        """
+        return learning.vtrace(
+            self,
+            target_log_probs,
+            gamma,
+            values,
+            last_values,
+            behavior_log_probs=behavior_log_probs,
+            lam=lam,
+            rho_clip=rho_clip,
+            c_clip=c_clip,
+            advantage_rho_clip=advantage_rho_clip,
+        )
+
+    def retrace(
+        self,
+        target_log_probs: ArrayLike,
+        gamma: float,
+        q_values: ArrayLike,
+        values: ArrayLike,
+        last_values: ArrayLike | None = None,
+        *,
+        behavior_log_probs: ArrayLike | None = None,
+        lam: float = 1.0,
+    ) -> np.ndarray:
+        """Return Retrace targets for the Q-values of the actions, (T,).
+
+        Y[t] = r[t] + gamma V(s[t + 1]) + gamma c[t + 1] (Y[t + 1] - Q(s[t + 1], a[t + 1])), where V is the mean of Q
+        over the target policy's actions, and c = lam min(1, pi / mu) (Munos et al. 2016). Segments end as in
+        `advantages`.
+
+        Args:
+            target_log_probs: (T,), log-probability of each action for the target policy.
+            gamma: the discount, from 0 to 1.
+            q_values: (T,), Q-value of each observation and action.
+            values: (T,), mean of the Q-values of each observation over the target policy's actions.
+            last_values: (N,), the same mean for each last observation; not needed if all segments terminated.
+            behavior_log_probs: (T,), log-probability of each action for the policy that acted; by default
+                `agent_infos["log_prob"]`.
+            lam: factor of c, from 0 to 1.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, missing values, or values of another shape.
+        """
+        return learning.retrace(
+            self,
+            target_log_probs,
+            gamma,
+            q_values,
+            values,
+            last_values,
+            behavior_log_probs=behavior_log_probs,
+            lam=lam,
+        )
+
+    def minibatches(
+        self, size: int, generator: np.random.Generator, num_epochs: int = 1, **columns: Columns
+    ) -> Iterator[dict[str, Columns]]:
+        """Return an iterator over all steps in random order, in minibatches, once for each epoch.
+
+        >>> for part in batch.minibatches(256, generator, num_epochs=4, advantages=advantages):  # doctest: +SKIP
+        ...     update(part["observations"], part["actions"], part["advantages"])
+
+        Args:
+            size: number of steps of a minibatch. An epoch's last minibatch is smaller if the size does not divide T.
+            generator: draws another order for each epoch.
+            num_epochs: number of epochs.
+            **columns: (T, …) each, the caller's own columns, such as advantages.
+
+        Returns:
+            Minibatches of M steps: `observations`, `actions`, `rewards`, `agent_infos`, `env_infos` and the caller's
+            own columns, each (M, …) in new arrays; and `steps`, (M,) int64, their rows in the batch.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number below 1, or a column with another number of rows or a name that is taken.
+        """
+        return learning.minibatches(self, size, generator, num_epochs, columns)
+
+    def shuffle(self, generator: np.random.Generator, **columns: Columns) -> dict[str, Columns]:
+        """Return the columns of all steps in random order, as one minibatch of `minibatches`.
+
+        Args:
+            generator: draws the order.
+            **columns: (T, …) each, the caller's own columns, such as advantages.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a column with another number of rows or a name that is taken.
+        """
+        return learning.shuffled(self, generator, columns)
+
+    def sequences(
+        self, length: int, burn_in: int = 0, stride: int | None = None, **columns: Columns
+    ) -> dict[str, Columns]:
+        """Return S sequences of steps, for recurrent networks, with zeros after the end of each.
+
+        The steps to learn from are `length` steps of a segment, or fewer at its end, and begin every `stride` steps.
+        Up to `burn_in` steps of the same segment precede them, to bring the network's state up to date. With the
+        default stride, each step is learned from once.
+
+        >>> found = batch.sequences(80, burn_in=40, stride=40)  # doctest: +SKIP
+        >>> outputs = network(found["observations"], found["initial_states"]["h"])  # doctest: +SKIP
+        >>> loss = (losses(outputs) * found["learned"]).sum() / found["learned"].sum()  # doctest: +SKIP
+
+        Args:
+            length: number of steps to learn from.
+            burn_in: number of steps before them, fewer at the beginning of a segment.
+            stride: distance between the first steps to learn from, from 1 to `length`; by default `length`.
+            **columns: (T, …) each, the caller's own columns, such as advantages.
+
+        Returns:
+            With L = burn_in + length: `observations`, `actions`, `rewards`, `agent_infos`, `env_infos` and the caller's
+            own columns, each (S, L, …). `valids`, (S, L) bool, positions that hold a step; `learned`, (S, L) bool,
+            those without burn-in; `lengths`, (S,) int64, number of steps with burn-in; `steps`, (S,) int64, row of the
+            first step in the batch; `last_observations`, (S, *O), the observations after the last steps; `terminated`
+            and `truncated`, (S,) bool, whether the episode ended there; and `initial_states`, (S, *H) each, the
+            recurrent states before the first steps. A state that the batch lacks is 0, and false in a mask `_NAME`:
+            the option `return_states` delivers the states of all steps.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, or a column with another number of rows or a name that is taken.
+        """
+        return learning.sequences(self, length, burn_in, stride, columns)
+
+    def transitions(self, n: int = 1, gamma: float | None = None) -> Transitions:
+        """Return a transition for each step, in the order of the steps.
+
+        The observation after a segment's last step is its last observation, so that each step has one, also where a
+        fragment's episode goes on. Observations, actions and infos are the batch's own arrays.
+
+        Args:
+            n: number of steps of a transition. Transitions near the end of a segment have fewer.
+            gamma: the discount of the rewards, from 0 to 1; not needed for one step.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, or no discount for several steps.
+        """
+        return learning.transitions(self, n, gamma)
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch for each segment, whose arrays are views of this batch's arrays."""

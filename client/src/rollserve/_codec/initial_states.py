@@ -11,9 +11,10 @@ from rollserve._codec.columns import is_mask, mask_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["later_initial_states"]
+__all__ = ["STEP_STATES", "later_initial_states"]
 
-_STEP_STATES = "state/"  # prefix of agent_infos that hold the state before each step
+STEP_STATES = "state/"
+"""Prefix of agent_infos that hold the state before each step."""
 
 
 def later_initial_states(
@@ -32,7 +33,7 @@ def later_initial_states(
     for name, array in states.items():
         if is_mask(name, states):
             continue
-        step_states = agent_infos.get(f"{_STEP_STATES}{name}")
+        step_states = agent_infos.get(f"{STEP_STATES}{name}")
         later[name][0] = 0 if step_states is None else step_states[0]
         if step_states is None:
             mask = later.setdefault(mask_name(name), np.ones(len(array), np.bool_))

@@ -1,0 +1,24 @@
+"""Computations of learners on batches: returns, advantages, off-policy targets, minibatches, sequences, transitions.
+
+The methods of `EpisodeBatch` of the same names call them, and have their documentation.
+"""
+
+from rollserve.learning.minibatches import minibatches, shuffled
+from rollserve.learning.off_policy import retrace, vtrace
+from rollserve.learning.returns import Advantages, advantages, discounted_returns, n_step_returns
+from rollserve.learning.sequences import sequences
+from rollserve.learning.transitions import Transitions, transitions
+
+__all__ = [
+    "Advantages",
+    "Transitions",
+    "advantages",
+    "discounted_returns",
+    "minibatches",
+    "n_step_returns",
+    "retrace",
+    "sequences",
+    "shuffled",
+    "transitions",
+    "vtrace",
+]

@@ -1,0 +1,111 @@
+"""Checks of the arguments of learners' computations, and arrays made of them."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from typing import Any
+
+import numpy as np
+
+from rollserve.errors import mismatch
+
+__all__ = [
+    "check_count",
+    "check_fraction",
+    "check_generator",
+    "check_positive",
+    "checked_last_values",
+    "checked_values",
+    "float_type",
+    "infos_or",
+]
+
+
+def check_count(name: str, value: Any, *, low: int = 1, high: int | None = None) -> int:
+    """Return an integer of at least `low` and at most `high`; raise TypeError or ValueError for anything else."""
+    expected = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}: {mismatch(expected, type(value).__name__)}")
+    number = operator.index(value)
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name}: {mismatch(expected, number)}")
+    return number
+
+
+def check_fraction(name: str, value: Any) -> float:
+    """Return a number from 0 to 1 as a float; raise TypeError or ValueError for anything else."""
+    number = _number(name, value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{name}: {mismatch('a number from 0 to 1', number)}")
+    return number
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Return a number over 0, which may be infinite, as a float; raise TypeError or ValueError for anything else."""
+    number = _number(name, value)
+    if not number > 0:
+        raise ValueError(f"{name}: {mismatch('a positive number', number)}")
+    return number
+
+
+def check_generator(generator: Any) -> np.random.Generator:
+    """Return a generator of random numbers; raise TypeError for anything else, such as a seed."""
+    if not isinstance(generator, np.random.Generator):
+        text = mismatch("a generator, such as numpy.random.default_rng(seed)", type(generator).__name__)
+        raise TypeError(f"generator: {text}")
+    return generator
+
+
+def checked_values(name: str, values: Any, length: int) -> np.ndarray:
+    """Return an array of `length` numbers; raise ValueError for other shapes or dtypes.
+
+    A column (T, 1), as networks return it, would be broadcast with (T,) to a matrix.
+    """
+    array = np.asarray(values)
+    if array.shape != (length,):
+        raise ValueError(f"{name}: {mismatch(f'shape ({length},)', f'shape {array.shape}')}")
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name}: {mismatch('dtype float or integer', array.dtype)}")
+    return array
+
+
+def checked_last_values(batch: Any, last_values: Any) -> np.ndarray:
+    """Return the value after the last step of each segment, 0 where it terminated, (N,).
+
+    Raises:
+        ValueError: None, unless all segments terminated; or other shapes or dtypes.
+    """
+    if last_values is None:
+        if not batch.terminated.all():
+            expected = "the value of each segment's last observation, as some segments have not terminated"
+            raise ValueError(f"last_values: {mismatch(expected, None)}")
+        return np.zeros(len(batch.lengths), np.float32)
+    array = checked_values("last_values", last_values, len(batch.lengths))
+    return np.where(batch.terminated, array.dtype.type(0), array)
+
+
+def infos_or(batch: Any, name: str, values: Any, info: str) -> np.ndarray:
+    """Return the argument `name` as an array (T,), by default the agent's info.
+
+    Raises:
+        ValueError: neither the argument nor the info, an info with gaps, or other shapes or dtypes.
+    """
+    if values is None:
+        if info not in batch.agent_infos or f"_{info}" in batch.agent_infos:
+            hint = f"agent_infos[{info!r}] is missing or has gaps"
+            raise ValueError(f"{name}: {mismatch('a number for each step', None, hint)}")
+        values = batch.agent_infos[info]
+    return checked_values(name, values, len(batch.rewards))
+
+
+def float_type(*arrays: np.ndarray) -> np.dtype[Any]:
+    """Return the dtype to compute in: the widest float of the arrays, float32 at least; integers count as float64."""
+    return np.result_type(np.float32, *(array.dtype if array.dtype.kind == "f" else np.float64 for array in arrays))
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a real number as a float; raise TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: {mismatch('a number', type(value).__name__)}")
+    return float(value)

@@ -1,0 +1,134 @@
+"""Returns and advantages of the policy that acted.
+
+Generalized advantage estimation: A[t] = sum over k of (gamma lam)^k delta[t + k], with
+delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]). Schulman, Moritz, Levine, Jordan, Abbeel: High-dimensional continuous
+control using generalized advantage estimation, ICLR 2016, equations 11 to 16.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rollserve.learning.arguments import (
+    check_count,
+    check_fraction,
+    checked_last_values,
+    float_type,
+    infos_or,
+)
+from rollserve.learning.recurrences import backward_recurrence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Advantages", "advantages", "discounted_returns", "n_step_returns", "shifted", "steps_left", "windows"]
+
+
+class Advantages(NamedTuple):
+    """Advantages of the actions, and targets for the values, of each step.
+
+    Attributes:
+        advantages: (T,), how much better each action was than the policy is on average.
+        value_targets: (T,), what the value of each step's observation is to be.
+    """
+
+    advantages: np.ndarray
+    value_targets: np.ndarray
+
+
+def advantages(batch: Any, gamma: float, lam: float, values: Any, last_values: Any) -> Advantages:
+    """Return generalized advantage estimates; see `EpisodeBatch.advantages`."""
+    gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
+    values = infos_or(batch, "values", values, "value")
+    last_values = checked_last_values(batch, last_values)
+    dtype = float_type(batch.rewards, values, last_values)
+    values = values.astype(dtype, copy=False)
+    deltas = batch.rewards.astype(dtype, copy=False) + gamma * shifted(values, last_values, batch.lengths) - values
+    found = backward_recurrence(gamma * lam, deltas, batch.lengths, np.zeros(len(batch.lengths), dtype))
+    return Advantages(found, found + values)
+
+
+def discounted_returns(batch: Any, gamma: float, last_values: Any) -> np.ndarray:
+    """Return the discounted rewards from each step on; see `EpisodeBatch.discounted_returns`."""
+    gamma = check_fraction("gamma", gamma)
+    if last_values is None:
+        last_values = np.zeros(len(batch.lengths), np.float32)
+    else:
+        last_values = checked_last_values(batch, last_values)
+    dtype = float_type(batch.rewards, last_values)
+    return backward_recurrence(gamma, batch.rewards.astype(dtype), batch.lengths, last_values.astype(dtype))
+
+
+def n_step_returns(batch: Any, n: int, gamma: float, values: Any, last_values: Any) -> np.ndarray:
+    """Return n discounted rewards and the value after them, from each step on; see `EpisodeBatch.n_step_returns`."""
+    n, gamma = check_count("n", n), check_fraction("gamma", gamma)
+    values = infos_or(batch, "values", values, "value")
+    last_values = checked_last_values(batch, last_values)
+    dtype = float_type(batch.rewards, values, last_values)
+    sums, num_rewards = windows(batch.rewards.astype(dtype, copy=False), batch.lengths, n, gamma)
+    after = shifted(values.astype(dtype, copy=False), last_values, batch.lengths)
+    discounts: np.ndarray = (gamma**num_rewards).astype(dtype)
+    returns: np.ndarray = sums + discounts * after[np.arange(len(after)) + num_rewards - 1]
+    return returns
+
+
+def shifted(values: np.ndarray, last_values: np.ndarray, lengths: NDArray[np.int64]) -> np.ndarray:
+    """Return the value after each step, (T,): the next step's, or after a segment's last step its last value.
+
+    Args:
+        values: (T,).
+        last_values: (N,), the value after each segment.
+        lengths: (N,).
+    """
+    following = np.empty_like(values)
+    following[:-1] = values[1:]
+    following[np.cumsum(lengths) - 1] = last_values
+    return following
+
+
+def steps_left(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of steps of its segment from each step on, itself included, (T,)."""
+    ends = np.cumsum(lengths)
+    left: NDArray[np.int64] = np.repeat(ends, lengths) - np.arange(int(lengths.sum()))
+    return left
+
+
+def windows(
+    rewards: np.ndarray, lengths: NDArray[np.int64], n: int, gamma: float
+) -> tuple[np.ndarray, NDArray[np.int64]]:
+    """Return the discounted sum of n rewards from each step on, or of fewer where the segment ends, and their number.
+
+    Sums over 1, 2, 4, … steps are made of each other, and sums over n steps of them: log2(n) passes over the column.
+
+    Args:
+        rewards: (T,), floats.
+        lengths: (N,).
+        n: number of rewards, at least 1.
+        gamma: the discount.
+
+    Returns:
+        (T,) of the dtype of the rewards, and (T,) int64.
+    """
+    left = steps_left(lengths)
+    n = min(n, int(lengths.max(initial=1)))
+    sums, width = np.zeros_like(rewards), 0
+    parts, part_width = rewards, 1
+    while True:
+        if n & part_width:
+            sums = sums + gamma**width * _ahead(parts, left, width)
+            width += part_width
+        if width == n:
+            return sums, np.minimum(left, n)
+        parts = parts + gamma**part_width * _ahead(parts, left, part_width)
+        part_width *= 2
+
+
+def _ahead(values: np.ndarray, left: NDArray[np.int64], distance: int) -> np.ndarray:
+    """Return the value some steps after each step; 0 after the end of its segment."""
+    if not distance:
+        return values
+    ahead = np.zeros_like(values)
+    np.copyto(ahead[:-distance], values[distance:], where=left[:-distance] > distance)
+    return ahead
