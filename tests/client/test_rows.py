@@ -138,8 +138,9 @@ def test_printed_batch_shows_its_columns(sampler: rollserve.Sampler) -> None:
     low, middle, high = np.quantile(batch.returns, (0, 0.5, 1))
     expected = f"returns: mean {batch.returns.mean():.4g}, min {low:g}, median {middle:g}, max {high:g}"
     assert lines[1] == expected
-    assert lines[2].startswith("lengths: mean ")
-    table = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3:]}
+    assert lines[3].startswith("lengths: mean ")
+    assert lines[4].startswith("versions: policy ")
+    table = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[5:]}
     assert table["observations"] == ["float32", str(batch.observations.shape)]  # type: ignore[union-attr]
     assert table["agent_infos/log_prob"] == ["float32", f"({batch.num_steps},)"]
     assert table["terminated"] == ["bool", f"({len(batch)},)"]
