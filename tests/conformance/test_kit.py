@@ -71,20 +71,23 @@ CHANGES = [
     ("no-agent", "r.pop()", "results: expected 4, got 3"),
     ("resume-samples", "r[2]['batch']['account'].update(num_resumptions=0)", "num_resumptions: expected 1"),
     ("recorded-parts", "r[0]['batch']['lengths'].sort()", "lengths: expected"),
-    ("token-missing", "r[0]['error'].update(kind='invalid_argument')", "kind: expected access"),
 ]
 """Errors of a client in its results, by the case, and what the kit says of each."""
 
 
-def test_wrong_results_fail(tmp_path: Path) -> None:
+SECURE_CHANGES = [("token-missing", "r[0]['error'].update(kind='invalid_argument')", "kind: expected access")]
+
+
+@pytest.mark.parametrize("changes", [CHANGES, SECURE_CHANGES], ids=["plain", "secure"])
+def test_wrong_results_fail(tmp_path: Path, changes: list[tuple[str, str, str]]) -> None:
     script, file = tmp_path / "adapter.py", tmp_path / "outcomes.json"
     script.write_text(TAMPERING)
-    options = [option for case, _, _ in CHANGES for option in ("--case", case)]
-    changes = json.dumps([change for _, change, _ in CHANGES])
-    result = run_kit(*options, "--json", str(file), adapter=(sys.executable, str(script), changes))
+    options = [option for case, _, _ in changes for option in ("--case", case)]
+    statements = json.dumps([statement for _, statement, _ in changes])
+    result = run_kit(*options, "--json", str(file), adapter=(sys.executable, str(script), statements))
     assert result.returncode == 1, result.stdout + result.stderr
-    assert result.stdout.splitlines()[-1] == f"{len(CHANGES)} cases: {len(CHANGES)} failed"
-    for outcome, (case, _, text) in zip(json.loads(file.read_text()), CHANGES, strict=True):
+    assert result.stdout.splitlines()[-1] == f"{len(changes)} cases: {len(changes)} failed"
+    for outcome, (case, _, text) in zip(json.loads(file.read_text()), changes, strict=True):
         assert outcome["case"] == case
         assert text in outcome["text"]
 
