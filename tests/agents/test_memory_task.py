@@ -66,6 +66,7 @@ def test_recurrent_agents_solve_a_memory_task(sampler: rollserve.Sampler, make: 
     assert num_ended > 20
 
 
+@pytest.mark.slow
 def test_agents_without_memory_fail_a_memory_task(sampler: rollserve.Sampler) -> None:
     updated = sampler.update_env("sample_envs:Recall")
     spaces = updated.observation_space, updated.action_space

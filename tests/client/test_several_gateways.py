@@ -140,6 +140,7 @@ def test_unknown_name_is_unavailable() -> None:
         sampler.status()
 
 
+@pytest.mark.slow
 def test_sampler_is_found_again_after_its_gateway_has_moved(gateways: dict[str, LocalServer]) -> None:
     """The new gateway has the same seed, so that the same episodes come from it."""
     first, second = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"

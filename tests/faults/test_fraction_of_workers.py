@@ -226,6 +226,7 @@ async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend)
         assert all(worker.healthy for worker in pool.status().workers)
 
 
+@pytest.mark.slow
 async def test_rows_that_stopped_early_are_restored_after_a_kill(ray_backend: RayBackend, places: Places) -> None:
     env = places.env(step_seconds=0.2, most_steps=300)
     truth = await truth_of(env, 2, 1000)

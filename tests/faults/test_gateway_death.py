@@ -49,6 +49,7 @@ def lasting(status: rollserve.SamplerStatus) -> str:
     return repr(dataclasses.replace(status, seed=0, next_episode_index=0, policy_age_seconds=0, counters=counters))
 
 
+@pytest.mark.slow
 def test_takeover_keeps_versions_workers_and_running_streams(cluster: RayCluster, tmp_path: Path) -> None:
     port = free_port()
     with contextlib.ExitStack() as stack:

@@ -133,7 +133,8 @@ async def test_worker_is_given_up_when_its_restarts_are_used_up() -> None:
         assert num_healthy(pool) == 1
 
 
-@pytest.mark.parametrize("kind", ["evaluation", pytest.param("update", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["evaluation", "update"])
 async def test_calls_and_updates_that_cost_workers_do_not_use_up_their_restarts(
     ray_backend: RayBackend, kind: str
 ) -> None:

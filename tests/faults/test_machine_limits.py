@@ -306,6 +306,7 @@ def check_calls_around_failed_spill(sampler: rollserve.Sampler, folder: Path, co
 # Ports and files
 
 
+@pytest.mark.slow
 def test_server_leaves_no_process_behind_if_its_port_is_taken_while_ray_starts(tmp_path: Path) -> None:
     address, processes = ("127.0.0.1", free_port()), set[psutil.Process]()
     with socket.socket() as taken:

@@ -66,6 +66,7 @@ async def test_worker_that_takes_too_much_memory_is_replaced(
 @pytest.mark.parametrize(
     ("target", "num_losses"), [(AtLeast(50), 3), (Fragments(100), 1)], ids=["at least", "fragments"]
 )
+@pytest.mark.slow
 async def test_call_fails_if_its_workers_take_too_much_memory_again_and_again(
     ray_backend: RayBackend, tmp_path: Path, target: Target | Fragments, num_losses: int
 ) -> None:

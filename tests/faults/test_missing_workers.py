@@ -134,6 +134,7 @@ async def test_process_that_can_never_make_its_environment_holds_up_no_exact_epi
     assert batch.account.num_reassigned_episodes == 3
 
 
+@pytest.mark.slow
 def test_calls_of_a_client_end_while_a_worker_cannot_come_back(tmp_path: Path) -> None:
     kwargs = json.dumps(licensed(tmp_path, 2).kwargs)
     options = ("--env", "sample_envs:Licensed", "--env-kwargs", kwargs, "--backend", "in-process")

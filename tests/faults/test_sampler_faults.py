@@ -38,6 +38,7 @@ def wait_for_actors(cluster: RayCluster, num_workers: int, num_journals: int) ->
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_next_server_takes_over_all_samplers(cluster: RayCluster, tmp_path: Path) -> None:
     port = free_port()
     with contextlib.ExitStack() as stack:
@@ -95,6 +96,7 @@ def test_server_without_adoption_ends_all_samplers(cluster: RayCluster, tmp_path
         server.process.wait(30)
 
 
+@pytest.mark.slow
 def test_samplers_end_and_fail_apart(cluster: RayCluster, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))

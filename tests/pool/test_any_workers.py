@@ -278,6 +278,7 @@ async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: RayBack
         assert equal(join_batches(parts, account), expected)
 
 
+@pytest.mark.slow
 async def test_running_call_keeps_its_version_when_a_worker_is_replaced(ray_backend: RayBackend) -> None:
     async with prepared(ray_backend, "CartPole", workers=2, keep_versions=1) as (pool, _):
         expected = await sample(pool, AtLeast(400_000), seed=1)

@@ -130,6 +130,7 @@ def test_sequences_recipe_learns_from_each_step_once(sampler: rollserve.Sampler)
     assert names["found"]["initial_states"].keys() == {"h"}
 
 
+@pytest.mark.slow
 def test_restarts_recipe_continues_until_another_client_takes_over(tmp_path: Path) -> None:
     options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
     with contextlib.ExitStack() as stack:

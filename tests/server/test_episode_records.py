@@ -234,6 +234,7 @@ def test_records_begin_anew_when_the_sampler_is_reset() -> None:
         assert len(sampler.metrics()) == 0
 
 
+@pytest.mark.slow
 def test_lost_workers_leave_one_record_for_each_episode() -> None:
     with (
         local_server("--env", "CartPole-v1", "--workers", "2", "--episode-records", "100000") as server,
