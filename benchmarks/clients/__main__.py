@@ -48,7 +48,7 @@ _WORKLOADS = {
         {"id": "CartPole-v1", "vectorization": "native", "num_rows": 64}, 400_000, 1.0, "CartPole-v1, steps/s"
     ),
     "bulk": _Workload(
-        {"id": "benchmarks.service.environments:Bulk", "vectorization": "rows", "num_rows": 1},
+        {"id": f"{Bulk.__module__}:Bulk", "vectorization": "rows", "num_rows": 1},
         Bulk.num_steps * 36,
         _BULK_BYTES / 1e6,
         "observations of 1 MiB, MB/s",
@@ -64,7 +64,7 @@ def main() -> int:
     add_names(parser, "--workloads", _WORKLOADS)
     arguments = parser.parse_args()
     commands = {client: command for client in arguments.clients if (command := _command_of(client))}
-    options = ("--workers", str(arguments.workers), "--env", "CartPole-v1", "--allow-module", "benchmarks")
+    options = ("--workers", str(arguments.workers), "--env", "CartPole-v1", "--allow-module", Bulk.__module__)
     rounds: dict[str, dict[str, list[float]]] = {}
     with local_server(*options, "--log-level", "WARNING") as server, contextlib.ExitStack() as stack:
         adapters = {client: stack.enter_context(running_adapter(command)) for client, command in commands.items()}
@@ -107,9 +107,10 @@ def _speed(adapter: Adapter, target: str, workload: _Workload, scale: float) -> 
         {"do": "obtain_samples", "num_steps": num_steps, "options": {"seed": "1"}},
     ]
     answer = adapter.answer({"case": "speed", "connect": {"target": target}, "operations": operations}, _SECONDS)
-    result = answer["results"][-1]
-    if "batch" not in result:
-        raise RuntimeError(f"the client has failed: {result}")
+    results = answer["results"]
+    if failures := [result for result in results if result.keys() & {"error", "unsupported"}]:
+        raise RuntimeError(f"the client has failed: {failures}")
+    result = results[-1]
     return float(sum(result["batch"]["lengths"]) * workload.factor / result["seconds"])
 
 
