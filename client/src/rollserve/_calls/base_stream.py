@@ -51,7 +51,7 @@ class BaseStream:
         self._interruptions = Interruptions(limits, contact)
         self._request = request
         self._reporter = Reporter.of(progress)
-        self._num_received_episodes = self._num_known_steps = 0  # counted for the reporter
+        self._num_known_steps = 0  # counted for the reporter
         self._unread: deque[Bytes] = deque()
         self._call = method(request, timeout=limits.remaining())
 
@@ -92,12 +92,10 @@ class BaseStream:
         if batch is not None:
             self._interruptions.advance()
         if self._reporter is not None:
-            self._report(self._reporter, batch)
+            self._report(self._reporter)
         return batch
 
-    def _report(self, reporter: Reporter, batch: EpisodeBatch | None) -> None:
-        if batch is not None:
-            self._num_received_episodes += int((batch.terminated | batch.truncated).sum())
+    def _report(self, reporter: Reporter) -> None:
         try:
             reporter.report(self._progress, is_over=self._reader.has_ended)
         except BaseException:
@@ -107,15 +105,16 @@ class BaseStream:
     def _progress(self, seconds: float) -> CallProgress:
         request, reader = self._request, self._reader
         # The account counts what its own call simulated, without what earlier calls kept and interrupted ones made.
-        self._num_known_steps = max(self._num_known_steps, reader.num_simulated_steps, reader.num_received_steps)
+        num_received_episodes, num_received_steps = reader.resumption.received
+        self._num_known_steps = max(self._num_known_steps, reader.num_simulated_steps, num_received_steps)
         num_steps = num_episodes = None
         if isinstance(request, pb.ObtainSamplesRequest):
             num_steps = request.step_count
         else:
             num_episodes = request.episode_count_per_worker * reader.num_workers or None
         return CallProgress(
-            num_steps=reader.num_received_steps,
-            num_episodes=self._num_received_episodes,
+            num_steps=num_received_steps,
+            num_episodes=num_received_episodes,
             num_requested_steps=num_steps,
             num_requested_episodes=num_episodes,
             num_simulated_steps=self._num_known_steps,

@@ -30,8 +30,7 @@ class StreamReader:
         resumption: how to continue after an interruption.
         num_simulated_steps: number of steps simulated so far, as far as the server has reported them; at least the
             number of received steps.
-        num_received_steps: number of steps of the batches so far.
-        num_workers: number of workers of the call; 0 as long as the server has not told.
+        num_workers: number of workers of the call; 0 as long as the server has not said.
         num_expected_steps: approximate number of steps of the whole stream, or 0 if the request does not say.
         waiting_for: what the server last said that the call waits for; empty for nothing.
         in_place: whether a batch in shared memory stays there, as a view that is valid until the next response is read.
@@ -52,7 +51,6 @@ class StreamReader:
         num_requested_steps = getattr(request, "step_count", 0)
         self.num_expected_steps = num_requested_steps + num_requested_steps // 8
         self.waiting_for = ""
-        self.num_received_steps = 0
         self.num_workers = 0
         self._account: Account | None = None
         self._num_rows = 0
@@ -91,8 +89,7 @@ class StreamReader:
             case EpisodeBatch():
                 new = self.resumption.take(content)
                 self.waiting_for = ""
-                self.num_received_steps += 0 if new is None else new.num_steps
-                self.num_simulated_steps = max(self.num_simulated_steps, self.num_received_steps)
+                self.num_simulated_steps = max(self.num_simulated_steps, self.resumption.received[1])
                 return new
             case Beginning():
                 if not self.resumption.has_begun:

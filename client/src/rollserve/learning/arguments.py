@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from rollserve._checks import check_type
+from rollserve._codec.columns import mask_name
 from rollserve.errors import mismatch
 
 __all__ = [
@@ -25,8 +27,7 @@ __all__ = [
 def check_count(name: str, value: Any, *, low: int = 1, high: int | None = None) -> int:
     """Return an integer of at least `low` and at most `high`; raise TypeError or ValueError for anything else."""
     expected = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name}: {mismatch(expected, type(value).__name__)}")
+    check_type(name, value, numbers.Integral, expected)
     number = operator.index(value)
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name}: {mismatch(expected, number)}")
@@ -51,10 +52,8 @@ def check_positive(name: str, value: Any) -> float:
 
 def check_generator(generator: Any) -> np.random.Generator:
     """Return a generator of random numbers; raise TypeError for anything else, such as a seed."""
-    if not isinstance(generator, np.random.Generator):
-        text = mismatch("a generator, such as numpy.random.default_rng(seed)", type(generator).__name__)
-        raise TypeError(f"generator: {text}")
-    return generator
+    check_type("generator", generator, np.random.Generator, "a generator, such as numpy.random.default_rng(seed)")
+    return generator  # type: ignore[no-any-return]  # it is one
 
 
 def checked_values(name: str, values: Any, length: int) -> np.ndarray:
@@ -92,7 +91,7 @@ def infos_or(batch: Any, name: str, values: Any, info: str) -> np.ndarray:
         ValueError: neither the argument nor the info, an info with gaps, or other shapes or dtypes.
     """
     if values is None:
-        if info not in batch.agent_infos or f"_{info}" in batch.agent_infos:
+        if info not in batch.agent_infos or mask_name(info) in batch.agent_infos:
             hint = f"agent_infos[{info!r}] is missing or has gaps"
             raise ValueError(f"{name}: {mismatch('a number for each step', None, hint)}")
         values = batch.agent_infos[info]
@@ -106,6 +105,5 @@ def float_type(*arrays: np.ndarray) -> np.dtype[Any]:
 
 def _number(name: str, value: Any) -> float:
     """Return a real number as a float; raise TypeError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}: {mismatch('a number', type(value).__name__)}")
+    check_type(name, value, numbers.Real, "a number")
     return float(value)

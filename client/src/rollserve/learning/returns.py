@@ -23,7 +23,7 @@ from rollserve.learning.recurrences import backward_recurrence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Advantages", "advantages", "discounted_returns", "n_step_returns", "shifted", "steps_left", "windows"]
+__all__ = ["Advantages", "advantages", "discounted_returns", "n_step_returns", "shifted", "windows"]
 
 
 class Advantages(NamedTuple):
@@ -88,7 +88,7 @@ def shifted(values: np.ndarray, last_values: np.ndarray, lengths: NDArray[np.int
     return following
 
 
-def steps_left(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _steps_left(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of steps of its segment from each step on, itself included, (T,)."""
     ends = np.cumsum(lengths)
     left: NDArray[np.int64] = np.repeat(ends, lengths) - np.arange(int(lengths.sum()))
@@ -111,7 +111,7 @@ def windows(
     Returns:
         (T,) of the dtype of the rewards, and (T,) int64.
     """
-    left = steps_left(lengths)
+    left = _steps_left(lengths)
     n = min(n, int(lengths.max(initial=1)))
     sums, width = np.zeros_like(rewards), 0
     parts, part_width = rewards, 1

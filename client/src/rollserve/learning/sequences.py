@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import columns_of, is_mask, leaves_of, map_columns, mask_name
+from rollserve._codec.columns import is_mask, map_columns, mask_name
 from rollserve._codec.initial_states import STEP_STATES
 from rollserve.learning.arguments import check_count
 from rollserve.learning.minibatches import step_columns
+from rollserve.learning.transitions import observations_after
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +53,7 @@ def sequences(
         "lengths": ends - begins,
         "steps": starts + begins,
         "initial_states": _states(batch, segments, begins, starts + begins),
-        "last_observations": _last_observations(batch, segments, is_end, starts + ends),
+        "last_observations": observations_after(batch, starts + ends - 1),
         "terminated": is_end & batch.terminated[segments],
         "truncated": is_end & batch.truncated[segments],
     }
@@ -86,22 +87,3 @@ def _states(
         if not known.all():
             found[mask_name(name)] = known
     return found
-
-
-def _last_observations(
-    batch: Any, segments: NDArray[np.int64], is_end: NDArray[np.bool_], stops: NDArray[np.int64]
-) -> Columns:
-    """Return the observation after the last step of each sequence, (S, *O).
-
-    Args:
-        batch: the batch.
-        segments: (S,), segment of each sequence.
-        is_end: (S,), whether the sequence ends with its segment.
-        stops: (S,), step of the batch after each sequence.
-    """
-    last = leaves_of(batch.last_observations)
-    found = {}
-    for name, array in leaves_of(batch.observations).items():
-        found[name] = array[np.where(is_end, stops - 1, stops)]
-        found[name][is_end] = last[name][segments[is_end]]
-    return columns_of(found)

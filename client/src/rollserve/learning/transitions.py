@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rollserve._codec.columns import Columns
 
-__all__ = ["Transitions", "check_discount", "transitions"]
+__all__ = ["Transitions", "check_discount", "observations_after", "transitions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def transitions(batch: Any, n: int, gamma: float | None) -> Transitions:
     else:
         rewards = batch.rewards.astype(float_type(batch.rewards), copy=False)
         rewards, lengths = windows(rewards, batch.lengths, n, gamma)
-        next_observations = _observations_after(batch, np.arange(num_steps) + lengths - 1, ends)
+        next_observations = observations_after(batch, np.arange(num_steps) + lengths - 1)
     flags = {}
     for name in ("terminated", "truncated"):
         at_steps = np.zeros(num_steps, np.bool_)
@@ -95,8 +95,9 @@ def transitions(batch: Any, n: int, gamma: float | None) -> Transitions:
     )
 
 
-def _observations_after(batch: Any, steps: NDArray[np.int64], ends: NDArray[np.int64]) -> Columns:
-    """Return the observation after each of some steps, given the last step of each segment."""
+def observations_after(batch: Any, steps: NDArray[np.int64]) -> Columns:
+    """Return the observation after each of S steps of a batch, (S, *O)."""
+    ends = np.cumsum(batch.lengths) - 1
     segments = np.searchsorted(ends, steps)
     at_end = ends[segments] == steps
     last = leaves_of(batch.last_observations)

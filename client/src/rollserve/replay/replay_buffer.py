@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import columns_of, leaves_of
+from rollserve._codec.columns import columns_of, leaves_of, mask_name
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count, check_fraction, check_generator, checked_values
@@ -211,7 +211,7 @@ class ReplayBuffer:
         if not isinstance(batch, EpisodeBatch):
             raise TypeError(f"batch: {mismatch('an EpisodeBatch', type(batch).__name__)}")
         for name in self._info_names:
-            if name not in batch.agent_infos or f"_{name}" in batch.agent_infos:
+            if name not in batch.agent_infos or mask_name(name) in batch.agent_infos:
                 raise ValueError(f"agent_infos[{name!r}]: {mismatch('a value for each step', 'none, or gaps')}")
         infos = {name: batch.agent_infos[name] for name in self._info_names}
         groups: dict[str, Any] = {"actions": batch.actions, "rewards": batch.rewards, "agent_infos": infos}
