@@ -10,16 +10,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
 from benchmarks.clients.chart import save_chart
 from benchmarks.service.environments import Bulk
+from benchmarks.shared.client_adapters import CLIENTS, AdapterBuildError, adapter_of
 from benchmarks.shared.command_line import add_measurement_options, add_names
 from benchmarks.shared.report import new_report, wide_console, write_report
 from rollserve_server.conformance.adapter import Adapter, running_adapter
@@ -27,9 +26,6 @@ from rollserve_server.local import local_server
 
 __all__: list[str] = []
 
-_ROOT = Path(__file__).parents[2]
-_LANGUAGES = {"python": "Python", "cpp": "C++", "go": "Go", "java": "Java", "typescript": "TypeScript"}
-_PYTHON = (sys.executable, "-m", "rollserve_server.conformance.python_adapter")
 _SECONDS = 300.0
 _BULK_BYTES = 1 << 20
 
@@ -60,22 +56,22 @@ def main() -> int:
     """Measure the clients and workloads of the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_measurement_options(parser, file_name="bench-clients")
-    add_names(parser, "--clients", _LANGUAGES)
+    add_names(parser, "--clients", CLIENTS)
     add_names(parser, "--workloads", _WORKLOADS)
     arguments = parser.parse_args()
-    commands = {client: command for client in arguments.clients if (command := _command_of(client))}
+    commands = _commands(arguments.clients)
     options = ("--workers", str(arguments.workers), "--env", "CartPole-v1", "--allow-module", Bulk.__module__)
     rounds: dict[str, dict[str, list[float]]] = {}
     with local_server(*options, "--log-level", "WARNING") as server, contextlib.ExitStack() as stack:
         adapters = {client: stack.enter_context(running_adapter(command)) for client, command in commands.items()}
         for name in arguments.workloads:
             workload = _WORKLOADS[name]
-            speeds = rounds.setdefault(name, {_LANGUAGES[client]: [] for client in adapters})
+            speeds = rounds.setdefault(name, {client: [] for client in adapters})
             for number in range(arguments.rounds + 1):
                 for client, adapter in adapters.items():
                     speed = _speed(adapter, server.address, workload, arguments.scale)
                     if number:  # the first one warms up
-                        speeds[_LANGUAGES[client]].append(speed)
+                        speeds[client].append(speed)
     figures = {
         _WORKLOADS[name].unit: {client: statistics.median(each) for client, each in speeds.items()}
         for name, speeds in rounds.items()
@@ -86,16 +82,15 @@ def main() -> int:
     return 0
 
 
-def _command_of(client: str) -> Sequence[str]:
-    """Return the command of a client's adapter, built; nothing if it cannot be built here."""
-    if client == "python":
-        return _PYTHON
-    command = ["make", "--silent", "-C", str(_ROOT / "client" / client), "adapter"]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the project's own
-    if built.returncode:
-        sys.stderr.write(f"{_LANGUAGES[client]} is left out: {built.stderr.strip().splitlines()[-1:]}\n")
-        return ()
-    return built.stdout.split()
+def _commands(clients: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the commands of the adapters that can be built here, by language; names the others."""
+    commands = {}
+    for client in clients:
+        try:
+            commands[CLIENTS[client]] = adapter_of(client)
+        except AdapterBuildError as error:
+            sys.stderr.write(f"left out: {error}\n")
+    return commands
 
 
 def _speed(adapter: Adapter, target: str, workload: _Workload, scale: float) -> float:

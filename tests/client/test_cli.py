@@ -17,6 +17,7 @@ import pytest
 from commands import ROLLSERVE, run
 from matplotlib import image
 from support import equal
+from terminals import run_on_a_terminal
 
 import rollserve
 from rollserve.cli import main
@@ -153,19 +154,7 @@ def test_sample_repeats_a_call_by_seed_and_first_episode(
 
 
 def test_sample_shows_a_bar_on_a_terminal(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    controller, terminal = pty.openpty()
-    command = [ROLLSERVE, "sample", server.address, "--steps", "50000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal) as process:
-        os.close(terminal)
-        drawn = b""
-        while True:
-            try:
-                drawn += os.read(controller, 4096)
-            except OSError:  # the terminal was closed
-                break
-    os.close(controller)
-    assert process.returncode == 0
-    text = drawn.decode()
+    _, text = run_on_a_terminal(ROLLSERVE, "sample", server.address, "--steps", "50000")
     assert "/50000 steps, " in text
     assert text.endswith("\x1b[2K")  # the bar is erased at the end
 

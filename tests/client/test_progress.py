@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import pty
 import re
-import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +16,7 @@ import pytest
 from cutting_proxy import cutting_proxy
 from scripted_server import scripted_server
 from support import equal, raises
+from terminals import run_on_a_terminal
 
 import rollserve
 from rollserve import CallProgress
@@ -242,34 +239,15 @@ print("done")
 """
 
 
-def shown_on_a_terminal(*arguments: str) -> tuple[str, str]:
-    """Run `SHOWING`, and return what it writes to standard output, and to a terminal as standard error."""
-    controller, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 150))
-    command = [sys.executable, "-c", SHOWING, *arguments]
-    environment = {**os.environ, "TERM": "xterm"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment, text=True) as process:
-        os.close(terminal)
-        drawn = b""
-        while True:
-            try:
-                drawn += os.read(controller, 4096)
-            except OSError:  # the terminal was closed
-                break
-        assert process.stdout is not None
-        output = process.stdout.read()
-    os.close(controller)
-    assert process.returncode == 0, drawn.decode()
-    return output, drawn.decode()
-
-
 BARS = {"rich": "", "tqdm": "rich", "text": "rich,tqdm"}
 """Packages that are not installed, by what shows the bar then."""
 
 
 @pytest.mark.parametrize("kind", BARS)
 def test_terminal_has_a_bar_that_is_removed(sampler: rollserve.Sampler, server: LocalServer, kind: str) -> None:
-    output, drawn = shown_on_a_terminal(server.address, "obtain_samples", "5000", BARS[kind])
+    output, drawn = run_on_a_terminal(
+        sys.executable, "-c", SHOWING, server.address, "obtain_samples", "5000", BARS[kind]
+    )
     assert output == "done\n"
     assert re.search(r"5000/5000 steps, \d+ steps/s", drawn), drawn
     assert {"rich": "━" * 30, "tqdm": "█" * 30, "text": "█" * 30}[kind] in re.sub(r"\x1b\[[0-9;]*m", "", drawn)
@@ -285,7 +263,7 @@ def test_terminal_has_a_bar_that_is_removed(sampler: rollserve.Sampler, server: 
 @pytest.mark.parametrize("kind", BARS)
 def test_terminal_shows_what_the_call_waits_for_and_is_clean_after_an_error(kind: str) -> None:
     with scripted_server(ObtainSamples=waiting) as address:
-        output, drawn = shown_on_a_terminal(address, "obtain_samples", "100", BARS[kind])
+        output, drawn = run_on_a_terminal(sys.executable, "-c", SHOWING, address, "obtain_samples", "100", BARS[kind])
     assert output == "it is over\ndone\n"
     assert "50/100 steps" in drawn
     assert "waits for worker 2: no license" in drawn

@@ -1,4 +1,6 @@
-"""Writes recordings for the conformance kit that do not exist yet: `python tests/compatibility/make_recordings.py`.
+"""Writes recordings for the conformance kit that do not exist yet, and its ONNX model, if that is missing.
+
+`PYTHONPATH=tests/helpers python tests/compatibility/make_recordings.py` does it from the repository's root.
 
 What has been recorded stays as it is, because servers in use send it. A new kind of message is a new recording.
 """
@@ -13,7 +15,9 @@ from typing import Any
 
 import lz4.block
 import numpy as np
+import onnx
 import zstandard
+from onnx_models import model, node
 
 from rollserve.v1 import episode_batch_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -23,6 +27,7 @@ from rollserve_server.conformance.recordings import FOLDER
 
 __all__: list[str] = []
 
+_MODEL = FOLDER / "policy.onnx"
 _SEED = (1 << 64) - 1
 _DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -290,6 +295,14 @@ _MAKERS: Mapping[str, tuple[Callable[[], list[bytes]], Sequence[str]]] = {
 }
 
 
+def _policy() -> onnx.ModelProto:
+    """Return a model with one layer, whose input and output have names of their own."""
+    nodes = [node("MatMul", "obs weight", "scores"), node("Tanh", "scores", "squashed")]
+    weight = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
+    shapes = {"scores": ["rows", 2], "squashed": ["rows", 2]}
+    return model(nodes, {"obs": ["rows", 3]}, shapes, {"weight": weight}, opset=17)
+
+
 def main() -> None:
     """Write the files that are missing."""
     FOLDER.mkdir(exist_ok=True)
@@ -304,6 +317,9 @@ def main() -> None:
             }
             path.write_text(f"{json.dumps(content, indent=1)}\n")
             sys.stdout.write(f"{path.name}\n")
+    if not _MODEL.exists():
+        _MODEL.write_bytes(_policy().SerializeToString())
+        sys.stdout.write(f"{_MODEL.name}\n")
 
 
 if __name__ == "__main__":

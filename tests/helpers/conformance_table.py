@@ -5,24 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from benchmarks.shared.client_adapters import CLIENTS, adapter_of
 
 __all__: list[str] = []
 
-_ROOT = Path(__file__).parents[2]
-_PAGE = _ROOT / "docs" / "conformance.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 _HEADING = "## Results of the clients\n"
 _KIT = str(Path(sys.executable).with_name("rollserve-conformance"))
-_LANGUAGES = {"cpp": "C++", "go": "Go", "java": "Java", "typescript": "TypeScript"}
 
 
 def main() -> int:
-    """Run the kit, and write the table; return 1 if a client cannot be built or fails a case."""
-    commands: Mapping[str, Sequence[str]] = {
-        "Python": (sys.executable, "-m", "rollserve_server.conformance.python_adapter"),
-        **{title: _adapter(folder) for folder, title in _LANGUAGES.items()},
-    }
+    """Run the kit, and write the table; return 1 if a client fails a case. Raises as `adapter_of`."""
+    commands = {language: adapter_of(client) for client, language in CLIENTS.items()}
     status = 0
     with tempfile.TemporaryDirectory() as folder:
         files = {title: Path(folder, f"{number}.json") for number, title in enumerate(commands)}
@@ -34,12 +30,6 @@ def main() -> int:
     before = _PAGE.read_text().partition(_HEADING)[0]
     _PAGE.write_text(f"{before}{_HEADING}\n`make conformance` writes this table.\n\n{table}")
     return status
-
-
-def _adapter(folder: str) -> Sequence[str]:
-    """Return the command of a client's adapter, built."""
-    make = ["make", "--silent", "-C", str(_ROOT / "client" / folder), "adapter"]
-    return subprocess.run(make, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
 if __name__ == "__main__":

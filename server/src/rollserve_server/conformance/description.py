@@ -12,11 +12,12 @@ import numpy as np
 from google.rpc import error_details_pb2, status_pb2
 
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.conformance.reading import is_mask, mask_name
 
 if TYPE_CHECKING:
     from rollserve_server.conformance.reading import Arrays
 
-__all__ = ["GROUPS", "HEADERS", "describe_answer", "describe_batch", "describe_column", "describe_error", "kind_of"]
+__all__ = ["GROUPS", "HEADERS", "describe_answer", "describe_batch", "describe_columns", "describe_error"]
 
 HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "policy_versions", "env_seeds")
 GROUPS = (
@@ -39,8 +40,16 @@ _KINDS = {
 _ACCESS_REASONS = ("TOKEN_MISSING", "TOKEN_INVALID", "TOKEN_EXPIRED", "SCOPE_MISSING")
 
 
-def describe_column(column: np.ndarray, mask: np.ndarray | None = None) -> dict[str, Any]:
-    """Return the description of a column, and of the mask of its gaps."""
+def describe_columns(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the description of each column by its name; masks are in the descriptions of their columns."""
+    return {
+        name: _describe(column, columns.get(mask_name(name)))
+        for name, column in columns.items()
+        if not is_mask(name, columns)
+    }
+
+
+def _describe(column: np.ndarray, mask: np.ndarray | None) -> dict[str, Any]:
     little = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
     result = {"dtype": column.dtype.name, "shape": list(column.shape), "sha256": _digest(little.tobytes())}
     return result if mask is None else {**result, "mask": _digest(np.asarray(mask, np.bool_).tobytes())}
@@ -48,17 +57,12 @@ def describe_column(column: np.ndarray, mask: np.ndarray | None = None) -> dict[
 
 def describe_batch(arrays: Arrays) -> dict[str, Any]:
     """Return the description of a joined stream."""
-    result: dict[str, Any] = {name: np.asarray(arrays[name]).tolist() for name in HEADERS}
+    result: dict[str, Any] = {name: arrays[name].tolist() for name in HEADERS}
     starts = np.concatenate([[0], np.cumsum(arrays["lengths"])]).astype(int)
     rewards = arrays["rewards"][""]
     result["returns"] = [float(rewards[a:b].sum()) for a, b in itertools.pairwise(starts)]
     for group in GROUPS:
-        columns = arrays[group]
-        result[group] = {
-            name: describe_column(column, columns.get(f"_{name}"))
-            for name, column in columns.items()
-            if not (name.startswith("_") and name[1:] in columns)
-        }
+        result[group] = describe_columns(arrays[group])
     account = arrays["account"]
     result["account"] = {
         "num_steps": account.step_count,
@@ -91,18 +95,14 @@ def describe_error(record: Mapping[str, Any]) -> dict[str, Any]:
     trailing = record.get("trailing", {})
     reason = trailing.get("rollserve-reason", "")
     return {
-        "kind": kind_of(record["status"], reason),
+        # the class of the error in the tree of errors
+        "kind": "access" if reason in _ACCESS_REASONS else _KINDS.get(record["status"], "server"),
         "status": record["status"],
         "reason": reason,
         "field": _field_of(base64.b64decode(trailing.get("grpc-status-details-bin", ""))),
         "message": record["details"],
         "request_id": trailing.get("rollserve-request-id", ""),
     }
-
-
-def kind_of(status: str, reason: str) -> str:
-    """Return the class of an error in the tree of errors."""
-    return "access" if reason in _ACCESS_REASONS else _KINDS.get(status, "server")
 
 
 def _field_of(details: bytes) -> str:

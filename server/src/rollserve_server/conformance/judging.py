@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.conformance.description import describe_answer, describe_batch, describe_error
+from rollserve_server.conformance.description import GROUPS, describe_answer, describe_batch, describe_error
 from rollserve_server.conformance.operations import RPCS, meaning, request_of
-from rollserve_server.conformance.reading import read_stream
+from rollserve_server.conformance.reading import read_stream, unjoined
 from rollserve_server.conformance.recordings import recording
 
 if TYPE_CHECKING:
@@ -65,12 +65,17 @@ def judge(case: Case, server: ConformanceServer, results: Sequence[Mapping[str, 
         if request is not None:
             _check(meaning(request_of(operation)), meaning(request), f"{where}, request", is_whole=True)
         expected = _expected(case, place, operation, calls, server)
-        _check(expected, result, where)
+        if "batch" in expected and "batch" in result:
+            _check_batch(expected["batch"], result["batch"], f"{where}.batch")
+        else:
+            _check(expected, result, where)
         _check(case.expected.get(place, {}), result, where)
     if case.resumes and not num_resumptions:
         raise WrongError("expected a stream that is taken up again, got none: its fault was not made")
-    if waiting := server.waiting_faults():
-        raise WrongError(f"expected all faults to be met, got {len(waiting)} that wait: {waiting}")
+    try:
+        server.faulty.check_faults()
+    except AssertionError as error:
+        raise WrongError(str(error)) from None
 
 
 class _Rpcs:
@@ -139,10 +144,7 @@ def _expected(
 
 
 def _beginning_of(record: Mapping[str, Any]) -> Beginning:
-    message = pb.ObtainSamplesResponse.FromString(base64.b64decode(record["responses"][0]))
-    if message.HasField("joined"):
-        message = pb.ObtainSamplesResponse.FromString(message.joined.responses[0])
-    return message.beginning
+    return unjoined([base64.b64decode(record["responses"][0])])[0].beginning
 
 
 def _reference(operation: Mapping[str, Any], beginning: Beginning, server: ConformanceServer) -> dict[str, Any]:
@@ -173,6 +175,13 @@ def _channel(server: ConformanceServer) -> grpc.Channel:
         return grpc.secure_channel(target, grpc.ssl_channel_credentials(file.read()), options)
 
 
+def _check_batch(expected: Mapping[str, Any], result: Mapping[str, Any], where: str) -> None:
+    """Check the description of a batch, which has to have no other columns."""
+    _check({name: value for name, value in expected.items() if name not in GROUPS}, result, where)
+    for group in GROUPS:
+        _check(expected[group], result.get(group, "nothing"), f"{where}.{group}", is_whole=True)
+
+
 def _check(expected: Any, result: Any, where: str, *, is_whole: bool = False) -> None:
     """Check that a result has what is expected; it may have more, unless it has to be the whole."""
     for path, wanted, got in _differences(expected, result, "", is_whole):
@@ -181,24 +190,20 @@ def _check(expected: Any, result: Any, where: str, *, is_whole: bool = False) ->
 
 def _differences(expected: Any, result: Any, path: str, is_whole: bool) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(expected, Mapping) and isinstance(result, Mapping):
-        whole = is_whole or (path.count(".") == 2 and path.startswith(".batch.") and not path.endswith(".account"))
         for name, value in expected.items():
             if name not in result:
                 yield f"{path}.{name}", value, "nothing"
             else:
                 yield from _differences(value, result[name], f"{path}.{name}", is_whole)
-        if whole and (more := sorted(result.keys() - expected.keys())):
-            yield f"{path}", sorted(expected), f"{more} as well"
+        if is_whole and (more := sorted(result.keys() - expected.keys())):
+            yield path, sorted(expected), f"{more} as well"
     elif path.endswith(".message"):
         if _plain(expected) not in _plain(str(result)):
-            yield path, expected, result
-    elif isinstance(expected, float) or path.startswith((".batch.returns", ".returns")):
-        if not _are_close(expected, result):
             yield path, expected, result
     elif isinstance(expected, list) and is_whole and isinstance(result, list) and len(expected) == len(result):
         for place, (one, other) in enumerate(zip(expected, result, strict=True)):
             yield from _differences(one, other, f"{path}[{place}]", is_whole)
-    elif type(expected) is not type(result) or expected != result:
+    elif not _equals(expected, result):
         yield path, expected, result
 
 
@@ -207,12 +212,13 @@ def _plain(message: str) -> str:
     return message.lower().replace("_", "")
 
 
-def _are_close(expected: Any, result: Any) -> bool:
+def _equals(expected: Any, result: Any) -> bool:
     if isinstance(expected, list):
-        is_list = isinstance(result, list) and len(result) == len(expected)
-        return is_list and all(map(_are_close, expected, result))
-    is_number = isinstance(result, int | float) and not isinstance(result, bool)
-    return is_number and math.isclose(expected, result, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+        return isinstance(result, list) and len(result) == len(expected) and all(map(_equals, expected, result))
+    if isinstance(expected, float):
+        is_number = isinstance(result, int | float) and not isinstance(result, bool)
+        return is_number and math.isclose(expected, result, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return type(expected) is type(result) and expected == result
 
 
 def _text(value: Any) -> str:

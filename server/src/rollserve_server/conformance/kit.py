@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollserve_server.conformance.adapter import AdapterError, running_adapter
 from rollserve_server.conformance.judging import WrongError, judge
-from rollserve_server.conformance.recordings import recording
+from rollserve_server.conformance.recordings import recording, sending
 from rollserve_server.conformance.server import conformance_server, secure_server
 
 if TYPE_CHECKING:
@@ -53,23 +53,27 @@ def run_cases(command: Sequence[str], cases: Sequence[Case]) -> Iterator[Outcome
         RuntimeError: a server cannot be started.
     """
     for secure in (False, True):
-        waiting = [case for case in cases if case.secure == secure]
-        if not waiting:
-            continue
-        with _server(secure) as server:
-            while waiting:
-                with running_adapter(command) as adapter:
-                    while waiting:
-                        case, start = waiting.pop(0), time.monotonic()
-                        server.reset()
-                        _prepare(case, server)
-                        try:
-                            answer = adapter.answer(line_of(case, server), case.seconds)
-                        except AdapterError as error:
-                            yield Outcome(case.name, "failed", str(error), time.monotonic() - start)
-                            break
-                        verdict, text = _judged(case, server, answer)
-                        yield Outcome(case.name, verdict, text, time.monotonic() - start)
+        waiting = deque(case for case in cases if case.secure == secure)
+        if waiting:
+            with _server(secure) as server:
+                while waiting:
+                    yield from _outcomes(command, waiting, server)
+
+
+def _outcomes(command: Sequence[str], waiting: deque[Case], server: ConformanceServer) -> Iterator[Outcome]:
+    """Run cases with one process of the adapter, until none waits or the adapter does not answer."""
+    with running_adapter(command) as adapter:
+        while waiting:
+            case, start = waiting.popleft(), time.monotonic()
+            server.reset()
+            _prepare(case, server)
+            try:
+                answer = adapter.answer(line_of(case, server), case.seconds)
+            except AdapterError as error:
+                yield Outcome(case.name, "failed", str(error), time.monotonic() - start)
+                return
+            verdict, text = _judged(case, server, answer)
+            yield Outcome(case.name, verdict, text, time.monotonic() - start)
 
 
 @contextlib.contextmanager
@@ -101,13 +105,12 @@ def _server(secure: bool) -> contextlib.AbstractContextManager[ConformanceServer
 
 def _prepare(case: Case, server: ConformanceServer) -> None:
     for fault in case.faults:
-        server.ask(fault)
+        server.faulty.ask(fault)
     for script in case.scripts:
         server.replay(script)
     for name in case.recorded.values():
         stream = recording(name)
-        steps = [{"send": base64.b64encode(message).decode()} for message in stream.messages]
-        server.replay({"rpc": "ObtainSamples", "needs": stream.needs, "steps": steps})
+        server.replay({"rpc": "ObtainSamples", "needs": stream.needs, "steps": sending(stream.messages)})
 
 
 def _judged(

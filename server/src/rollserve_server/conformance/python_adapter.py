@@ -21,7 +21,7 @@ from rollserve.errors import (
     PreconditionError,
     UnavailableError,
 )
-from rollserve_server.conformance.description import HEADERS, describe_column
+from rollserve_server.conformance.description import HEADERS, describe_columns
 from rollserve_server.conformance.operations import array_of
 
 __all__: list[str] = []
@@ -143,14 +143,9 @@ def _batch(batch: rollserve.EpisodeBatch) -> _Json:
     description: dict[str, Any] = {name: getattr(batch, name).tolist() for name in HEADERS}
     description["returns"] = batch.returns.tolist()
     for group in ("observations", "last_observations", "actions", "rewards"):
-        description[group] = {name: describe_column(each) for name, each in _leaves(getattr(batch, group)).items()}
+        description[group] = describe_columns(_leaves(getattr(batch, group)))
     for group in ("agent_infos", "env_infos", "episode_infos", "initial_states"):
-        columns = getattr(batch, group)
-        description[group] = {
-            name: describe_column(each, columns.get(f"_{name}"))
-            for name, each in columns.items()
-            if not (name.startswith("_") and name[1:] in columns)
-        }
+        description[group] = describe_columns(getattr(batch, group))
     if (account := batch.account) is not None:
         names = ("num_steps", "num_episodes", "num_resumptions")
         description["account"] = {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import lz4.block
@@ -15,7 +15,7 @@ from rollserve.v1 import tensor_pb2
 if TYPE_CHECKING:
     from rollserve.v1 import episode_batch_pb2
 
-__all__ = ["Arrays", "read_stream"]
+__all__ = ["Arrays", "is_mask", "mask_name", "read_stream", "unjoined"]
 
 Arrays = dict[str, Any]
 """A joined stream: arrays by the names of `EpisodeBatch`'s fields, columns as arrays by name, and `account`."""
@@ -57,7 +57,7 @@ def read_stream(responses: Iterable[bytes]) -> Arrays:
     """
     batches: list[Arrays] = []
     account = None
-    for message in _unjoined(responses):
+    for message in unjoined(responses):
         if message.WhichOneof("content") == "batch":
             batches.append(_batch(message.batch))
         elif message.WhichOneof("content") == "account":
@@ -67,11 +67,12 @@ def read_stream(responses: Iterable[bytes]) -> Arrays:
     return {**_joined(_concatenated(batches)), "account": account}
 
 
-def _unjoined(responses: Iterable[bytes]) -> list[pb.ObtainSamplesResponse]:
+def unjoined(responses: Iterable[bytes]) -> list[pb.ObtainSamplesResponse]:
+    """Return the messages of a stream, those that came in one apart."""
     messages = []
     for response in responses:
         message = pb.ObtainSamplesResponse.FromString(response)
-        messages += _unjoined(message.joined.responses) if message.HasField("joined") else [message]
+        messages += unjoined(message.joined.responses) if message.HasField("joined") else [message]
     return messages
 
 
@@ -126,7 +127,7 @@ def _concatenated(batches: Sequence[Arrays]) -> Arrays:
 
 def _with_gaps(columns: Sequence[dict[str, np.ndarray]], nums: Sequence[int]) -> dict[str, np.ndarray]:
     result = {}
-    names = dict.fromkeys(name for each in columns for name in each if not _is_mask(name, each))
+    names = dict.fromkeys(name for each in columns for name in each if not is_mask(name, each))
     for name in names:
         present = [each[name] for each in columns if name in each]
         dtype, shape = np.result_type(*present), present[0].shape[1:]
@@ -135,19 +136,20 @@ def _with_gaps(columns: Sequence[dict[str, np.ndarray]], nums: Sequence[int]) ->
             has_values = name in each and each[name].shape[1:] == shape
             values.append(each[name].astype(dtype) if has_values else np.zeros((num, *shape), dtype))
             full = np.full(num, has_values)
-            masks.append(each.get(_mask(name), full) if has_values else full)
+            masks.append(each.get(mask_name(name), full) if has_values else full)
         result[name], mask = np.concatenate(values), np.concatenate(masks)
         if not mask.all():
-            result[_mask(name)] = mask
+            result[mask_name(name)] = mask
     return result
 
 
-def _mask(name: str) -> str:
+def mask_name(name: str) -> str:
     """Return the name of a column's mask: `_gap` for `gap`, and `_nested/gap` for `nested/gap`."""
     return f"_{name}"
 
 
-def _is_mask(name: str, columns: dict[str, np.ndarray]) -> bool:
+def is_mask(name: str, columns: Mapping[str, np.ndarray]) -> bool:
+    """Return whether a column is the mask of another one."""
     return name.startswith("_") and name[1:] in columns
 
 

@@ -10,18 +10,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.testing.wrapped_rpcs import WrappedRpcs
 
 __all__ = ["Recorder"]
 
-_PREFIX = f"/{pb.DESCRIPTOR.services_by_name['SamplerService'].full_name}/"
 _MAX_RESPONSE_BYTES = 1 << 20
 """Limit of the responses that one RPC's record holds: the longest ones are not needed, and not small."""
 
 
-class Recorder(grpc.aio.ServerInterceptor):
+class Recorder(WrappedRpcs):
     """Keeps what each RPC of the sampler service received and sent, and answers some from scripts.
 
     A record is an object as JSON has it: `rpc`; `request` and `responses` in base64; `status`, the name of gRPC's
@@ -51,35 +50,26 @@ class Recorder(grpc.aio.ServerInterceptor):
         self._scripts.clear()
         return ""
 
-    async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """Return the handler of an RPC that records, and plays scripts."""
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None or not method.startswith(_PREFIX):
-            return handler
-        name = method.removeprefix(_PREFIX)
+    async def _answer(
+        self, name: str, handle: Callable[[object, Any], Awaitable[bytes]], requests: object, context: Any
+    ) -> bytes:
+        async with self._recorded(name, context) as recorded:
+            script = self._next_script(name)
+            if script is not None:
+                return await _play(script, recorded)
+            response = await handle(requests, recorded)
+            recorded.keep(response)
+            return response
 
-        async def answer(requests: object, context: Any) -> bytes:
-            async with self._recorded(name, context) as recorded:
-                script = self._next_script(name)
-                if script is not None:
-                    return await _play(script, recorded)
-                response: bytes = await handler.stream_unary(requests, recorded)
-                recorded.keep(response)
-                return response
-
-        async def stream(requests: object, context: Any) -> None:
-            async with self._recorded(name, context) as recorded:
-                script = self._next_script(name)
-                if script is not None:
-                    await _play(script, recorded)
-                else:
-                    await handler.stream_stream(requests, recorded)
-
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(stream, None, None)
-        return grpc.stream_unary_rpc_method_handler(answer, None, None)
+    async def _stream(
+        self, name: str, handle: Callable[[object, Any], Awaitable[None]], requests: object, context: Any
+    ) -> None:
+        async with self._recorded(name, context) as recorded:
+            script = self._next_script(name)
+            if script is not None:
+                await _play(script, recorded)
+            else:
+                await handle(requests, recorded)
 
     def _recorded(self, name: str, context: Any) -> _RecordedContext:
         recorded = _RecordedContext(name, context)

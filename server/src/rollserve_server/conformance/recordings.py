@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import functools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Recording", "recording"]
+__all__ = ["FOLDER", "Recording", "recording", "sending"]
 
 FOLDER = Path(__file__).with_name("golden")
 """Has a file of each recording; `tests/compatibility/make_recordings.py` writes new ones."""
@@ -36,3 +37,8 @@ def recording(name: str) -> Recording:
     content = json.loads((FOLDER / f"{name}.json").read_text())
     messages = tuple(map(base64.b64decode, content["messages"]))
     return Recording(messages, tuple(content["needs"]), content["expected"])
+
+
+def sending(messages: Iterable[bytes]) -> list[dict[str, str]]:
+    """Return the steps of a script that send messages; see `Recorder`."""
+    return [{"send": base64.b64encode(message).decode()} for message in messages]

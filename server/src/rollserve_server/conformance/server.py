@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollserve_server.identity import Token, TokenFile
 from rollserve_server.init_tls import Authority
 from rollserve_server.local import local_server
+from rollserve_server.testing import FaultyServer
 
 if TYPE_CHECKING:
     from rollserve_server.local import LocalServer
@@ -32,23 +33,20 @@ class ConformanceServer:
 
     Attributes:
         server: its process.
+        faulty: the same server, to ask for faults.
         connect: what a client needs to connect, by the names of `connect` in a case.
         others: further values of `connect` that cases ask for by name, such as the token of nobody.
     """
 
     server: LocalServer
+    faulty: FaultyServer
     connect: Mapping[str, Any]
     others: Mapping[str, str]
 
     def reset(self) -> None:
         """Bring the server to where it was at its start."""
         self.server.request("forget-records")
-        self.server.request("forget-faults")
-        self.server.reset()
-
-    def ask(self, fault: Mapping[str, Any]) -> None:
-        """Ask for a fault, as `FaultyServer.ask`."""
-        self.server.request(f"fault {json.dumps(fault)}")
+        self.faulty.reset()
 
     def replay(self, script: Mapping[str, Any]) -> None:
         """Answer the next RPC of a name by a script; see `Recorder`."""
@@ -57,10 +55,6 @@ class ConformanceServer:
     def records(self) -> list[dict[str, Any]]:
         """Return the records of all RPCs since the reset; see `Recorder`."""
         return json.loads(self.server.request("records"))  # type: ignore[no-any-return]
-
-    def waiting_faults(self) -> list[Any]:
-        """Return the faults that were asked for and not made."""
-        return json.loads(self.server.request("faults"))["waiting"]  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
@@ -71,7 +65,7 @@ def conformance_server() -> Iterator[ConformanceServer]:
         RuntimeError: it did not start.
     """
     with local_server(*_OPTIONS, module="rollserve_server.conformance.serve") as server:
-        yield ConformanceServer(server, {"target": server.address}, {})
+        yield ConformanceServer(server, FaultyServer(server), {"target": server.address}, {})
 
 
 @contextlib.contextmanager
@@ -107,4 +101,4 @@ def secure_server() -> Iterator[ConformanceServer]:
         }
         with local_server(*_OPTIONS, *options, module="rollserve_server.conformance.serve") as server:
             connect = {"target": server.address, "ca": str(folder / "ca.pem"), "token": text}
-            yield ConformanceServer(server, connect, others)
+            yield ConformanceServer(server, FaultyServer(server), connect, others)

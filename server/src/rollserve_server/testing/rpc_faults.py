@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from rollserve import Reason
 from rollserve._calls.responses import responses_of
@@ -15,10 +14,10 @@ from rollserve._codec.protobuf import keys_of
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError, StoppingError
 from rollserve_server.testing.faults import BreakStream, Delay, Faults, RefuseUpdate
+from rollserve_server.testing.wrapped_rpcs import WrappedRpcs
 
 __all__ = ["FaultyRpcs"]
 
-_PREFIX = f"/{pb.DESCRIPTOR.services_by_name['SamplerService'].full_name}/"
 _UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
 _SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
     "ObtainSamples": pb.ObtainSamplesRequest,
@@ -30,36 +29,26 @@ _WITH_STEPS, _ACCOUNT = (_KEYS["batch"], _KEYS["shared"]), _KEYS["account"]
 _ASKED = "a test has asked for it"
 
 
-class FaultyRpcs(grpc.aio.ServerInterceptor):
+class FaultyRpcs(WrappedRpcs):
     """Makes the faults of the sampler service's RPCs."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
-    async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        """Return the handler of an RPC, with its faults around it."""
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None or not method.startswith(_PREFIX):
-            return handler
-        name = method.removeprefix(_PREFIX)
+    async def _answer(
+        self, name: str, handle: Callable[[object, Any], Awaitable[bytes]], requests: object, context: Any
+    ) -> bytes:
+        await self._delay(name)
+        return await handle(requests, _FaultyContext(context, name, self._faults))
 
-        async def answer(requests: object, context: Any) -> bytes:
-            await self._delay(name)
-            response: bytes = await handler.stream_unary(requests, _FaultyContext(context, name, self._faults))
-            return response
-
-        async def stream(requests: object, context: Any) -> None:
-            await self._delay(name)
-            faulty = _FaultyContext(context, name, self._faults)
-            await handler.stream_stream(requests, faulty)
-            if faulty.is_broken:  # noticed by nobody: what was written last was written in the background
-                await faulty.abort()
-
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(stream, None, None)
-        return grpc.stream_unary_rpc_method_handler(answer, None, None)
+    async def _stream(
+        self, name: str, handle: Callable[[object, Any], Awaitable[None]], requests: object, context: Any
+    ) -> None:
+        await self._delay(name)
+        faulty = _FaultyContext(context, name, self._faults)
+        await handle(requests, faulty)
+        if faulty.is_broken:  # noticed by nobody: what was written last was written in the background
+            await faulty.abort()
 
     async def _delay(self, name: str) -> None:
         fault = self._faults.take(Delay, lambda fault: fault.rpc in ("", name))

@@ -1,0 +1,17 @@
+"""The cases of the kit."""
+
+from collections.abc import Mapping
+
+from rollserve_server.conformance.cases.access import access_cases
+from rollserve_server.conformance.cases.calls import call_cases
+from rollserve_server.conformance.cases.case import Case
+from rollserve_server.conformance.cases.errors import error_cases
+from rollserve_server.conformance.cases.resumptions import resumption_cases
+from rollserve_server.conformance.cases.values import value_cases
+
+__all__ = ["CASES", "Case"]
+
+CASES: Mapping[str, Case] = {
+    case.name: case for case in (*value_cases(), *call_cases(), *error_cases(), *resumption_cases(), *access_cases())
+}
+"""All cases by name, in the order in which they run. The number of a case is its position, from 1."""

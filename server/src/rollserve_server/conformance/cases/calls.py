@@ -1,0 +1,173 @@
+"""Cases about calls and their requests: options, agents, environments, evaluations, streams."""
+
+from __future__ import annotations
+
+import base64
+
+from rollserve_server.conformance.cases.case import Case, Json
+from rollserve_server.conformance.cases.parts import RANDOM, env, mlp, samples
+from rollserve_server.conformance.operations import array
+from rollserve_server.conformance.recordings import FOLDER
+
+__all__ = ["call_cases"]
+
+
+def _onnx() -> Json:
+    """Return a model with one layer, whose input and output have names of their own."""
+    return {
+        "kind": "onnx",
+        "model": base64.b64encode((FOLDER / "policy.onnx").read_bytes()).decode(),
+        "head": "categorical",
+        "inputs": {"observation": "obs"},
+        "outputs": {"logits": "scores"},
+        "infos": ["squashed"],
+    }
+
+
+def _stream(num_steps: int) -> Json:
+    return {"do": "stream_samples", "num_steps": num_steps, "options": {"seed": "7"}}
+
+
+def call_cases() -> list[Case]:
+    """Return the cases."""
+    texts = {"label": 'Grüße, 世界 "quoted" \\ \n end'}
+    box = [env(), RANDOM]
+    exact = {"do": "obtain_exact_episodes", "num_episodes_per_worker": 5, "options": {"seed": "3"}}
+    fragments = {"do": "obtain_fragments", "num_steps": 32, "options": {"seed": "5"}}
+    parameters = mlp(2)["parameters"]
+    return [
+        Case("exact-episodes", "an exact number of episodes of each worker", [*box, exact]),
+        Case(
+            "fragments",
+            "fragments, and their continuation",
+            [*box, fragments, {**fragments, "row_step_count": 8}],
+        ),
+        Case(
+            "fragments-soft-horizon",
+            "fragments with a soft horizon",
+            [
+                *box,
+                {**fragments, "soft_horizon": True, "options": {"seed": "5", "max_episode_length": 3}},
+            ],
+        ),
+        Case("seed-of-64-bits", "a seed that needs all 64 bits", [*box, samples(seed=(1 << 64) - 1)]),
+        Case(
+            "sampling-options",
+            "options of a sampling call",
+            [
+                env(),
+                {"do": "update_agent", "agent": mlp(0)},
+                samples(first_episode_index=12, max_episode_length=4),
+                samples(policy_version=1, environment_version=2, expected_num_workers=2, min_policy_version=1),
+                samples(skip_failed_episodes=True, return_states=True),
+            ],
+        ),
+        Case(
+            "exploration",
+            "how freely an agent acts",
+            [
+                env(),
+                {"do": "update_agent", "agent": mlp(0)},
+                samples(deterministic=True),
+                samples(temperatures=[0.5, 2.0]),
+            ],
+        ),
+        Case(
+            "own-sequence",
+            "calls without a seed continue the sampler's own sequence",
+            [*box, {"do": "obtain_samples", "num_steps": 30}, {"do": "obtain_samples", "num_steps": 30}],
+        ),
+        Case(
+            "agents",
+            "agents of all kinds, and parameters alone",
+            [
+                env(),
+                {"do": "update_agent", "agent": {"kind": "random"}},
+                {"do": "update_agent", "agent": {"kind": "constant", "action": {"": array(1, "int64")}}},
+                samples(20),
+                {"do": "update_agent", "agent": mlp(1)},
+                samples(20),
+                {"do": "update_agent", "parameters": parameters},
+                {"do": "update_agent", "parameters": parameters, "skip_if_identical": True},
+                samples(20),
+                {"do": "update_agent", "agent": _onnx()},
+                samples(20),
+            ],
+            expected={1: {"policy_version": 1}, 6: {"policy_version": 4}, 7: {"policy_version": 4}},
+        ),
+        Case(
+            "gaussian-agent",
+            "an agent with a head for continuous actions",
+            [
+                env(actions="box"),
+                {
+                    "do": "update_agent",
+                    "agent": mlp(
+                        3,
+                        head="diagonal_gaussian",
+                        parameters={**mlp(3)["parameters"], "log_std": array([-0.5, 0.25], "float32")},
+                    ),
+                },
+                samples(30),
+            ],
+        ),
+        Case(
+            "agent-with-call",
+            "a call that brings the agent along",
+            [
+                env(),
+                samples(30, agent=mlp(4)),
+                samples(30, parameters=parameters),
+                {"do": "status"},
+            ],
+            expected={3: {"policy_version": 2}},
+        ),
+        Case(
+            "environments",
+            "environments with arguments, wrappers, rows, reset options, and a change",
+            [
+                {
+                    **env(**texts, scale=0.1, max_length=5),
+                    "wrappers": [{"name": "TimeLimit", "kwargs": {"max_episode_steps": 3}}],
+                    "reset_options": {"length": 4},
+                    "vectorization": "rows",
+                    "num_rows": 3,
+                },
+                RANDOM,
+                samples(20),
+                {"do": "change_env", "kwargs": {"scale": 2.5}},
+                samples(20),
+            ],
+            expected={0: {"environment_version": 2}, 3: {"environment_version": 3}},
+        ),
+        Case("evaluation", "an evaluation", [env(), RANDOM, {"do": "evaluate", "num_episodes": 9}]),
+        Case(
+            "evaluation-options",
+            "options of an evaluation",
+            [
+                env(),
+                {"do": "update_agent", "agent": mlp(0)},
+                {
+                    "do": "evaluate",
+                    "num_episodes": 4,
+                    "options": {"seed": "11", "first_episode_index": 3, "max_episode_length": 2, "deterministic": True},
+                },
+            ],
+        ),
+        Case(
+            "status",
+            "the state of the sampler, without an agent and with one",
+            [{"do": "status"}, *box, {"do": "status"}],
+        ),
+        Case("stream", "a stream, message by message", [*box, _stream(500)]),
+        Case(
+            "stream-stopped",
+            "a stream that the client leaves",
+            [
+                env(observations="large", max_length=50, exact_length=True),
+                RANDOM,
+                {**_stream(5000), "stop_after": 2},
+            ],
+            stops=True,
+        ),
+    ]
