@@ -31,6 +31,7 @@ from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidVal
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.fragments.action_history import ActionHistory
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
@@ -323,7 +324,7 @@ async def test_calls_skip_the_same_episodes_when_workers_die(ray_backend: RayBac
 async def in_calls(pool: Pool, num_steps: int, num_calls: int) -> list[rollserve.EpisodeBatch]:
     """Sample fragments in consecutive calls."""
     targets = [Fragments(8 * num_steps, row_step_count=call * num_steps) for call in range(num_calls)]
-    return [await sample(pool, target, seed=6) for target in targets]
+    return [await sample(pool, target, seed=6, columns=ColumnFormat(returns_before=True)) for target in targets]
 
 
 FRAGMENTS: dict[str, tuple[Callable[..., rollserve.EpisodeBatch], dict[str, Any]]] = {

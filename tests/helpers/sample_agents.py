@@ -76,6 +76,17 @@ class Counting(Still):
         return count % 2, {"count": count}, {"count": count, "sums": sums}
 
 
+class Valued(Still):
+    """A policy whose value, in float64, is an observation's first number plus the number of actions before it."""
+
+    def initial_states(self) -> Columns:
+        return {"count": np.zeros(1)}
+
+    def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
+        value = observations[:, 0].astype(np.float64) + states["count"][:, 0]
+        return np.zeros(len(noise), np.int64), {"value": value}, {"count": states["count"] + 1}
+
+
 class Faulty(Still):
     """An agent with one fault.
 

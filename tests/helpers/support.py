@@ -139,6 +139,9 @@ def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> rollserve.Episo
         env_seeds=_integers(message.environment_seeds),
         worker_indices=_integers(message.worker_indices) if message.worker_indices else None,
         initial_states=_columns(message.initial_states),
+        last_values=tensor_from_proto(message.last_values, is_column=True) if message.HasField("last_values") else None,
+        last_states=_columns(message.last_states),
+        returns_before=np.array(message.returns_before) if message.returns_before else None,
     )
 
 

@@ -118,7 +118,7 @@ def test_recorded_episodes_are_in_the_messages(
     in_order = [recording.finished[index] for index in range(len(lengths))]
     encoder, batches = Encoder(), []
     encoding = Encoding(policy_version=5, worker_index=worker_index, columns=ColumnFormat(all_states=all_states))
-    for segments in cut_into_messages(in_order, limit, all_states=all_states):
+    for segments in cut_into_messages(in_order, limit, columns=encoding.columns):
         message = encoder.encode(SegmentContent(segments), encoding)
         assert message.num_bytes <= limit
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)

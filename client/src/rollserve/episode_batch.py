@@ -12,7 +12,9 @@ import numpy as np
 
 from rollserve import learning
 from rollserve._codec.batch_fields import (
+    END_FIELDS,
     FIELDS,
+    FLOAT_HEADERS,
     HEADERS,
     INFOS,
     INTEGER_HEADERS,
@@ -99,6 +101,12 @@ class EpisodeBatch:
         initial_states: (N, *H) each, recurrent states before the first step of each segment, by their names. Where an
             episode was cut, they are the states after the step before. With the option `return_states`, agent_infos
             `state/NAME` hold the states before every step.
+        last_values: (N,), value of each last observation by the version that acted, 0 where the segment terminated, of
+            the dtype of `agent_infos["value"]`; with the option `return_last_values`, otherwise None.
+        last_states: (N, *H) each, recurrent states after the last step of each segment, by their names; with the option
+            `return_last_states`, otherwise empty.
+        returns_before: (N,) floats, sum of the rewards of the segment's episode before it, including earlier calls; by
+            default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
         account: account of the call whose whole result the batch is; otherwise None.
 
     Headers of other integer types become int64.
@@ -125,6 +133,9 @@ class EpisodeBatch:
     worker_indices: np.ndarray | None = None
     row_indices: np.ndarray | None = None
     initial_states: Mapping[str, np.ndarray] = field(default_factory=dict)
+    last_values: np.ndarray | None = None
+    last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
+    returns_before: np.ndarray = None  # type: ignore[assignment]
     account: Account | None = None
 
     def __post_init__(self) -> None:
@@ -134,6 +145,8 @@ class EpisodeBatch:
             if getattr(self, name) is None:
                 default = np.arange if name == "episode_indices" else np.zeros
                 object.__setattr__(self, name, default(num_segments, dtype=np.int64))
+        if self.returns_before is None:
+            object.__setattr__(self, "returns_before", np.where(self.first_steps == 0, 0.0, np.nan))
         check_batch(self)
         for name in (*INTEGER_HEADERS, *OPTIONAL_HEADERS):
             header = getattr(self, name)
@@ -163,6 +176,22 @@ class EpisodeBatch:
         """Sum of the rewards of each segment, (N,)."""
         sums: np.ndarray = np.add.reduceat(self.rewards, self._starts) if len(self) else self.rewards[:0]
         return sums
+
+    @property
+    def episode_returns(self) -> np.ndarray:
+        """Sum of the rewards of each segment's episode up to the segment's last step, (N,); NaN if unknown.
+
+        Where `terminated` or `truncated` is set, it is the return of the whole episode, also if fragments of it were
+        delivered by earlier calls.
+        """
+        sums: np.ndarray = self.returns_before + self.returns
+        return sums
+
+    @property
+    def episode_lengths(self) -> np.ndarray:
+        """Number of steps of each segment's episode up to the segment's last step, (N,) int64."""
+        lengths: np.ndarray = self.first_steps + self.lengths
+        return lengths
 
     @property
     def step_types(self) -> np.ndarray:
@@ -253,14 +282,15 @@ class EpisodeBatch:
         blocks of 256, so that both many short segments and a single long one are fast. A segment's numbers depend on
         that segment alone, to the last bit.
 
-        >>> advantages, value_targets = batch.advantages(0.99, 0.95, values, last_values)  # doctest: +SKIP
+        >>> batch = sampler.obtain_fragments(1024, return_last_values=True)  # doctest: +SKIP
+        >>> advantages, value_targets = batch.advantages(0.99, 0.95)  # doctest: +SKIP
 
         Args:
             gamma: the discount, from 0 to 1.
             lam: lambda, from 0 to 1; 1 for returns minus values, 0 for errors of one step.
             values: (T,), value of each observation; by default `agent_infos["value"]`.
-            last_values: (N,), value of each last observation; not needed if all segments terminated. Those of
-                terminated segments are not used.
+            last_values: (N,), value of each last observation; by default the batch's `last_values`, if `values` are its
+                own, too. Not needed if all segments terminated; those of terminated segments are not used.
 
         Returns:
             (T,) each, of the widest float of rewards, values and last values.
@@ -299,7 +329,7 @@ class EpisodeBatch:
             n: number of rewards, at least 1.
             gamma: the discount, from 0 to 1.
             values: (T,), value of each observation; by default `agent_infos["value"]`.
-            last_values: (N,), value of each last observation; not needed if all segments terminated.
+            last_values: (N,), value of each last observation; the default and the rest as in `advantages`.
 
         Raises:
             TypeError: an argument of the wrong type.
@@ -330,7 +360,7 @@ class EpisodeBatch:
             target_log_probs: (T,), log-probability of each action for the policy that learns.
             gamma: the discount, from 0 to 1.
             values: (T,), value of each observation; by default `agent_infos["value"]`.
-            last_values: (N,), value of each last observation; not needed if all segments terminated.
+            last_values: (N,), value of each last observation; the default and the rest as in `advantages`.
             behavior_log_probs: (T,), log-probability of each action for the policy that acted; by default
                 `agent_infos["log_prob"]`.
             lam: factor of c[t], from 0 to 1.
@@ -532,13 +562,14 @@ class EpisodeBatch:
         ends = np.append(begins[1:], len(self)) - 1
         replaced: dict[str, Any] = {name: getattr(self, name) for name in HEADERS}
         for name, header in replaced.items():
-            positions = ends if name in ("terminated", "truncated") else begins
+            positions = ends if name in END_FIELDS else begins
             replaced[name] = None if header is None else header[positions]
         replaced["lengths"] = np.add.reduceat(self.lengths, begins)
         replaced["last_observations"] = map_columns(lambda array: array[ends], self.last_observations)
-        for group in ("episode_infos", "initial_states"):
+        for group in ("episode_infos", "initial_states", "last_states"):
             # Segments that had gaps may have been joined to others.
-            infos = {name: array[begins] for name, array in getattr(self, group).items()}
+            positions = ends if group in END_FIELDS else begins
+            infos = {name: array[positions] for name, array in getattr(self, group).items()}
             replaced[group] = without_full_masks(infos)
         return dataclasses.replace(self, **replaced)
 
@@ -557,9 +588,13 @@ class EpisodeBatch:
         columns = self._slices(slice(num_steps, None), slice(num_dropped, None))
         cut = num_steps - (int(ends[num_dropped - 1]) if num_dropped else 0)
         if cut:
-            columns["lengths"], columns["first_steps"] = columns["lengths"].copy(), columns["first_steps"].copy()
+            for name in ("lengths", "first_steps", "returns_before"):
+                columns[name] = columns[name].copy()
             columns["lengths"][0] -= cut
             columns["first_steps"][0] += cut
+            rewards = self.rewards[num_steps - cut : num_steps]
+            # One by one, as the server adds rewards up.
+            columns["returns_before"][0] = np.add.accumulate(np.append(columns["returns_before"][0], rewards))[-1]
             columns["initial_states"] = later_initial_states(columns["initial_states"], columns["agent_infos"])
         return EpisodeBatch(**columns)
 
@@ -572,7 +607,7 @@ class EpisodeBatch:
                 row[name] = map_columns(lambda array: array[0], getattr(batch, name))
             for name in HEADERS:
                 header = getattr(batch, name)
-                row[name] = None if header is None else header[0].item()
+                row[name] = None if header is None else header[0] if name in FLOAT_HEADERS else header[0].item()
             rows.append(row)
         return rows
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from rollserve._codec.batch_fields import HEADERS, INFOS, SEGMENT_COLUMNS
+from rollserve._codec.batch_fields import END_FIELDS, HEADERS, INFOS, SEGMENT_COLUMNS
 from rollserve.errors import mismatch
 
 __all__ = ["ArrayKey", "EpisodeBuffer"]
@@ -18,8 +18,6 @@ ArrayKey = tuple[str, str]
 
 _DOUBLED_BYTES = 8 << 20  # smaller arrays grow by doubling, larger ones by a quarter
 _SEGMENT_FIELDS = frozenset((*SEGMENT_COLUMNS, *HEADERS))
-# A segment that continues in the next message takes these fields from there.
-_END_FIELDS = ("terminated", "truncated", "last_observations")
 
 
 class EpisodeBuffer:
@@ -87,7 +85,7 @@ class EpisodeBuffer:
             self._last("lengths")[...] += arrays["lengths", ""][0]
         for key, column in self._columns.items():
             rows = arrays[key]
-            if num_joined and key[0] in _END_FIELDS:
+            if num_joined and key[0] in END_FIELDS:
                 column.last[...] = rows[0]
             column.add(rows[num_joined:] if key[0] in _SEGMENT_FIELDS else rows)
         self._num_steps += len(arrays["rewards", ""])

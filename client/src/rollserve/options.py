@@ -65,6 +65,11 @@ class SamplingOptions(TypedDict, total=False):
         return_states: whether agent_infos hold the recurrent state before each step, as `state/NAME` for each state of
             the agent. The states before the first step of each segment are always in `initial_states`. False by
             default.
+        return_last_values: whether the batch has `last_values`, the value of each segment's last observation, by the
+            version that acted. Learners' computations use it by default. Only for agents with an info `value`. False by
+            default.
+        return_last_states: whether the batch has `last_states`, the recurrent states after each segment's last step.
+            False by default.
         blackhole: whether to discard what is sampled, to measure sampling alone. Only for streams: they deliver no
             batch, and the account counts what was discarded. False by default.
         skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
@@ -97,6 +102,8 @@ class SamplingOptions(TypedDict, total=False):
     noise_scale: float | Sequence[float] | None
     epsilon: float | Sequence[float] | None
     return_states: bool | None
+    return_last_values: bool | None
+    return_last_states: bool | None
     skip_failed_episodes: bool | None
     progress: ProgressOption | None
 

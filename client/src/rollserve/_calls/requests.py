@@ -73,7 +73,16 @@ _SIGNED_OPTIONS = (
 )
 _POLICY_OPTIONS = ("policy_version", "min_policy_version", "expected_policy_version", "expected_env_version")
 """Options that a call with an agent of its own cannot have."""
-_FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic", "return_states", "skip_failed_episodes")
+_FLAGS = (
+    "frames_once",
+    "prefetch",
+    "blackhole",
+    "deterministic",
+    "return_states",
+    "return_last_values",
+    "return_last_states",
+    "skip_failed_episodes",
+)
 _EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
 
@@ -323,6 +332,9 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         accept_shared_memory=reception.shared_memory,
         exploration=exploration_of(options),
         return_states=options.get("return_states") or False,
+        return_last_values=options.get("return_last_values") or False,
+        return_last_states=options.get("return_last_states") or False,
+        return_returns_before=True,
         skip_failed_episodes=options.get("skip_failed_episodes") or False,
         accept_joined=True,
         agent_update=_sent_agent_update(options),

@@ -50,6 +50,7 @@ _HEADER_DTYPES = {
     FieldDescriptor.TYPE_FIXED32: np.dtype("<u4"),
     FieldDescriptor.TYPE_FIXED64: np.dtype("<u8"),
     FieldDescriptor.TYPE_SFIXED64: np.dtype("<i8"),
+    FieldDescriptor.TYPE_DOUBLE: np.dtype("<f8"),
 }
 _HEADERS = {
     key_of(field.number, LENGTH_DELIMITED): (field.name, _HEADER_DTYPES[field.type])
@@ -61,7 +62,7 @@ _COLUMNS = {
     for field in pb.EpisodeBatch.DESCRIPTOR.fields
     if field.message_type is NamedTensor.DESCRIPTOR
 }
-_REWARDS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["rewards"]
+_TENSORS = {keys_of(pb.EpisodeBatch.DESCRIPTOR)[name]: name for name in ("rewards", "last_values")}
 _FRAME_STACKS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
 _FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
 
@@ -127,7 +128,7 @@ def _content(data: memoryview, num_rows: int) -> Content:
 def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBatch:
     headers = {name: np.empty(0, dtype) for name, dtype in _HEADERS.values()}
     columns: dict[str, dict[str, np.ndarray]] = {name: {} for name in _COLUMNS.values()}
-    rewards: np.ndarray | None = None
+    tensors: dict[str, np.ndarray] = {}
     stacks = []
     for key, _, begin, end in fields(data, start, stop):
         if key in _COLUMNS:
@@ -137,20 +138,20 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
             if len(headers[name]):
                 raise UnusualError
             headers[name] = _header(data[begin:end], dtype)
-        elif key == _REWARDS and rewards is None:
-            rewards = read_tensor(data, begin, end)
+        elif key in _TENSORS and _TENSORS[key] not in tensors:
+            tensors[_TENSORS[key]] = read_tensor(data, begin, end)
         elif key == _FRAME_STACKS:
             stacks.append((begin, end))
         else:
             raise UnusualError
     for begin, end in stacks:
         _add_stack(columns["observations"], columns["last_observations"], data[begin:end], headers["lengths"])
-    workers = headers["worker_indices"]
+    workers, returns_before = headers["worker_indices"], headers["returns_before"]
     return EpisodeBatch(
         observations=columns_of(columns["observations"]),
         last_observations=columns_of(columns["last_observations"]),
         actions=columns_of(columns["actions"]),
-        rewards=array_from_tensor(NO_TENSOR, b"") if rewards is None else rewards,
+        rewards=tensors["rewards"] if "rewards" in tensors else array_from_tensor(NO_TENSOR, b""),
         lengths=headers["lengths"],
         terminated=headers["terminated"],
         truncated=headers["truncated"],
@@ -164,6 +165,9 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
         worker_indices=workers if len(workers) else None,
         row_indices=headers["episode_indices"] % num_rows if num_rows else None,
         initial_states=columns["initial_states"],
+        last_values=tensors.get("last_values"),
+        last_states=columns["last_states"],
+        returns_before=returns_before if len(returns_before) else None,
     )
 
 

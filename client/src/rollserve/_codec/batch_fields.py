@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 __all__ = [
+    "END_FIELDS",
     "FIELDS",
+    "FLOAT_HEADERS",
     "HEADERS",
     "INFOS",
     "INTEGER_HEADERS",
@@ -16,7 +18,7 @@ __all__ = [
 STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos")
 """Fields with a row for each step."""
 
-SEGMENT_COLUMNS = ("last_observations", "episode_infos", "initial_states")
+SEGMENT_COLUMNS = ("last_observations", "episode_infos", "initial_states", "last_states")
 """Fields with a row for each segment, beside the headers."""
 
 INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps")
@@ -24,6 +26,12 @@ INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps
 
 OPTIONAL_HEADERS = ("env_seeds", "worker_indices", "row_indices")
 """Headers of integers that can be None."""
+
+FLOAT_HEADERS = ("last_values", "returns_before")
+"""Headers of floats; last values can be None."""
+
+END_FIELDS = ("terminated", "truncated", "last_observations", "last_values", "last_states")
+"""Fields that a segment joined of several ones has from the last of them; others have them from the first."""
 
 HEADERS = (
     "lengths",
@@ -33,13 +41,14 @@ HEADERS = (
     "episode_indices",
     "first_steps",
     *OPTIONAL_HEADERS,
+    *FLOAT_HEADERS,
 )
 """Fields with a number or a truth value for each segment."""
 
 FIELDS = (*STEP_COLUMNS, *SEGMENT_COLUMNS, *HEADERS)
 """Fields of a batch, except the account."""
 
-INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
+INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states", "last_states")
 """Fields that are mappings, whose arrays can have gaps."""
 
 REQUIRED = ("observations", "last_observations", "actions", "rewards", "terminated", "truncated")

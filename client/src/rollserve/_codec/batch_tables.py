@@ -31,7 +31,7 @@ def batch_table(batch: Any) -> str:
     lines = [batch_line(batch)]
     if len(batch):
         lines += [f"{name}: {text}" for name, text in _statistics(batch)]
-        returns = histogram(batch.returns)
+        returns = histogram(_outcomes(batch)[1])
         if returns is not None:
             lines.insert(2, f"  {returns.low:.4g} {bars(returns.counts)} {returns.high:.4g}")
     columns = list(_columns(batch))
@@ -46,7 +46,7 @@ def batch_html(batch: Any) -> str:
     parts = [f"<div><strong>EpisodeBatch</strong>: {_counts(batch)}</div>"]
     if len(batch):
         parts.append(_html_table((), _statistics(batch)))
-        returns = histogram(batch.returns)
+        returns = histogram(_outcomes(batch)[1])
         if returns is not None:
             parts.append(_html_chart(returns))
     parts.append(_html_table(("column", "dtype", "shape"), _columns(batch)))
@@ -68,16 +68,29 @@ def _counts(batch: Any) -> str:
 
 def _statistics(batch: Any) -> Iterator[tuple[str, str]]:
     """Yield the names and the texts of the statistics of a batch that is not empty."""
-    for name in ("returns", "lengths"):
-        values = getattr(batch, name).astype(np.float64)
+    label, returns, lengths = _outcomes(batch)
+    for name, column in (("returns", returns), ("lengths", lengths)):
+        values = column.astype(np.float64)
         with np.errstate(all="ignore"):
             mean = values.mean()
-        yield name, f"mean {mean:.4g}, {range_text(values)}"
+        yield f"{label}{name}", f"mean {mean:.4g}, {range_text(values)}"
     versions = _range_of_versions(batch.policy_versions)
     account = batch.account
     if account is not None:
         versions += f", environment {account.env_version}, seed {account.seed}"
     yield "versions", versions
+
+
+def _outcomes(batch: Any) -> tuple[str, np.ndarray, np.ndarray]:
+    """Return returns and lengths: of the whole episodes that have ended, or else of the segments; and how to call them.
+
+    Of fragments, those of ended episodes say how well the agent does, and those of segments how they were cut.
+    """
+    ended = batch.terminated | batch.truncated
+    returns, lengths = batch.episode_returns[ended], batch.episode_lengths[ended]
+    if not ended.any() or np.isnan(batch.returns_before[ended]).any():
+        return "", batch.returns, batch.lengths
+    return ("" if ended.all() and not batch.first_steps.any() else "episode "), returns, lengths
 
 
 def _range_of_versions(versions: np.ndarray) -> str:

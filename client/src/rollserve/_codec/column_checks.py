@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import HEADERS, INFOS, OPTIONAL_HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
+from rollserve._codec.batch_fields import FLOAT_HEADERS, HEADERS, INFOS, OPTIONAL_HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
 from rollserve._codec.columns import leaves_of
 from rollserve.errors import mismatch
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["as_int64", "check_batch", "check_header"]
 
 _NUMBER_KINDS = "biufc"
-_KINDS = {"b": "bool", "iu": "integer", "fiu": "float or integer"}
+_KINDS = {"b": "bool", "iu": "integer", "f": "float", "fiu": "float or integer"}
 _INT64 = np.dtype(np.int64)
 _MAX_INT64 = int(np.iinfo(np.int64).max)
 
@@ -33,8 +33,8 @@ def check_batch(batch: Any) -> None:
         raise ValueError(f"lengths: {mismatch(f'a sum of {len(batch.rewards)}, as rewards has rows', num_steps)}")
     for name in HEADERS:
         header = getattr(batch, name)
-        if header is not None or name not in OPTIONAL_HEADERS:
-            check_header(name, header, "b" if name in ("terminated", "truncated") else "iu", num_segments)
+        if header is not None or name not in (*OPTIONAL_HEADERS, "last_values"):
+            check_header(name, header, _header_kinds(name), num_segments)
     for name in STEP_COLUMNS:
         _check_columns(name, getattr(batch, name), num_steps)
     for name in SEGMENT_COLUMNS:
@@ -55,6 +55,13 @@ def check_header(name: str, array: object, kinds: str, length: int | None) -> No
         raise ValueError(f"{name}: {mismatch(f'dtype {_KINDS[kinds]}', array.dtype)}")
     if length is not None and len(array) != length:
         raise ValueError(f"{name}: {mismatch(f'{length} rows', len(array))}")
+
+
+def _header_kinds(name: str) -> str:
+    """Return the kinds of dtypes that a header may have."""
+    if name in FLOAT_HEADERS:
+        return "f"
+    return "b" if name in ("terminated", "truncated") else "iu"
 
 
 def as_int64(name: str, header: np.ndarray) -> np.ndarray:

@@ -69,16 +69,24 @@ def checked_values(name: str, values: Any, length: int) -> np.ndarray:
     return array
 
 
-def checked_last_values(batch: Any, last_values: Any) -> np.ndarray:
+def checked_last_values(batch: Any, last_values: Any, *, own: bool = False) -> np.ndarray:
     """Return the value after the last step of each segment, 0 where it terminated, (N,).
 
+    Args:
+        batch: the batch.
+        last_values: values; None for the default.
+        own: whether the default are the batch's own, because its other values are, too.
+
     Raises:
-        ValueError: None, unless all segments terminated; or other shapes or dtypes.
+        ValueError: no values, unless all segments terminated; or other shapes or dtypes.
     """
+    if last_values is None and own:
+        last_values = batch.last_values
     if last_values is None:
         if not batch.terminated.all():
             expected = "the value of each segment's last observation, as some segments have not terminated"
-            raise ValueError(f"last_values: {mismatch(expected, None)}")
+            hint = "the option `return_last_values` delivers those of the agent's info `value`" if own else ""
+            raise ValueError(f"last_values: {mismatch(expected, None, hint)}")
         return np.zeros(len(batch.lengths), np.float32)
     array = checked_values("last_values", last_values, len(batch.lengths))
     return np.where(batch.terminated, array.dtype.type(0), array)

@@ -47,8 +47,9 @@ def vtrace(
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
     rho_clip, c_clip = check_positive("rho_clip", rho_clip), check_positive("c_clip", c_clip)
     advantage_rho_clip = check_positive("advantage_rho_clip", advantage_rho_clip)
+    own = values is None
     values = infos_or(batch, "values", values, "value")
-    last_values = checked_last_values(batch, last_values)
+    last_values = checked_last_values(batch, last_values, own=own)
     ratios = _ratios(batch, target_log_probs, behavior_log_probs)
     dtype = float_type(batch.rewards, values, last_values, ratios)
     rewards, values, ratios = (array.astype(dtype, copy=False) for array in (batch.rewards, values, ratios))

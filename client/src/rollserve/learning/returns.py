@@ -41,8 +41,9 @@ class Advantages(NamedTuple):
 def advantages(batch: Any, gamma: float, lam: float, values: Any, last_values: Any) -> Advantages:
     """Return generalized advantage estimates; see `EpisodeBatch.advantages`."""
     gamma, lam = check_fraction("gamma", gamma), check_fraction("lam", lam)
+    own = values is None
     values = infos_or(batch, "values", values, "value")
-    last_values = checked_last_values(batch, last_values)
+    last_values = checked_last_values(batch, last_values, own=own)
     dtype = float_type(batch.rewards, values, last_values)
     values = values.astype(dtype, copy=False)
     deltas = batch.rewards.astype(dtype, copy=False) + gamma * shifted(values, last_values, batch.lengths) - values
@@ -64,8 +65,9 @@ def discounted_returns(batch: Any, gamma: float, last_values: Any) -> np.ndarray
 def n_step_returns(batch: Any, n: int, gamma: float, values: Any, last_values: Any) -> np.ndarray:
     """Return n discounted rewards and the value after them, from each step on; see `EpisodeBatch.n_step_returns`."""
     n, gamma = check_count("n", n), check_fraction("gamma", gamma)
+    own = values is None
     values = infos_or(batch, "values", values, "value")
-    last_values = checked_last_values(batch, last_values)
+    last_values = checked_last_values(batch, last_values, own=own)
     dtype = float_type(batch.rewards, values, last_values)
     sums, num_rewards = windows(batch.rewards.astype(dtype, copy=False), batch.lengths, n, gamma)
     after = shifted(values.astype(dtype, copy=False), last_values, batch.lengths)

@@ -75,8 +75,8 @@ class EpisodeBatch(google.protobuf.message.Message):
     To join the messages of a stream, concatenate their headers and columns. An episode that does not fit into the rest
     of a message continues at the beginning of the next one, as a segment with the same episode index and with
     `first_steps` raised by the length so far. So an episode is complete with the segment that has `terminated` or
-    `truncated` set. Its flags and its `last_observations` come from that segment, its `initial_states` from the first
-    segment; its other headers and its `episode_infos` are the same in all. Match columns by name: their order can differ
+    `truncated` set. Its flags and its `last_observations`, `last_values` and `last_states` come from that segment, its
+    `initial_states` and `returns_before` from the first segment; its other headers and its `episode_infos` are the same in all. Match columns by name: their order can differ
     between messages. The columns of observations, actions, rewards, agent_infos and states are the same in all messages,
     unless workers have different kinds of agents. Columns of environment infos can differ between episodes, see
     `environment_infos`. In fragment calls the same holds for fragments: what a call delivers of an episode can begin
@@ -102,6 +102,9 @@ class EpisodeBatch(google.protobuf.message.Message):
     EPISODE_INFOS_FIELD_NUMBER: builtins.int
     FRAME_STACKS_FIELD_NUMBER: builtins.int
     INITIAL_STATES_FIELD_NUMBER: builtins.int
+    LAST_VALUES_FIELD_NUMBER: builtins.int
+    LAST_STATES_FIELD_NUMBER: builtins.int
+    RETURNS_BEFORE_FIELD_NUMBER: builtins.int
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S) The index of each segment's episode in the sequence that `seed` of the account names. Rises by one from episode
@@ -206,6 +209,26 @@ class EpisodeBatch(google.protobuf.message.Message):
         For the states before every step, see `return_states` of SamplingOptions.
         """
 
+    @property
+    def last_values(self) -> rollserve.v1.tensor_pb2.Tensor:
+        """(S), of the type of the agent's info `value`: what the value would be if the agent acted once more after each
+        segment's last step, for its last observation and the recurrent states there. 0 where the segment terminated. The
+        same bits for the same episode, wherever messages end. Only with `return_last_values` of the call.
+        """
+
+    @property
+    def last_states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
+        """Each (S, *H). The recurrent state after each segment's last step, by name: where the episode goes on, the next
+        segment's `initial_states`. Only with `return_last_states` of the call; empty for agents that are not recurrent.
+        """
+
+    @property
+    def returns_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """(S) The sum of the rewards of the same episode before this segment, added up step by step, including those of
+        earlier calls; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
+        call. Empty if all `first_steps` are 0.
+        """
+
     def __init__(
         self,
         *,
@@ -226,9 +249,12 @@ class EpisodeBatch(google.protobuf.message.Message):
         episode_infos: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         frame_stacks: collections.abc.Iterable[global___FrameStack] | None = ...,
         initial_states: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
+        last_values: rollserve.v1.tensor_pb2.Tensor | None = ...,
+        last_states: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
+        returns_before: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["rewards", b"rewards"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["last_values", b"last_values", "rewards", b"rewards"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "last_states", b"last_states", "last_values", b"last_values", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "returns_before", b"returns_before", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
 
 global___EpisodeBatch = EpisodeBatch
 

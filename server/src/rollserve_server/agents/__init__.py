@@ -1,6 +1,6 @@
 """Agents: what acts in rows of environments, checked and built from specs."""
 
-from rollserve_server.agents.agent import Agent, Decision, InfoSpec, NoiseKind, PopulationAgent, StateSpec
+from rollserve_server.agents.agent import VALUE, Agent, Decision, InfoSpec, NoiseKind, PopulationAgent, StateSpec
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
@@ -22,10 +22,12 @@ from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Val
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
 from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
+from rollserve_server.agents.values import check_value
 
 __all__ = [
     "DEFAULT_EXPLORATION",
     "SPEC_CLASSES",
+    "VALUE",
     "Activation",
     "Agent",
     "AgentSource",
@@ -56,6 +58,7 @@ __all__ = [
     "check_exploration",
     "check_population",
     "check_providers",
+    "check_value",
     "content_bytes",
     "content_hash",
     "is_quick_to_prepare",

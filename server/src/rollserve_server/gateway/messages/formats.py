@@ -29,7 +29,13 @@ def sample_format_from_proto(options: pb.SamplingOptions) -> MessageFormat:
         InvalidValueError: a size is out of range, or a compression is not set.
     """
     limit, columns = message_limit_from_proto(options), _columns_from_proto(options)
-    columns = dataclasses.replace(columns, all_states=options.return_states)
+    columns = dataclasses.replace(
+        columns,
+        all_states=options.return_states,
+        last_values=options.return_last_values,
+        last_states=options.return_last_states,
+        returns_before=options.return_returns_before,
+    )
     return MessageFormat(limit, None if options.blackhole else columns)
 
 

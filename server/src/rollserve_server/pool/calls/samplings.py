@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import check_exploration
+from rollserve_server.agents import check_exploration, check_value
 from rollserve_server.errors import DomainError, InvalidValueError, within
 from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.episodes import EpisodeCall
@@ -137,6 +137,9 @@ class Samplings:
         def check(agent: AgentSpec) -> None:
             with within("options.exploration"):
                 check_exploration(agent, options.exploration)
+            if request.messages.has_values:
+                with within("options.return_last_values"):
+                    check_value(agent)
 
         return await self.update_agent(
             [update], options.expected, per_worker=False, field="options.agent_update", check=check
@@ -154,6 +157,8 @@ class Samplings:
         stack.enter_context(parts.versions.envs.using(env_version))
         await parts.selection.check_fit(policy_version, env_version)
         parts.selection.check_exploration(policy_version, options.exploration)
+        if request.messages.has_values:
+            parts.selection.check_values(policy_version)
         self.prefetcher.end(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())

@@ -63,6 +63,11 @@ class MessageFormat:
     max_message_bytes: int
     columns: ColumnFormat | None = PLAIN
 
+    @property
+    def has_values(self) -> bool:
+        """Whether values of last observations are written."""
+        return self.columns is not None and self.columns.last_values
+
 
 DISCARD = MessageFormat(0, None)
 """For calls that deliver no episodes."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rollserve import Reason, Reproducibility
-from rollserve_server.agents import check_exploration, kind_of, prepare_agent
+from rollserve_server.agents import check_exploration, check_value, kind_of, prepare_agent
 from rollserve_server.errors import DomainError, NotReadyError, within
 from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
@@ -63,6 +63,12 @@ class Selection:
         with within("options.exploration"):
             for agent in self._versions.agents.get(policy_version) or ():
                 check_exploration(agent, exploration)
+
+    def check_values(self, policy_version: int) -> None:
+        """Raise InvalidValueError if an agent of a version has no value, for a call that asks for last values."""
+        with within("options.return_last_values"):
+            for agent in self._versions.agents.get(policy_version) or ():
+                check_value(agent)
 
     async def check_fit(self, policy_version: int, env_number: int) -> None:
         """Raise NotReadyError if the agents of a version do not fit environments; both are kept."""

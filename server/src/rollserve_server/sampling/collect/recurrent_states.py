@@ -53,6 +53,14 @@ class RecurrentStates:
         for column, spec in zip(self.columns, self._specs, strict=True):
             column[rows] = spec.initial
 
+    def of_row(self, row: int) -> Sequence[np.ndarray]:
+        """Return a copy of each state of a row, (*S)."""
+        return [column[row].copy() for column in self.columns] if self.columns else ()
+
+    def of_rows(self, rows: NDArray[np.int64]) -> Sequence[np.ndarray]:
+        """Return a copy of each state of some rows, (rows, *S)."""
+        return [column[rows] for column in self.columns]
+
     def copies(self) -> list[RecurrentState]:
         """Return a copy of each row's states."""
         if not self.columns:

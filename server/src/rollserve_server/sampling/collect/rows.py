@@ -132,7 +132,9 @@ class RowCollector(Collector):
         self._waiting.free(row)
         envs = self._envs
         last_observations = tuple(column[row].copy() for column in envs.observations)
-        episode = self.recorder.finish(row, bool(envs.terminated[row]), bool(envs.truncated[row]), last_observations)
+        terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
+        last_states = self._recurrent_states.of_row(row)
+        episode = self.recorder.finish(row, terminated, truncated, last_observations, last_states)
         envs.terminated[row] = envs.truncated[row] = False
         return episode
 

@@ -168,9 +168,9 @@ class VectorCollector(Collector):
         envs = self._envs
         self._recording[row] = False
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
-        episode = self.recorder.finish(
-            row, terminated, truncated, [column[0] for column in envs.last_observations(np.array([row]))]
-        )
+        last_observations = [column[0] for column in envs.last_observations(np.array([row]))]
+        last_states = self._recurrent_states.of_row(row)
+        episode = self.recorder.finish(row, terminated, truncated, last_observations, last_states)
         self._unfinished.discard(episode.index)
         if not self._unfinished:
             self.attempts.succeed(self._block_start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.encode.segment_content import SegmentContent
     from rollserve_server.sampling.encode.table_content import TableContent
 
-__all__ = ["Encoder", "Encoding"]
+__all__ = ["Encoder", "Encoding", "Evaluate"]
 
 _KEYS = keys_of(EpisodeBatch.DESCRIPTOR)
 _BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
@@ -43,6 +43,12 @@ _MAX_SHRINKAGE = 4
 """Upper bound for how many times more plain data messages hold because they shrink: beyond it, nothing is gained."""
 
 
+Evaluate = Callable[[Sequence[np.ndarray], Sequence[np.ndarray], Sequence[int]], np.ndarray]
+"""Evaluator of S observations (S, *O) with recurrent states (S, *H): returns their values (S,), given the index of each
+one's episode for errors.
+"""
+
+
 @dataclass(frozen=True)
 class Encoding:
     """Values that messages hold besides their segments, and the format of their columns.
@@ -51,11 +57,13 @@ class Encoding:
         policy_version: version of the agent that acted.
         worker_index: index of the worker that the episodes are bound to; None if they are bound to none.
         columns: how columns may be written.
+        evaluate: evaluator of observations, which has to be there if last values are written.
     """
 
     policy_version: int
     worker_index: int | None
     columns: ColumnFormat = PLAIN
+    evaluate: Evaluate | None = None
 
 
 class Encoder:
@@ -76,7 +84,10 @@ class Encoder:
         for observations in content.observations():
             columns += self._observations(observations, frames_once=options.frames_once)
         columns += content.columns(all_states=options.all_states)
+        columns += _ends(content, headers, encoding)
         batch = list(_header_fields(headers, encoding))
+        if options.returns_before and headers.first_steps.any():
+            batch += array_field(_KEYS["returns_before"], content.returns_before())
         for column in columns:
             batch += self._field(column, options.compression)
         parts = length_delimited(_BATCH, batch)
@@ -110,11 +121,33 @@ class Encoder:
         if compression is not None:
             rows = self._compressor.compress((column.group, column.name), column.rows, compression)
         key = _KEYS[column.group]
-        if column.group == "rewards":
+        if column.group in ("rewards", "last_values"):
             return tensor_field(key, rows)
         if column.group == "frame_stacks":
             return frame_stack_field(key, column.name, column.frame_count, rows)
         return named_tensor_field(key, column.name, rows)
+
+
+def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: Encoding) -> Iterator[Column]:
+    """Yield what is asked for about the ends of the segments: recurrent states, and values."""
+    options = encoding.columns
+    if not (options.last_states or options.last_values):
+        return
+    states = content.last_states()
+    if options.last_states:
+        for name, column in states:
+            yield Column.of("last_states", name, Rows.of(column))
+    if options.last_values:
+        assert encoding.evaluate is not None  # noqa: S101  # the format asks for values
+        goes_on = np.flatnonzero(~headers.terminated)
+        found = encoding.evaluate(
+            [column[goes_on] for column in content.last_observations()],
+            [column[goes_on] for _, column in states],
+            headers.episode_indices[goes_on].tolist(),
+        )
+        values = np.zeros(len(headers.terminated), found.dtype)
+        values[goes_on] = found
+        yield Column.of("last_values", "", Rows.of(values))
 
 
 def _header_fields(headers: Headers, encoding: Encoding) -> Iterator[Part]:

@@ -70,6 +70,11 @@ def _buffer_id(piece: Piece) -> int:
     return id(piece.buffer)
 
 
+def _stacked(values: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """Return one array for each column, given each segment's values of all columns."""
+    return [np.stack(column) for column in zip(*values, strict=True)]
+
+
 class SegmentContent:
     """Content of a message with segments of recorded episodes, in their order."""
 
@@ -112,6 +117,19 @@ class SegmentContent:
             last_rows = Rows([observation[np.newaxis] for observation in last], key.dtype, key.shape)
             find_frames = functools.partial(frames_once, self._segment_pieces, key, last)
             yield Observations(key, self._rows(("observations", key)), last_rows, find_frames)
+
+    def returns_before(self) -> NDArray[np.float64]:
+        """Return the sum of the rewards of each segment's episode before it, (S,)."""
+        return np.array([segment.return_before for segment in self._segments], "<f8")
+
+    def last_observations(self) -> list[np.ndarray]:
+        """Return the observation after each segment's last step, (S, *O) for each leaf of the observation space."""
+        return _stacked(segment.last_observations for segment in self._segments)
+
+    def last_states(self) -> list[tuple[str, np.ndarray]]:
+        """Return the recurrent states after each segment's last step, (S, *H), with their names."""
+        names = [key.name for group, key in self._pieces[0].buffer.columns if group == "states"]
+        return list(zip(names, _stacked(segment.last_states for segment in self._segments), strict=True))
 
     def columns(self, *, all_states: bool) -> Iterator[Column]:
         """Yield all columns except observations.

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from rollserve_server.sampling.encode.sizes import FILL_BYTES, Sizes
+from rollserve_server.sampling.protocol.orders import PLAIN
 from rollserve_server.sampling.record.columns import Piece
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from rollserve_server.sampling.protocol.orders import ColumnFormat
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.episodes import Episode
 
-__all__ = ["Segment", "cut_into_messages", "info_keys"]
+__all__ = ["Segment", "cut_into_messages", "info_keys", "return_after"]
 
 
 class Segment(NamedTuple):
@@ -37,10 +39,23 @@ class Segment(NamedTuple):
     @property
     def last_observations(self) -> Sequence[np.ndarray]:
         """Observation after the segment's last step, for each leaf of the observation space."""
-        if self.ends:
-            return self.episode.last_observations
+        return self.episode.last_observations if self.ends else self._following("observations")
+
+    @property
+    def last_states(self) -> Sequence[np.ndarray]:
+        """Recurrent states after the segment's last step, for each of the agent's states."""
+        return self.episode.last_states if self.ends else self._following("states")
+
+    @property
+    def return_before(self) -> float:
+        """Sum of the episode's rewards before the segment, added up step by step."""
+        before = Segment(self.episode, 0, self.start).pieces() if self.start else ()
+        return return_after(self.episode.return_before, before)
+
+    def _following(self, group: str) -> Sequence[np.ndarray]:
+        """Return the values of the step after the segment, for each column of the group."""
         (following,) = Segment(self.episode, self.stop, self.stop + 1).pieces()
-        return [following.first(key) for key in following.buffer.columns if key[0] == "observations"]
+        return [following.first(key) for key in following.buffer.columns if key[0] == group]
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of column buffers that hold the steps."""
@@ -63,8 +78,7 @@ def cut_into_messages(
     max_message_bytes: int,
     first_step: int = 0,
     fill_bytes: Callable[[], int] = lambda: FILL_BYTES,
-    *,
-    all_states: bool = False,
+    columns: ColumnFormat = PLAIN,
 ) -> Iterator[Sequence[Segment]]:
     """Yield the segments of each message, in order. An episode too long for one message goes on in the next.
 
@@ -73,16 +87,25 @@ def cut_into_messages(
         max_message_bytes: size that no message may exceed.
         first_step: step of the first episode to begin with.
         fill_bytes: returns the preferred size of the next message, which is exceeded where steps are very large.
-        all_states: whether recurrent states are written for each step, too.
+        columns: how columns may be written.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
     for group in _groups_of_one_shape(episodes):
         keys = {*group[0].pieces[0].buffer.columns, *info_keys(group)}
-        sizes = Sizes.of(keys, all_states=all_states)
+        sizes = Sizes.of(keys, columns)
         yield from _cut(group, sizes, max_message_bytes, first_step, fill_bytes)
         first_step = 0
+
+
+def return_after(total: float, pieces: Sequence[Piece]) -> float:
+    """Return a sum of rewards after those of further steps were added one by one: `np.sum` has another order."""
+    for piece in pieces:
+        (key,) = (key for key in piece.buffer.columns if key[0] == "rewards")
+        (rewards,) = piece.arrays(key)
+        total = float(np.add.accumulate(np.append(total, rewards))[-1])
+    return total
 
 
 def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import Reason
 from rollserve_server.errors import OverLimitError
+from rollserve_server.sampling.protocol.orders import PLAIN
 
 if TYPE_CHECKING:
+    from rollserve_server.sampling.protocol.orders import ColumnFormat
     from rollserve_server.sampling.record.columns import ColumnKey
 
 __all__ = ["FILL_BYTES", "STATE_PREFIX", "Sizes"]
@@ -28,7 +30,10 @@ each message would hold a last observation beside very few others.
 _HEADER_BYTES = 64
 """Upper bound for a column's type, shape and lengths without its name, and for all headers of a segment."""
 
-_NUM_HEADERS = 8
+_NUM_HEADERS = 9
+
+_VALUE_BYTES = 8
+"""Upper bound for a value."""
 
 
 class Sizes(NamedTuple):
@@ -39,17 +44,20 @@ class Sizes(NamedTuple):
     step: int
 
     @classmethod
-    def of(cls, keys: Iterable[ColumnKey], *, all_states: bool) -> Sizes:
+    def of(cls, keys: Iterable[ColumnKey], columns: ColumnFormat = PLAIN) -> Sizes:
         """Return the sizes of messages with these columns.
 
         Args:
             keys: keys of the columns.
-            all_states: whether recurrent states are written for each step, too.
+            columns: how they may be written.
         """
         message, segment, step = _HEADER_BYTES * (_NUM_HEADERS + 1), _HEADER_BYTES, 0
+        if columns.last_values:
+            message, segment = message + _HEADER_BYTES, segment + _VALUE_BYTES
         for group, key in keys:
-            in_segments = group in ("observations", "episode_infos", "states")
-            in_steps = group != "episode_infos" and (group != "states" or all_states)
+            in_segments = int(group in ("observations", "episode_infos", "states"))
+            in_segments += group == "states" and columns.last_states
+            in_steps = group != "episode_infos" and (group != "states" or columns.all_states)
             has_mask = group in ("env_infos", "episode_infos")
             num_columns = 1 + in_segments + has_mask
             prefix = len(STATE_PREFIX) * (group == "states")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,8 @@ from rollserve_server.sampling.encode.fields import Gathered, Rows
 from rollserve_server.sampling.encode.frame_stacks import frames_once
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.sampling.encode.table_slices import TableSlice
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.infos import InfoKey
@@ -73,6 +75,19 @@ class TableContent:
                 yield self._stacks(key, last)
             else:
                 yield Observations(key, self._rows(("observations", key)), Rows.of(last), lambda: None)
+
+    def returns_before(self) -> NDArray[np.float64]:
+        """Return the sum of the rewards of each segment's episode before it, (S,)."""
+        return self._segments.returns_before.astype("<f8")
+
+    def last_observations(self) -> Sequence[np.ndarray]:
+        """Return the observation after each segment's last step, (S, *O) for each leaf of the observation space."""
+        return self._segments.last_observations
+
+    def last_states(self) -> list[tuple[str, np.ndarray]]:
+        """Return the recurrent states after each segment's last step, (S, *H), with their names."""
+        names = [key.name for group, key in self._stored.keys if group == "states"]
+        return list(zip(names, self._segments.last_states, strict=True))
 
     def columns(self, *, all_states: bool) -> Iterator[Column]:
         """Yield all columns except observations.

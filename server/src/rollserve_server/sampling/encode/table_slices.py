@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.sampling.encode.segments import return_after
 from rollserve_server.sampling.encode.sizes import Sizes
+from rollserve_server.sampling.protocol.orders import PLAIN
 
 if TYPE_CHECKING:
     from rollserve_server.sampling.encode.tables import FragmentTable
+    from rollserve_server.sampling.protocol.orders import ColumnFormat
 
 __all__ = ["TableSlice", "cut_table"]
 
@@ -47,16 +50,26 @@ class TableSlice:
         if self.first_step == 0 and self.ends:
             return table
         starts, stops, first_steps = table.starts.copy(), table.stops.copy(), table.first_steps.copy()
+        returns_before = table.returns_before
         if self.last_step is not None:
             stops[-1] = starts[-1] + self.last_step
+        if self.first_step:
+            pieces = table.columns.pieces(int(table.rows[0]), int(starts[0]), int(starts[0]) + self.first_step)
+            returns_before = np.append(return_after(returns_before[0], pieces), returns_before[1:])
         starts[0] += self.first_step
         first_steps[0] += self.first_step
-        segments = dataclasses.replace(table, starts=starts, stops=stops, first_steps=first_steps)
+        segments = dataclasses.replace(
+            table, starts=starts, stops=stops, first_steps=first_steps, returns_before=returns_before
+        )
         return segments if self.ends else _with_open_end(segments)
 
 
 def cut_table(
-    table: FragmentTable, max_message_bytes: int, first_step: int, fill_bytes: Callable[[], int], *, all_states: bool
+    table: FragmentTable,
+    max_message_bytes: int,
+    first_step: int,
+    fill_bytes: Callable[[], int],
+    columns: ColumnFormat = PLAIN,
 ) -> Iterator[TableSlice]:
     """Yield the content of each message, in order. A fragment too long for one message goes on in the next.
 
@@ -65,12 +78,12 @@ def cut_table(
         max_message_bytes: size that no message may exceed.
         first_step: step of the first fragment to begin with.
         fill_bytes: returns the preferred size of the next message, which is exceeded where steps are very large.
-        all_states: whether recurrent states are written for each step, too.
+        columns: how columns may be written.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
-    sizes = Sizes.of({*table.columns.keys, *table.info_keys}, all_states=all_states)
+    sizes = Sizes.of({*table.columns.keys, *table.info_keys}, columns)
     ends = np.cumsum(sizes.segment + table.lengths * sizes.step)
     fragment = 0
     while fragment < len(table):
@@ -92,10 +105,16 @@ def _with_open_end(segments: FragmentTable) -> FragmentTable:
     terminated[-1] = truncated[-1] = False
     stop = int(segments.stops[-1])
     (following,) = segments.columns.pieces(int(segments.rows[-1]), stop, stop + 1)
-    last_observations = [column.copy() for column in segments.last_observations]
-    keys = [key for key in segments.columns.keys if key[0] == "observations"]
-    for column, key in zip(last_observations, keys, strict=True):
-        column[-1] = following.first(key)
+    last = {}
+    for group, columns in (("observations", segments.last_observations), ("states", segments.last_states)):
+        last[group] = [column.copy() for column in columns]
+        keys = [key for key in segments.columns.keys if key[0] == group]
+        for column, key in zip(last[group], keys, strict=True):
+            column[-1] = following.first(key)
     return dataclasses.replace(
-        segments, terminated=terminated, truncated=truncated, last_observations=last_observations
+        segments,
+        terminated=terminated,
+        truncated=truncated,
+        last_observations=last["observations"],
+        last_states=last["states"],
     )

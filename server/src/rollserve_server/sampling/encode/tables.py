@@ -35,6 +35,7 @@ _COLUMNS = (
     "terminated",
     "truncated",
     "total_rewards",
+    "returns_before",
 )
 """Arrays with an element for each fragment, which both classes have."""
 
@@ -47,7 +48,7 @@ class EndingFragments(NamedTuple):
         ended: when they ended (`time.perf_counter`).
         began: (N,), when their episodes began.
         columns, env_seed, rows, starts, episode_indices, first_steps, terminated, truncated, total_rewards,
-            last_observations, dropped_infos, reset_infos: as in `FragmentTable`.
+            returns_before, last_observations, last_states, dropped_infos, reset_infos: as in `FragmentTable`.
     """
 
     stop: int
@@ -62,14 +63,16 @@ class EndingFragments(NamedTuple):
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     total_rewards: NDArray[np.float64]
+    returns_before: NDArray[np.float64]
     last_observations: Sequence[np.ndarray]
+    last_states: Sequence[np.ndarray]
     dropped_infos: Sequence[Mapping[str, int]]
     reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
 
     @property
     def num_bytes(self) -> int:
         """Approximate memory of the fragments, without their steps."""
-        return _num_bytes(len(self.rows), self.last_observations)
+        return _num_bytes(len(self.rows), self.last_observations, self.last_states)
 
     @property
     def column_bytes(self) -> int:
@@ -92,8 +95,10 @@ class FragmentTable:
         terminated: (N,), bool, whether the environment terminated its episode with its last step.
         truncated: (N,), bool, whether its episode was truncated with its last step.
         total_rewards: (N,), the sum of its episode's rewards up to its last step, in this and in earlier calls.
+        returns_before: (N,), the sum of its episode's rewards before its first step.
         seconds: (N,), the time from the start of its episode to its last step.
         last_observations: for each leaf of the observation space (N, *O), the observation after its last step.
+        last_states: for each of the agent's recurrent states (N, *S), the state after its last step.
         dropped_infos: for each fragment, the number of values of infos that have no place in a column, by name.
         reset_infos: for each fragment, the environment's infos at the episode's start; empty if no fragment has any.
     """
@@ -108,8 +113,10 @@ class FragmentTable:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     total_rewards: NDArray[np.float64]
+    returns_before: NDArray[np.float64]
     seconds: NDArray[np.float64]
     last_observations: Sequence[np.ndarray]
+    last_states: Sequence[np.ndarray]
     dropped_infos: Sequence[Mapping[str, int]]
     reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
 
@@ -124,7 +131,7 @@ class FragmentTable:
     @property
     def num_bytes(self) -> int:
         """Approximate memory of the fragments, without their steps."""
-        return _num_bytes(len(self), self.last_observations)
+        return _num_bytes(len(self), self.last_observations, self.last_states)
 
     @property
     def is_uniform(self) -> bool:
@@ -163,8 +170,10 @@ class FragmentTable:
         # Here, because one difference for all steps takes less time than one for each.
         ended, began = np.repeat([step.ended for step in steps], counts), np.concatenate([step.began for step in steps])
         joined["seconds"] = ended - began
-        observations = zip(*(step.last_observations for step in steps), strict=True)
-        joined["last_observations"] = [np.concatenate(leaf) for leaf in observations]
+        for name in ("last_observations", "last_states"):
+            joined[name] = [
+                np.concatenate(parts) for parts in zip(*(getattr(step, name) for step in steps), strict=True)
+            ]
         joined["dropped_infos"] = [dropped for step in steps for dropped in step.dropped_infos]
         reset_infos: list[Mapping[InfoKey, Any]] = []
         if any(step.reset_infos for step in steps):
@@ -177,7 +186,8 @@ class FragmentTable:
         if start == 0 and stop == len(self):
             return self
         columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in (*_COLUMNS, "stops", "seconds")}
-        columns["last_observations"] = [column[start:stop] for column in self.last_observations]
+        for name in ("last_observations", "last_states"):
+            columns[name] = [column[start:stop] for column in getattr(self, name)]
         columns["dropped_infos"] = self.dropped_infos[start:stop]
         return dataclasses.replace(self, reset_infos=self.reset_infos[start:stop], **columns)
 
@@ -206,6 +216,8 @@ class FragmentTable:
                 bool(self.terminated[number]),
                 bool(self.truncated[number]),
                 [column[number] for column in self.last_observations],
+                [column[number] for column in self.last_states],
+                float(self.returns_before[number]),
                 row=int(self.rows[number]),
                 total_reward=float(self.total_rewards[number]),
                 seconds=float(self.seconds[number]),
@@ -214,5 +226,5 @@ class FragmentTable:
         return episodes
 
 
-def _num_bytes(num_fragments: int, last_observations: Sequence[np.ndarray]) -> int:
-    return num_fragments * _FRAGMENT_BYTES + sum(column.nbytes for column in last_observations)
+def _num_bytes(num_fragments: int, *last: Sequence[np.ndarray]) -> int:
+    return num_fragments * _FRAGMENT_BYTES + sum(column.nbytes for columns in last for column in columns)

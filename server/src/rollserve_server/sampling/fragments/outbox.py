@@ -139,8 +139,8 @@ class EpisodeOutbox(Outbox):
     def _encode(
         self, fragments: Sequence[Episode], encoding: Encoding, max_message_bytes: int, first_step: int
     ) -> Iterator[EncodedMessage]:
-        fill_bytes, all_states = self._encoder.fill_bytes, encoding.columns.all_states
-        for segments in cut_into_messages(fragments, max_message_bytes, first_step, fill_bytes, all_states=all_states):
+        limits = max_message_bytes, first_step, self._encoder.fill_bytes
+        for segments in cut_into_messages(fragments, *limits, encoding.columns):
             self._written += [segment.episode for segment in segments if segment.ends]
             yield self._encoder.encode(SegmentContent(segments), encoding)
 
@@ -192,12 +192,11 @@ class TableOutbox(Outbox):
             return
         first_step, self._num_steps_to_skip = self._num_steps_to_skip, 0
         limits = max_message_bytes, first_step, self._encoder.fill_bytes
-        all_states = encoding.columns.all_states
         if table.is_uniform:
-            for content in cut_table(table, *limits, all_states=all_states):
+            for content in cut_table(table, *limits, encoding.columns):
                 self.num_bytes -= content.num_bytes
                 yield self._encoder.encode(TableContent(content), encoding)
             return
-        for segments in cut_into_messages(table.episodes(self._infos), *limits, all_states=all_states):
+        for segments in cut_into_messages(table.episodes(self._infos), *limits, encoding.columns):
             yield self._encoder.encode(SegmentContent(segments), encoding)
         self.num_bytes -= table.num_bytes

@@ -215,14 +215,16 @@ class RowFragmentCollector(FragmentCollector):
                 position.reset_infos = NO_RESET_INFOS
 
     def _finish(self, row: int, *, terminated: bool, truncated: bool) -> None:
-        fragment = self._recorder.finish(row, terminated, truncated, self._last_observations(row))
+        last_states = self._recurrent_states.of_row(row)
+        fragment = self._recorder.finish(row, terminated, truncated, self._last_observations(row), last_states)
         self._positions[row].close(fragment)
         self.outbox.add(fragment)
 
     def _cut(self) -> None:
         for row, position in enumerate(self._positions):
             if position.is_open:
-                fragment = self._recorder.cut(row, self._last_observations(row))
+                last_states = self._recurrent_states.of_row(row)
+                fragment = self._recorder.cut(row, self._last_observations(row), last_states)
                 position.close(fragment)
                 self.outbox.add(fragment)
 

@@ -65,8 +65,9 @@ class VectorFragmentCollector(FragmentCollector):
         # For each row: the step of the call at which its fragment began, and the steps of its episode before that.
         self._starts = np.zeros(len(states), np.int64)
         self._first_steps = np.zeros(len(states), np.int64)
-        # For each row: the sum of its episode's rewards so far, and when the episode began (`time.perf_counter`).
-        self._total_rewards = np.zeros(len(states))
+        # For each row: the sum of its episode's rewards so far, and before its fragment, and when the episode began
+        # (`time.perf_counter`).
+        self._total_rewards, self._returns_before = np.zeros((2, len(states)))
         self._began = np.zeros(len(states))
         # Of the block: its first episode, the seed of its reset, the steps since then, and the step of the call at
         # which it began.
@@ -110,6 +111,8 @@ class VectorFragmentCollector(FragmentCollector):
         self.num_repeated_steps = 0
         if not self._block_steps:
             self._begin_block()
+        if not self._step:  # all rows have been restored
+            self._returns_before[:] = self._total_rewards
         if not self._has_noise:
             self._noise.begin(self._sequence.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
@@ -223,7 +226,8 @@ class VectorFragmentCollector(FragmentCollector):
         self._columns.begin(rows)
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
-        self._total_rewards[rows], self._began[rows] = 0.0, now
+        self._total_rewards[rows] = self._returns_before[rows] = 0.0
+        self._began[rows] = now
         self._indices[rows] += self._sequence.stride
         self._recurrent_states.begin(rows)
         if self._has_reset_infos:
@@ -253,7 +257,9 @@ class VectorFragmentCollector(FragmentCollector):
             terminated,
             truncated,
             self._total_rewards[rows],
+            self._returns_before[rows],
             self._envs.last_observations(rows),
+            self._recurrent_states.of_rows(rows),
             [self._take_dropped_infos(row) for row in rows.tolist()],
             [self._reset_infos[row].values for row in rows.tolist()] if self._has_reset_infos else (),
         )

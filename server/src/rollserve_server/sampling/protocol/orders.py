@@ -28,11 +28,17 @@ class ColumnFormat:
         compression: codec for columns that shrink by it; None for no compression.
         frames_once: whether observations that are stacks of frames may be written with each frame once.
         all_states: whether recurrent states are written for each step, instead of for each segment only.
+        last_values: whether the value of each segment's last observation is written.
+        last_states: whether the recurrent states after each segment's last step are written.
+        returns_before: whether the sum of rewards is written that each segment's episode has before it.
     """
 
     compression: Compression.ValueType | None = None
     frames_once: bool = False
     all_states: bool = False
+    last_values: bool = False
+    last_states: bool = False
+    returns_before: bool = False
 
 
 PLAIN = ColumnFormat()

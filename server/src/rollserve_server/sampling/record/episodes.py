@@ -36,6 +36,8 @@ class Episode:
         terminated: whether the environment terminated the episode.
         truncated: whether the episode was truncated. Fragments whose episodes go on are neither.
         last_observations: for each leaf of the observation space, the observation after the last step.
+        last_states: each of the agent's recurrent states after the last step.
+        return_before: sum of the rewards that a fragment's episode has before it; 0 for whole episodes.
         row: row that ran it, within its worker.
         total_reward: sum of the rewards of its episode so far, added up step by step, in this and in earlier calls.
         began: when its episode began (`time.perf_counter`); 0 before its steps are recorded.
@@ -55,6 +57,8 @@ class Episode:
     terminated: bool = False
     truncated: bool = False
     last_observations: Sequence[np.ndarray] = ()
+    last_states: Sequence[np.ndarray] = ()
+    return_before: float = 0.0
     row: int = 0
     total_reward: float = 0.0
     began: float = 0.0
@@ -80,6 +84,7 @@ class Episode:
             reset.values,
             dropped_infos=dropped,
             first_step=first_step,
+            return_before=total_reward,
             total_reward=total_reward,
             began=began,
         )

@@ -135,13 +135,22 @@ class Recorder:
         running = self._open[row]
         return running.num_moved + self._writer.step - running.start
 
-    def finish(self, row: int, terminated: bool, truncated: bool, last_observations: Sequence[np.ndarray]) -> Episode:
+    def finish(
+        self,
+        row: int,
+        terminated: bool,
+        truncated: bool,
+        last_observations: Sequence[np.ndarray],
+        last_states: Sequence[np.ndarray] = (),
+    ) -> Episode:
         """End the row's episode or fragment with the current step, and return it."""
-        return self._finish(row, self._writer.step + 1, terminated, truncated, last_observations)
+        episode = self._finish(row, self._writer.step + 1, last_observations, last_states)
+        episode.terminated, episode.truncated = terminated, truncated
+        return episode
 
-    def cut(self, row: int, last_observations: Sequence[np.ndarray]) -> Episode:
+    def cut(self, row: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray] = ()) -> Episode:
         """End the row's fragment, which has at least one step, before the current step, and return it."""
-        return self._finish(row, self._writer.step, False, False, last_observations)
+        return self._finish(row, self._writer.step, last_observations, last_states)
 
     def abandon(self, row: int) -> None:
         """Forget the steps of the row's episode so far."""
@@ -153,16 +162,15 @@ class Recorder:
         self._finished.discard(episode)
 
     def _finish(
-        self, row: int, stop: int, terminated: bool, truncated: bool, last_observations: Sequence[np.ndarray]
+        self, row: int, stop: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray]
     ) -> Episode:
         running = self._open.pop(row)
         self._in_use[row] = False
         episode = running.episode
         episode.length = running.num_moved + stop - running.start
-        episode.terminated, episode.truncated = terminated, truncated
         episode.total_reward = float(self._total_rewards[row])
         episode.seconds = time.perf_counter() - episode.began
-        episode.last_observations = last_observations
+        episode.last_observations, episode.last_states = last_observations, last_states
         if running.infos is not None:
             episode.env_infos = running.infos.finish(episode.length)
         if stop > running.start:  # else all steps have moved out of the buffer
@@ -181,6 +189,7 @@ class Recorder:
     def _other_bytes(self, episode: Episode) -> int:
         num_bytes = _EPISODE_BYTES
         num_bytes += sum(map(sys.getsizeof, episode.last_observations))
+        num_bytes += sum(map(sys.getsizeof, episode.last_states))
         if episode.reset_infos:
             num_bytes += sys.getsizeof(episode.reset_infos) + sum(map(sys.getsizeof, episode.reset_infos.values()))
         if episode.env_infos:

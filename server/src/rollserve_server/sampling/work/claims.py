@@ -102,8 +102,8 @@ class ClaimWriter:
 
     def _begin(self, claim: Claim, max_message_bytes: int, columns: ColumnFormat) -> _Draft:
         episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
-        fill_bytes, all_states = self._encoder.fill_bytes, columns.all_states
-        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step, fill_bytes, all_states=all_states)
+        fill_bytes = self._encoder.fill_bytes
+        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step, fill_bytes, columns)
         return _Draft(messages, (claim.start, claim.first_step))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollserve_server.activity import current_activity
 from rollserve_server.envs import VectorEnvs
-from rollserve_server.errors import DomainError, OverLimitError
+from rollserve_server.errors import AgentFailedError, DomainError, OverLimitError
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.collector import Collector
+    from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.settings import WorkerSettings
 
@@ -53,6 +54,7 @@ class EpisodeWork:
         sequence: SequenceSpec,
         envs: RowEnvs | VectorEnvs,
         agent: Agent,
+        build_evaluator: Callable[[], Evaluator],
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
@@ -62,6 +64,7 @@ class EpisodeWork:
             sequence: the sequence.
             envs: environments that nothing else uses.
             agent: agent that acts.
+            build_evaluator: returns the evaluator of observations; called once an order needs it.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
             new_buffer: makes a buffer of so many bytes for messages.
@@ -75,6 +78,8 @@ class EpisodeWork:
         else:
             max_episode_length, num_retries = sequence.max_episode_length, settings.env_retries
             self.collector = RowCollector(sequence.root_seed, envs, agent, max_episode_length, num_retries)
+        self._build_evaluator = build_evaluator
+        self._evaluator: Evaluator | None = None
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._writer = ClaimWriter(self._finished, new_buffer)
@@ -179,7 +184,7 @@ class EpisodeWork:
             return nothing
         try:
             (parcel,), buffer = self._write([claim], order)
-        except OverLimitError:  # raised again if the call claims the episode
+        except (OverLimitError, AgentFailedError):  # raised again if the call claims the episode
             return nothing
         finally:
             self._writer.drop(claim)
@@ -188,7 +193,9 @@ class EpisodeWork:
     def _write(self, claims: Sequence[Claim], order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
         if order.columns is None:
             return [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
-        encoding = Encoding(self.spec.policy_version, None, order.columns)
+        if order.columns.last_values and self._evaluator is None:
+            self._evaluator = self._build_evaluator()
+        encoding = Encoding(self.spec.policy_version, None, order.columns, self._evaluator)
         return self._writer.write(claims, encoding, order.max_message_bytes)
 
     def _discard(self, claim: Claim) -> Parcel:

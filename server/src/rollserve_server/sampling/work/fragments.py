@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.fragments.collector import FragmentCollector
     from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
     from rollserve_server.settings import WorkerSettings
@@ -77,18 +78,24 @@ class FragmentWork:
         # In the order: the steps that rows have made, and those among them that restored rows.
         self._num_simulated_steps = self._num_restoring_steps = 0
         self._assignment: FragmentAssignment | None = None
+        self._evaluator: Evaluator | None = None
         self._checked_step_bytes = 0
         self._num_steps_to_write = 0
         self._has_reported_progress = False
 
     def run(
-        self, order: FragmentOrder, build_agent: Callable[[], Agent], is_stopped: Callable[[], bool]
+        self,
+        order: FragmentOrder,
+        build_agent: Callable[[], Agent],
+        build_evaluator: Callable[[], Evaluator],
+        is_stopped: Callable[[], bool],
     ) -> tuple[FragmentReport, NDArray[np.uint8]]:
         """Carry out an order.
 
         Args:
             order: the order.
             build_agent: returns the agent of the assignment.
+            build_evaluator: returns the evaluator of observations, if the assignment needs one.
             is_stopped: called before each step; ends the steps when it returns True.
 
         Returns:
@@ -100,7 +107,7 @@ class FragmentWork:
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
-            self._begin(assignment, build_agent)
+            self._begin(assignment, build_agent, build_evaluator)
             if order.enough_row_steps is not None:
                 self._shorten(order.enough_row_steps)
             if order.seconds > 0:
@@ -109,7 +116,8 @@ class FragmentWork:
             if assignment.columns is None:
                 messages = self._discard()
             else:
-                encoding = Encoding(assignment.policy_version, self._worker_index, assignment.columns)
+                values = assignment.policy_version, self._worker_index, assignment.columns, self._evaluator
+                encoding = Encoding(*values)
                 messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
         except DomainError as error:
             failure = error
@@ -134,7 +142,12 @@ class FragmentWork:
         )
         return report, buffer
 
-    def _begin(self, assignment: FragmentAssignment, build_agent: Callable[[], Agent]) -> None:
+    def _begin(
+        self,
+        assignment: FragmentAssignment,
+        build_agent: Callable[[], Agent],
+        build_evaluator: Callable[[], Evaluator],
+    ) -> None:
         """Begin a call, unless it runs already.
 
         Raises:
@@ -146,6 +159,8 @@ class FragmentWork:
         agent_key = assignment.policy_version, assignment.exploration
         if previous is None or (previous.policy_version, previous.exploration) != agent_key:
             self.collector.set_agent(build_agent())
+        has_values = assignment.columns is not None and assignment.columns.last_values
+        self._evaluator = build_evaluator() if has_values else None
         self._checked_step_bytes = 0
         self._check_size(assignment)
         self.collector.begin_call(assignment.num_row_steps, report_actions=assignment.report_actions)

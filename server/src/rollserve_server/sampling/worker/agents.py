@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.agents import build_agent, build_population, load_agent
 from rollserve_server.envs import VectorEnvs
+from rollserve_server.sampling.collect.evaluator import Evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,21 +60,14 @@ class InstalledAgents:
 
     def built(self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs) -> Agent:
         """Return an agent for the rows. Works may share it: it reads and writes its memory within one step only."""
-        is_joint = isinstance(envs, VectorEnvs)
-        key = version, env_version, exploration, envs.num_rows, is_joint
-        if key not in self._built:
-            while len(self._built) >= _MAX_BUILT_AGENTS:
-                del self._built[next(iter(self._built))]
-            current_activity().begin(Phase.LOADING)
-            self._built[key] = build_agent(
-                self._specs[version],
-                envs.observation_space,
-                envs.action_space,
-                envs.num_rows,
-                together=is_joint,
-                exploration=exploration,
-            )
-        return self._built[key]
+        return self._built_for(version, env_version, exploration, envs, is_joint=isinstance(envs, VectorEnvs))
+
+    def evaluator(
+        self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs
+    ) -> Evaluator:
+        """Return an evaluator of observations, whose bits do not depend on how many it evaluates at once."""
+        agent = self._built_for(version, env_version, exploration, envs, is_joint=False)
+        return Evaluator(agent, envs.num_rows)
 
     def built_population(
         self, population: Population, parameters: Mapping[str, np.ndarray], envs: RowEnvs
@@ -89,3 +83,27 @@ class InstalledAgents:
             envs.num_rows,
             population.exploration,
         )
+
+    def _built_for(
+        self,
+        version: int,
+        env_version: int,
+        exploration: Exploration,
+        envs: RowEnvs | VectorEnvs,
+        *,
+        is_joint: bool,
+    ) -> Agent:
+        key = version, env_version, exploration, envs.num_rows, is_joint
+        if key not in self._built:
+            while len(self._built) >= _MAX_BUILT_AGENTS:
+                del self._built[next(iter(self._built))]
+            current_activity().begin(Phase.LOADING)
+            self._built[key] = build_agent(
+                self._specs[version],
+                envs.observation_space,
+                envs.action_space,
+                envs.num_rows,
+                together=is_joint,
+                exploration=exploration,
+            )
+        return self._built[key]

@@ -201,9 +201,9 @@ class Worker:
         work = self._works.for_fragments(order)
         self._works.forget_stopped_calls(assignment.call_id)
         current_activity().episode_of = work.collector.episode_index
-        build_agent = self._works.agent_builder(work, assignment)
+        builders = self._works.agent_builder(work, assignment), self._works.evaluator_builder(work, assignment)
         is_stopped = functools.partial(self._works.is_stopped, work_id, assignment.call_id)
-        return work.run(order, build_agent, is_stopped)
+        return work.run(order, *builders, is_stopped)
 
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
         work = self._works.find(PopulationWork, order.work_id)

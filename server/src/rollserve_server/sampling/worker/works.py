@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs, VectorEnvs
+    from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.protocol.episodes import SequenceSpec
     from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder
     from rollserve_server.sampling.protocol.populations import Population
@@ -62,7 +63,8 @@ class Works:
             with self._giving_back_on_error(sequence.env_version, envs):
                 versions = sequence.policy_version, sequence.env_version
                 agent = self._agents.built(*versions, sequence.exploration, envs)
-                work = EpisodeWork(sequence, envs, agent, self._settings, self._new_buffer)
+                build_evaluator = functools.partial(self._agents.evaluator, *versions, sequence.exploration, envs)
+                work = EpisodeWork(sequence, envs, agent, build_evaluator, self._settings, self._new_buffer)
                 self._works[sequence.work_id] = work
         return self.find(EpisodeWork, sequence.work_id)
 
@@ -85,6 +87,11 @@ class Works:
         """Return a function that builds the agent of an assignment."""
         versions = assignment.policy_version, work.spec.env_version
         return functools.partial(self._agents.built, *versions, assignment.exploration, work.envs)
+
+    def evaluator_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Evaluator]:
+        """Return a function that builds the evaluator of an assignment."""
+        versions = assignment.policy_version, work.spec.env_version
+        return functools.partial(self._agents.evaluator, *versions, assignment.exploration, work.envs)
 
     def open_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
         """Open the work on a population, given the parameters (K, *shape) of its members, which have been checked.

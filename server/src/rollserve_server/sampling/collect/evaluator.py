@@ -1,0 +1,66 @@
+"""Values of observations, by an agent whose rows do not depend on each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.agents import VALUE
+from rollserve_server.errors import AgentFailedError
+from rollserve_server.sampling.collect.acting import act
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollserve_server.agents import Agent
+
+__all__ = ["Evaluator"]
+
+
+class Evaluator:
+    """Evaluates observations: what an agent's info `value` would be if it acted on them, whatever its noise is."""
+
+    def __init__(self, agent: Agent, num_rows: int) -> None:
+        """Evaluate with an agent that was built for `num_rows` rows that do not act together."""
+        self._agent = agent
+        self._num_rows = num_rows
+        (self._dtype,) = (info.dtype for info in agent.infos if info.name == VALUE.name)
+        self._noise = np.zeros((num_rows, agent.noise_width))
+        if agent.factors is not None:
+            self._noise[:, 0] = agent.factors[0]
+
+    def __call__(
+        self, observations: Sequence[np.ndarray], states: Sequence[np.ndarray], episode_indices: Sequence[int]
+    ) -> np.ndarray:
+        """Return the values (S,) of observations.
+
+        Args:
+            observations: for each leaf of the observation space (S, *O).
+            states: for each of the agent's recurrent states (S, *H), the state before it would act.
+            episode_indices: index of the episode that each observation belongs to.
+
+        Raises:
+            AgentFailedError: the agent raised an error, or its output for an observation is invalid. The error names
+                the episode.
+        """
+        num_values = len(episode_indices)
+        values = np.empty(num_values, self._dtype)
+        for start in range(0, num_values, self._num_rows):
+            count = min(self._num_rows, num_values - start)
+            rows = start + np.minimum(np.arange(self._num_rows), count - 1)  # the last one is repeated
+
+            def located(error: AgentFailedError, first: int = start) -> AgentFailedError:
+                index = episode_indices[first + error.row]
+                return AgentFailedError(f"the value after a segment of episode {index}: {error.message}", 0, index)
+
+            _, infos = act(
+                self._agent,
+                [column[rows] for column in observations],
+                self._noise,
+                [column[rows] for column in states],
+                lambda count=count: range(count),
+                located,
+            )
+            values[start : start + count] = infos[VALUE.name][:count]
+        return values
