@@ -76,6 +76,21 @@ def advantages(batch: rollserve.EpisodeBatch, segment: int) -> np.ndarray:
     return np.array([np.sum(deltas[t:] * decay ** np.arange(len(deltas) - t)) for t in range(len(deltas))])
 
 
+def test_complete_recipe_bootstraps_with_the_values_of_the_agent(
+    sampler: rollserve.Sampler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    updated = sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 30})
+    spaces = updated.observation_space, updated.action_space
+    sampler.update_agent(rollserve.MlpAgent.initial(*spaces, core="gru", value="shared", seed=0))
+    names: dict[str, Any] = {"sampler": sampler}
+    exec(RECIPES["complete"], names)
+    batch = names["batch"]
+    expected = batch.advantages(0.99, 0.95, batch.agent_infos["value"], batch.last_values).advantages
+    assert np.array_equal(names["advantages"], expected)
+    assert batch.last_states["h"].any()
+    assert str(batch.episode_returns[batch.terminated | batch.truncated]) in capsys.readouterr().out
+
+
 def learn(sampler: rollserve.Sampler, recipe: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """Run a recipe of docs/learning.md; return its global names and what it passed to `update`."""
     sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 30})

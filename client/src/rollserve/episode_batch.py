@@ -260,7 +260,8 @@ class EpisodeBatch:
         Returns:
             `observations` and `next_observations` (T, R, *O), `actions` (T, R, *A), `rewards`, `terminated` and
             `truncated` (T, R), `agent_infos` and `env_infos` (T, R, *I) each; and `initial_states` (R, *H) each, the
-            recurrent states before each row's first step.
+            recurrent states before each row's first step. If the batch has `last_values`, also `next_values` (T, R),
+            the agent's value after each step, which is 0 where `terminated` is set.
 
         Raises:
             ValueError: a batch of another call than `obtain_fragments`, rows with different numbers of steps, or a row

@@ -33,12 +33,22 @@ def columns_by_row(batch: Any) -> dict[str, Columns]:
     begins = _begins(batch.row_indices[order])
     steps = _steps_by_row(starts[order], batch.lengths[order], begins)
     columns = {name: getattr(batch, name) for name in (*STEP_COLUMNS, "next_observations")}
+    if batch.last_values is not None and "value" in batch.agent_infos:
+        columns["next_values"] = _next_values(batch, starts + batch.lengths - 1)
     for name in ("terminated", "truncated"):
         columns[name] = np.zeros(len(batch.rewards), np.bool_)
         columns[name][starts + batch.lengths - 1] = getattr(batch, name)
     rows = {name: map_columns(lambda array: array[steps], column) for name, column in columns.items()}
     rows["initial_states"] = map_columns(lambda array: array[order[begins]], batch.initial_states)
     return rows
+
+
+def _next_values(batch: Any, ends: NDArray[np.int64]) -> np.ndarray:
+    """Return the agent's value after each step, (T,); 0 after a step that terminated its episode."""
+    values = batch.agent_infos["value"]
+    following: np.ndarray = np.append(values[1:], values[:1])
+    following[ends] = batch.last_values
+    return following
 
 
 def _check_order(batch: Any, order: NDArray[np.int64]) -> None:

@@ -76,11 +76,11 @@ class EpisodeBatch(google.protobuf.message.Message):
     of a message continues at the beginning of the next one, as a segment with the same episode index and with
     `first_steps` raised by the length so far. So an episode is complete with the segment that has `terminated` or
     `truncated` set. Its flags and its `last_observations`, `last_values` and `last_states` come from that segment, its
-    `initial_states` and `returns_before` from the first segment; its other headers and its `episode_infos` are the same in all. Match columns by name: their order can differ
-    between messages. The columns of observations, actions, rewards, agent_infos and states are the same in all messages,
-    unless workers have different kinds of agents. Columns of environment infos can differ between episodes, see
-    `environment_infos`. In fragment calls the same holds for fragments: what a call delivers of an episode can begin
-    after its first step, and end before its last.
+    `initial_states` and `returns_before` from the first segment; its other headers and its `episode_infos` are the same
+    in all. Match columns by name: their order can differ between messages. The columns of observations, actions, rewards,
+    agent_infos and states are the same in all messages, unless workers have different kinds of agents. Columns of
+    environment infos can differ between episodes, see `environment_infos`. In fragment calls the same holds for
+    fragments: what a call delivers of an episode can begin after its first step, and end before its last.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
