@@ -43,10 +43,12 @@ def check_reports(reports: list[CallProgress], name: str, result: Any, size: int
     for before, after in itertools.pairwise(reports):
         assert before.num_steps <= after.num_steps
         assert before.num_episodes <= after.num_episodes
+        assert before.num_ended_episodes <= after.num_ended_episodes
         assert before.num_simulated_steps <= after.num_simulated_steps
         assert before.seconds < after.seconds
     assert all(after.seconds - before.seconds > 0.09 for before, after in itertools.pairwise(reports[:-1]))
     assert all(report.num_simulated_steps >= report.num_steps for report in reports)
+    assert all(report.num_ended_episodes >= report.num_episodes for report in reports)
     last = reports[-1]
     assert last.fraction == 1.0
     assert last.waiting_for == ""
@@ -219,6 +221,36 @@ def test_function_learns_what_the_call_waits_for(method: str) -> None:
     assert reports[-1].num_simulated_steps == 50
     assert reports[-1].fraction == (0.5 if method == "obtain_samples" else None)
     assert reports[-1].num_requested_episodes == (None if method == "obtain_samples" else 300)
+
+
+def evaluating(context: grpc.ServicerContext) -> Iterator[bytes]:
+    """Script an evaluation that tells of ended episodes, then of fewer because a worker was lost, and fails."""
+    for num_ended in (0, 3, 2, 15):
+        progress = Progress(simulated_step_count=10 * num_ended, ended_episode_count=num_ended)
+        yield pb.EvaluateResponse(progress=progress).SerializeToString()
+        time.sleep(0.15)
+    context.abort(grpc.StatusCode.INTERNAL, "it is over")
+
+
+def test_function_learns_how_many_episodes_of_an_evaluation_have_ended() -> None:
+    reports: list[CallProgress] = []
+    with (
+        scripted_server(Evaluate=evaluating) as address,
+        rollserve.connect(address) as sampler,
+        raises(rollserve.ServerError),
+    ):
+        sampler.evaluate(10, progress=reports.append)
+    assert [report.num_ended_episodes for report in reports] == [0, 3, 3, 15]
+    assert [report.fraction for report in reports] == [None, 0.3, 0.3, 1.0]
+    assert {report.num_episodes for report in reports} == {0}
+
+
+def test_terminal_shows_how_many_episodes_of_an_evaluation_have_ended() -> None:
+    with scripted_server(Evaluate=evaluating) as address:
+        output, drawn = run_on_a_terminal(sys.executable, "-c", SHOWING, address, "evaluate", "10", "rich,tqdm")
+    assert output == "it is over\ndone\n"
+    assert f"{'█' * 9}{'░' * 21} 3/10 episodes, 30 steps" in drawn
+    assert f"{'█' * 30} 10/10 episodes" in drawn
 
 
 SHOWING = """\

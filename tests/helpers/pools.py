@@ -144,11 +144,12 @@ async def evaluate_population(
     *,
     env: rollserve.EnvSpec | None = None,
     shares_episodes: bool = True,
+    parts: list[object] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Return the result of an evaluation of a population."""
+    """Return the result of an evaluation of a population; append all items before it to `parts`."""
     request = PopulationRequest(parameters, num_episodes, SamplingOptions(**options), env, shares_episodes)
-    return await _ended(pool.evaluate_population(request), None)
+    return await _ended(pool.evaluate_population(request), parts)
 
 
 async def _ended(items: AsyncGenerator[Any, None], parts: list[object] | None) -> Evaluation:

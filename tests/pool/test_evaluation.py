@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,16 +17,18 @@ from pools import (
     calls_of,
     cartpole_agent,
     evaluate,
+    evaluate_population,
     kill_one,
     pool_of,
     sample,
+    sample_request,
     until,
 )
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve_server.agents import RandomSpec
+from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, NotReadyError
 from rollserve_server.gateway.messages.summaries import students_t
 from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
@@ -249,6 +252,31 @@ async def test_evaluations_queue_and_can_be_cancelled(backend: Backend) -> None:
         # The worker has stopped the cancelled episodes; otherwise this would take 20 s.
         batch = await sample(pool, AtLeast(1), max_episode_length=2)
         assert batch.lengths.tolist()[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["evaluation", "population", "exact episodes"])
+async def test_progress_counts_episodes_that_have_ended(kind: str) -> None:
+    slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.01, "length": 5})
+    num_episodes = 12
+    async with pool_of(InProcessBackend(), slow, rows=1, progress_seconds=0.02, **SAMPLE_ENVS) as pool:
+        space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (1,), np.dtype(np.float32))
+        agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=0)
+        await pool.update_agent([MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)])
+        parts: list[object] = []
+        if kind == "evaluation":
+            await evaluate(pool, num_episodes, parts=parts)
+        elif kind == "population":
+            members = {name: value[None].repeat(3, 0) for name, value in agent.parameters.items()}
+            await evaluate_population(pool, members, num_episodes // 3, parts=parts)
+        else:
+            # The second worker's episodes cannot be delivered before the first one's have ended.
+            request = sample_request(Exactly(num_episodes // 2), seed=3)
+            async with contextlib.aclosing(pool.sample(request)) as items:
+                parts += [item async for item in items]
+        counts = [part.num_ended_episodes for part in parts if isinstance(part, Progress)]
+        assert counts == sorted(counts)
+        assert counts[-1] <= num_episodes
+        assert len(set(counts)) > 3, counts
 
 
 async def test_environments_are_closed_when_an_evaluation_is_cancelled_early() -> None:

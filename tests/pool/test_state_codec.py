@@ -21,6 +21,7 @@ from rollserve_server.agents import (
     InfoSpec,
     InstalledFactory,
     MlpSpec,
+    Normalization,
     OnnxSpec,
     PickledFactory,
     PythonSpec,
@@ -51,7 +52,15 @@ SHAPES = {name: (array.dtype, array.shape) for name, array in PARAMETERS.items()
 AGENTS = [
     RandomSpec(),
     ConstantSpec({"a/b": np.array(1)}),
-    MlpSpec((3, 2), None, "categorical", PARAMETERS, value=(4, 5), core=CoreSpec("gru", 3)),
+    MlpSpec(
+        (3, 2),
+        None,
+        "categorical",
+        PARAMETERS,
+        value=(4, 5),
+        core=CoreSpec("gru", 3),
+        normalization=Normalization(1e-6, 5.0),
+    ),
     MlpSpec((3, 2), "tanh", "diagonal_gaussian", PARAMETERS, HeadSettings(min_log_std=-2.0), 1e-5, "shared"),
     OnnxSpec(
         b"graph",

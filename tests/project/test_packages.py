@@ -117,6 +117,8 @@ def test_client_has_the_public_names() -> None:
         "ReplayBuffer",
         "Reproducibility",
         "RollserveError",
+        "RunningMoments",
+        "RunningReturns",
         "SampleStream",
         "Sampler",
         "SamplerStatus",

@@ -31,8 +31,9 @@ from rollserve.errors import (
     UnavailableError,
 )
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
-from rollserve.learning import Advantages, Transitions
+from rollserve.learning import Advantages, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
+from rollserve.moments import RunningMoments
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
@@ -88,6 +89,8 @@ __all__ = [
     "ReplayBuffer",
     "Reproducibility",
     "RollserveError",
+    "RunningMoments",
+    "RunningReturns",
     "SampleStream",
     "Sampler",
     "SamplerStatus",

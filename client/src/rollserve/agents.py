@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -14,6 +15,7 @@ from rollserve._checks import check_names, check_type, choices_text, type_error
 from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
+from rollserve.moments import RunningMoments
 from rollserve.python_agents import PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
 
@@ -31,6 +33,7 @@ __all__ = [
     "RandomAgent",
     "agent_to_proto",
     "parameters_to_proto",
+    "with_moments",
 ]
 
 OnnxHead = Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "actions"]
@@ -129,3 +132,20 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
             tensors = named_tensors_to_proto({name: np.asarray(leaf) for name, leaf in leaves.items()})
             return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors))
     raise type_error("agent", "an agent", agent)
+
+
+def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
+    """Return an update whose parameters normalize observations by moments.
+
+    Raises:
+        TypeError: no moments, or an agent whose parameters are not in the update.
+        ValueError: moments of nothing.
+    """
+    check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
+    if isinstance(update, Mapping):
+        return {**update, **moments.parameters()}
+    if isinstance(update, MlpAgent | PythonAgent | PickledAgent):
+        return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters()})
+    hint = "an OnnxAgent gets them as parameters alone, in a second update" if isinstance(update, OnnxAgent) else ""
+    expected = f"None for an agent of the class {type(update).__name__}"
+    raise TypeError(f"observation_moments: {mismatch(expected, moments, hint)}")

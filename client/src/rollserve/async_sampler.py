@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
+    from rollserve.moments import RunningMoments
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.samplers import Quota, SamplerSummary
 
@@ -119,13 +120,16 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         *,
         per_worker: Sequence[AgentUpdate] | None = None,
         skip_if_identical: bool = False,
+        observation_moments: RunningMoments | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one; return the policy version.
 
         For arguments and errors, see `rollserve.Sampler.update_agent`.
         """
-        request = requests.update_agent_request(self._name, self._own_versions, agent, per_worker, skip_if_identical)
+        request = requests.update_agent_request(
+            self._name, self._own_versions, agent, per_worker, skip_if_identical, observation_moments
+        )
         return self._own_versions.set_agent(await self._call(self._stub.UpdateAgent, request, timeout))
 
     async def update_env(

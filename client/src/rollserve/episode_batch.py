@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from rollserve.account import Account
     from rollserve.learning import Advantages, Transitions
+    from rollserve.moments import RunningMoments
 
 __all__ = ["EpisodeBatch", "StepType"]
 
@@ -317,6 +318,27 @@ class EpisodeBatch:
             ValueError: a number out of range, or values of another shape.
         """
         return learning.discounted_returns(self, gamma, last_values)
+
+    def scaled_rewards(
+        self, return_moments: RunningMoments, *, epsilon: float = 1e-8, clip: float = 10.0
+    ) -> np.ndarray:
+        """Return rewards / √(variance + epsilon), clipped to ±clip, (T,): scaled by the spread of discounted returns.
+
+        The rewards of the batch stay as they are. The result is what the VecNormalize of Stable-Baselines3 makes of
+        them with the same variance.
+
+        >>> rewards = batch.scaled_rewards(returns.moments)  # doctest: +SKIP
+
+        Args:
+            return_moments: moments of returns: of `rollserve.RunningReturns`, or merged from `account.return_moments`.
+            epsilon: number that is added to the variance; positive.
+            clip: bound of the result; positive, may be infinite.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, or moments of something else.
+        """
+        return learning.scaled_rewards(self, return_moments, epsilon, clip)
 
     def n_step_returns(
         self, n: int, gamma: float, values: ArrayLike | None = None, last_values: ArrayLike | None = None

@@ -55,7 +55,8 @@ class MlpAgent:
     """A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
 
     Layer i is `activation(norm(weight @ input + bias))`; the last layer has no norm and no activation. The input is the
-    observation after `gymnasium.spaces.flatten`. The names of the parameters say which layers and parts there are.
+    observation after `gymnasium.spaces.flatten`, normalized if there are parameters for that. The names of the
+    parameters say which layers and parts there are.
 
     >>> agent = rollserve.MlpAgent(  # doctest: +SKIP
     ...     {"0/weight": w0, "0/bias": b0, "1/weight": w1, "1/bias": b1}, head="categorical", activation="relu"
@@ -70,7 +71,9 @@ class MlpAgent:
             all means followed by all log_std. A GRU before the last layer has `core/weight_ih` of shape (3 H, inputs),
             `core/weight_hh` of shape (3 H, H), and `core/bias_ih` and `core/bias_hh` of shape (3 H,), like PyTorch's
             GRU with one layer of size H; an LSTM has 4 instead of 3. With a core, the last layer and a value head on
-            the last hidden layer have H inputs.
+            the last hidden layer have H inputs. With `observation/mean` and `observation/variance`, float64 of shape
+            (inputs,), observations become (observation - mean) / √(variance + `normalization_epsilon`), clipped to
+            ±`normalization_clip`, before the first layer.
         head: meaning of the output. For a Discrete action space the logits (`categorical`) or Q-values
             (`epsilon_greedy`, `boltzmann`). For a Box the means (`diagonal_gaussian`), or the means before tanh
             (`squashed_gaussian`, which stays within the bounds). For a MultiDiscrete space the logits of all elements
@@ -78,6 +81,8 @@ class MlpAgent:
         activation: activation of the hidden layers. `gelu` is exact, as in PyTorch; `gelu_tanh` is JAX's
             approximation.
         layer_norm_epsilon: constant that layer norm adds to the variance.
+        normalization_epsilon: constant that the normalization of observations adds to the variance.
+        normalization_clip: bound of normalized observations.
         min_log_std: lower bound that log_std of a Gaussian head is clipped to.
         max_log_std: upper bound that log_std of a Gaussian head is clipped to.
         epsilon: probability of random actions of the head `epsilon_greedy`, from 0 to 1; 0 by default.
@@ -96,12 +101,15 @@ class MlpAgent:
     max_log_std: float | None = None
     epsilon: float | None = None
     temperature: float | None = None
+    normalization_epsilon: float = 1e-8
+    normalization_clip: float = 10.0
 
     def __post_init__(self) -> None:
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
         _check_choice("head", self.head, get_args(Head))
         _check_choice("activation", self.activation, get_args(Activation))
-        check_type("layer_norm_epsilon", self.layer_norm_epsilon, numbers.Real, "a number")
+        for name in ("layer_norm_epsilon", "normalization_epsilon", "normalization_clip"):
+            check_type(name, getattr(self, name), numbers.Real, "a number")
         for name, heads in _SETTINGS.items():
             value = getattr(self, name)
             if value is not None:
@@ -154,6 +162,7 @@ class MlpAgent:
         predicted_log_std: bool = False,
         core: Core | None = None,
         core_size: int = 64,
+        normalization: bool = False,
     ) -> MlpAgent:
         """Return an untrained agent for the spaces: a start for training, or for a first try.
 
@@ -178,6 +187,8 @@ class MlpAgent:
             predicted_log_std: whether the last layer predicts log_std of a Gaussian head, too.
             core: recurrent core before the last layer: `gru`, `lstm`, or None.
             core_size: size H of the core.
+            normalization: whether observations are normalized; at first with mean 0 and variance 1. `update_agent` puts
+                in other ones by `observation_moments`.
 
         Raises:
             TypeError: a space that is not from `rollserve.spaces`, or sizes that are not a sequence of integers.
@@ -217,6 +228,9 @@ class MlpAgent:
                     parameters[f"value/{name.removeprefix(last)}"] = array
         if core is not None:
             parameters |= _initial_core(generator, core, sizes[-1], core_size)
+        if normalization:
+            parameters["observation/mean"] = np.zeros(sizes[0])
+            parameters["observation/variance"] = np.ones(sizes[0])
         return cls(parameters, head, activation)
 
 
@@ -241,6 +255,9 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
         head.predicted_log_std = True
     if any(name.endswith("/norm/weight") for name in agent.parameters):
         mlp.layer_norm.epsilon = agent.layer_norm_epsilon
+    if any(name.startswith("observation/") for name in agent.parameters):
+        mlp.normalization.epsilon = agent.normalization_epsilon
+        mlp.normalization.clip = agent.normalization_clip
     if agent.core is not None:
         getattr(mlp, agent.core).size = _matrix_shape(agent.parameters, "core/weight_hh")[1]
     value_shapes = _weight_shapes(agent.parameters, "value/")

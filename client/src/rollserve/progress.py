@@ -16,6 +16,8 @@ class CallProgress:
         num_steps: number of received steps.
         num_episodes: number of episodes whose ends were received. An evaluation that does not return its episodes
             receives the results of all at its end.
+        num_ended_episodes: number of episodes that have ended on the server, at least the number of received ones;
+            including episodes that will not be delivered. Servers of version 0.1 and earlier do not tell.
         num_requested_steps: number of steps that the call asks for; None if it asks for episodes. Whole episodes
             usually have somewhat more in all.
         num_requested_episodes: number of episodes that the call asks for; None if it asks for steps, and for exact
@@ -29,6 +31,7 @@ class CallProgress:
 
     num_steps: int = 0
     num_episodes: int = 0
+    num_ended_episodes: int = 0
     num_requested_steps: int | None = None
     num_requested_episodes: int | None = None
     num_simulated_steps: int = 0
@@ -39,13 +42,13 @@ class CallProgress:
     def fraction(self) -> float | None:
         """Part of the call that is done, from 0 to 1; None while nothing says so.
 
-        Simulated steps count where steps were requested, because they are known before they arrive. Of whole episodes,
-        it may stay at 1 while the last episodes end.
+        Simulated steps and ended episodes count, because they are known before they arrive. Where steps of whole
+        episodes were requested, it may stay at 1 while the last episodes end.
         """
         if self.num_requested_steps:
             return min(self.num_simulated_steps / self.num_requested_steps, 1.0)
-        if self.num_requested_episodes and self.num_episodes:
-            return min(self.num_episodes / self.num_requested_episodes, 1.0)
+        if self.num_requested_episodes and self.num_ended_episodes:
+            return min(self.num_ended_episodes / self.num_requested_episodes, 1.0)
         return None
 
 

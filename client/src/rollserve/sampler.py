@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
+    from rollserve.moments import RunningMoments
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.samplers import Quota, SamplerSummary
 
@@ -160,6 +161,7 @@ class Sampler(BaseSampler[SampleStream]):
         *,
         per_worker: Sequence[AgentUpdate] | None = None,
         skip_if_identical: bool = False,
+        observation_moments: RunningMoments | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one.
@@ -173,6 +175,8 @@ class Sampler(BaseSampler[SampleStream]):
             per_worker: instead of `agent`, one update for each worker.
             skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
                 bit.
+            observation_moments: moments whose mean and variance become the parameters `observation/mean` and
+                `observation/variance` of the update, so that the agent normalizes by them.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
@@ -183,7 +187,9 @@ class Sampler(BaseSampler[SampleStream]):
             TypeError: an argument of the wrong type.
             ValueError: an array of a dtype that cannot be sent.
         """
-        request = requests.update_agent_request(self._name, self._own_versions, agent, per_worker, skip_if_identical)
+        request = requests.update_agent_request(
+            self._name, self._own_versions, agent, per_worker, skip_if_identical, observation_moments
+        )
         return self._own_versions.set_agent(self._call(self._stub.UpdateAgent, request, timeout))
 
     def update_env(

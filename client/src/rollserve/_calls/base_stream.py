@@ -51,7 +51,7 @@ class BaseStream:
         self._interruptions = Interruptions(limits, contact)
         self._request = request
         self._reporter = Reporter.of(progress)
-        self._num_known_steps = 0  # counted for the reporter
+        self._num_known_steps = self._num_known_episodes = 0  # counted for the reporter
         self._unread: deque[Bytes] = deque()
         self._call = method(request, timeout=limits.remaining())
 
@@ -107,6 +107,7 @@ class BaseStream:
         # The account counts what its own call simulated, without what earlier calls kept and interrupted ones made.
         num_received_episodes, num_received_steps = reader.resumption.received
         self._num_known_steps = max(self._num_known_steps, reader.num_simulated_steps, num_received_steps)
+        self._num_known_episodes = max(self._num_known_episodes, reader.num_ended_episodes, num_received_episodes)
         num_steps = num_episodes = None
         if isinstance(request, pb.ObtainSamplesRequest):
             num_steps = request.step_count
@@ -115,6 +116,7 @@ class BaseStream:
         return CallProgress(
             num_steps=num_received_steps,
             num_episodes=num_received_episodes,
+            num_ended_episodes=self._num_known_episodes,
             num_requested_steps=num_steps,
             num_requested_episodes=num_episodes,
             num_simulated_steps=self._num_known_steps,

@@ -74,7 +74,7 @@ class Reader(Generic[_Result]):
         """
         self.request = request
         self._num_requested_episodes = num_requested_episodes
-        self._num_simulated_steps = 0
+        self._num_simulated_steps = self._num_ended_episodes = 0
         self._reporter = Reporter.of(options.get("progress"))
         self.has_begun = self.can_repeat = False
         self.waiting_for = ""
@@ -126,6 +126,7 @@ class Reader(Generic[_Result]):
         return CallProgress(
             num_steps=num_steps,
             num_episodes=num_episodes,
+            num_ended_episodes=max(self._num_ended_episodes, num_episodes),
             num_requested_episodes=self._num_requested_episodes,
             num_simulated_steps=max(self._num_simulated_steps, num_steps),
             seconds=seconds,
@@ -134,6 +135,7 @@ class Reader(Generic[_Result]):
 
     def _take(self, progress: episode_batch_pb2.Progress) -> None:
         self._num_simulated_steps = max(self._num_simulated_steps, progress.simulated_step_count)
+        self._num_ended_episodes = max(self._num_ended_episodes, progress.ended_episode_count)
         self.waiting_for = progress.waiting_for
         warn_of(progress)
 

@@ -146,8 +146,9 @@ def _text(progress: CallProgress) -> str:
     rate = f"{num_steps / max(progress.seconds, 1e-9):.0f} steps/s"
     if num_requested is not None:
         counts = f"{min(num_steps, num_requested)}/{num_requested} steps"
-    elif progress.num_requested_episodes is not None and progress.num_episodes:
-        counts = f"{progress.num_episodes}/{progress.num_requested_episodes} episodes, {num_steps} steps"
+    elif progress.num_requested_episodes is not None and progress.num_ended_episodes:
+        num_episodes = min(progress.num_ended_episodes, progress.num_requested_episodes)
+        counts = f"{num_episodes}/{progress.num_requested_episodes} episodes, {num_steps} steps"
     else:
         counts = f"{num_steps} steps"
     waiting = f"; waits for {progress.waiting_for}" if progress.waiting_for else ""

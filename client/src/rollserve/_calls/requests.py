@@ -21,7 +21,7 @@ from rollserve._checks import (
 )
 from rollserve._codec.parameter_updates import write_parameters_update
 from rollserve._codec.records import duration_to_proto
-from rollserve.agents import Agent, AgentUpdate, agent_to_proto, parameters_to_proto
+from rollserve.agents import Agent, AgentUpdate, agent_to_proto, parameters_to_proto, with_moments
 from rollserve.environments import (
     EnvChange,
     EnvSpec,
@@ -38,6 +38,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.own_versions import OwnVersions
+    from rollserve.moments import RunningMoments
 
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",
@@ -118,14 +119,19 @@ def update_agent_request(
     agent: AgentUpdate | None,
     per_worker: Sequence[AgentUpdate] | None,
     skip_if_identical: bool = False,
+    observation_moments: RunningMoments | None = None,
 ) -> pb.UpdateAgentRequest | bytes:
     """Return the request for an update of the agent, serialized if that saves copies.
 
     Raises:
-        TypeError: both or neither of `agent` and `per_worker`, or a value that is not an update.
-        ValueError: a dtype that the wire does not have.
+        TypeError: both or neither of `agent` and `per_worker`, a value that is not an update, or an agent that has no
+            parameters that moments could be.
+        ValueError: a dtype that the wire does not have, or moments of nothing.
     """
     _check_exclusive("agent", agent, per_worker)
+    if observation_moments is not None:
+        agent = None if agent is None else with_moments(agent, observation_moments)
+        per_worker = per_worker and [with_moments(update, observation_moments) for update in per_worker]
     check_flag("skip_if_identical", skip_if_identical)
     request = pb.UpdateAgentRequest(sampler=sampler, skip_if_identical=skip_if_identical)
     if per_worker is not None:

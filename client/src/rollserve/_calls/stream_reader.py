@@ -30,6 +30,7 @@ class StreamReader:
         resumption: how to continue after an interruption.
         num_simulated_steps: number of steps simulated so far, as far as the server has reported them; at least the
             number of received steps.
+        num_ended_episodes: number of episodes that have ended so far, as far as the server has reported them.
         num_workers: number of workers of the call; 0 as long as the server has not said.
         num_expected_steps: approximate number of steps of the whole stream, or 0 if the request does not say.
         waiting_for: what the server last said that the call waits for; empty for nothing.
@@ -46,7 +47,7 @@ class StreamReader:
         """
         self.resumption = Resumption(request)
         self._on_beginning = on_beginning
-        self.num_simulated_steps = 0
+        self.num_simulated_steps = self.num_ended_episodes = 0
         # Whole episodes usually have somewhat more steps than requested.
         num_requested_steps = getattr(request, "step_count", 0)
         self.num_expected_steps = num_requested_steps + num_requested_steps // 8
@@ -100,6 +101,7 @@ class StreamReader:
                 self._ring = SharedRing.attach(offer) if content.HasField("shared_memory") else None
             case Progress():
                 self.num_simulated_steps = max(self.num_simulated_steps, content.simulated_step_count)
+                self.num_ended_episodes = max(self.num_ended_episodes, content.ended_episode_count)
                 self.waiting_for = content.waiting_for
                 warn_of(content)
             case AccountProto():

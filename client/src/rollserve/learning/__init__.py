@@ -6,17 +6,20 @@ The methods of `EpisodeBatch` of the same names call them, and have their docume
 from rollserve.learning.minibatches import minibatches, shuffled
 from rollserve.learning.off_policy import retrace, vtrace
 from rollserve.learning.returns import Advantages, advantages, discounted_returns, n_step_returns
+from rollserve.learning.running_returns import RunningReturns, scaled_rewards
 from rollserve.learning.sequences import sequences
 from rollserve.learning.transitions import Transitions, transitions
 
 __all__ = [
     "Advantages",
+    "RunningReturns",
     "Transitions",
     "advantages",
     "discounted_returns",
     "minibatches",
     "n_step_returns",
     "retrace",
+    "scaled_rewards",
     "sequences",
     "shuffled",
     "transitions",

@@ -1,4 +1,4 @@
-"""Linear recurrences that run backwards through each segment.
+"""Linear recurrences that run backwards through each segment, or forwards.
 
 All sums over the future of a step are recurrences x[t] = terms[t] + factors[t] * x[t + 1] within its segment: they
 differ in their terms and factors only.
@@ -22,7 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["backward_recurrence"]
+__all__ = ["backward_recurrence", "forward_recurrence"]
 
 _BLOCK = 256
 """Most steps of a segment that are computed one after the other."""
@@ -61,6 +61,18 @@ def backward_recurrence(
         products *= np.repeat(after, block_lengths)
     np.add(values, products, out=values, where=np.repeat(after != 0, block_lengths))
     return values
+
+
+def forward_recurrence(factor: float, terms: np.ndarray, lengths: NDArray[np.int64], before: np.ndarray) -> np.ndarray:
+    """Return x with x[t] = terms[t] + factor * x[t - 1] in each segment, (T,), of the dtype of the terms.
+
+    Args:
+        factor: the same for all steps.
+        terms: (T,), floats.
+        lengths: (N,), number of steps of each segment, at least 1.
+        before: (N,), x before the first step of each segment.
+    """
+    return backward_recurrence(factor, terms[::-1], lengths[::-1], before[::-1])[::-1]
 
 
 class _SideBySide(NamedTuple):

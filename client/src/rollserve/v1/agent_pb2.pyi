@@ -143,9 +143,10 @@ class MlpAgent(google.protobuf.message.Message):
     `activation(norm(weight · input + bias))`. The last layer has no norm and no activation; the others have a norm only
     with `layer_norm`.
 
-    The parameters are float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
+    With `normalization`, the observation is normalized first. The parameters are finite, and float32 except those of the
+    normalization: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
     (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters
-    that the head, the layer norm, the value and the core add.
+    that the normalization, the head, the layer norm, the value and the core add.
 
     A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if an output or a value is not finite at an
     observation: large parameters can make sums overflow, and observations can have elements that are not finite.
@@ -168,6 +169,7 @@ class MlpAgent(google.protobuf.message.Message):
     SEPARATE_VALUE_FIELD_NUMBER: builtins.int
     GRU_FIELD_NUMBER: builtins.int
     LSTM_FIELD_NUMBER: builtins.int
+    NORMALIZATION_FIELD_NUMBER: builtins.int
     activation: global___Activation.ValueType
     """The activation of the hidden layers. Optional without hidden layers."""
     @property
@@ -228,6 +230,10 @@ class MlpAgent(google.protobuf.message.Message):
     def lstm(self) -> global___LstmCore:
         """A long short-term memory."""
 
+    @property
+    def normalization(self) -> global___ObservationNormalization:
+        """If set, observations are normalized before the first layer, also before that of a separate value."""
+
     def __init__(
         self,
         *,
@@ -246,9 +252,10 @@ class MlpAgent(google.protobuf.message.Message):
         separate_value: global___SeparateValue | None = ...,
         gru: global___GruCore | None = ...,
         lstm: global___LstmCore | None = ...,
+        normalization: global___ObservationNormalization | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["core", b"core"]) -> typing.Literal["gru", "lstm"] | None: ...
     @typing.overload
@@ -257,6 +264,42 @@ class MlpAgent(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["shared_value", "separate_value"] | None: ...
 
 global___MlpAgent = MlpAgent
+
+@typing.final
+class ObservationNormalization(google.protobuf.message.Message):
+    """The normalization of the flat observation x, element by element:
+
+      min(max((x - mean) / √(variance + epsilon), -clip), clip)
+
+    It is computed in float64 and then converted to float32, as the VecNormalize of Stable-Baselines3 does with the same
+    defaults. Adds the parameters `observation/mean` and `observation/variance`, float64 of shape (layer_sizes[0]); a
+    variance is at least 0, else INVALID_ARGUMENT. They are fixed within a version of the agent, like all parameters, and
+    change by updates only. Elements of a one-hot leaf stay as they are with the mean 0 and the variance 1. Recorded
+    observations are not normalized.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPSILON_FIELD_NUMBER: builtins.int
+    CLIP_FIELD_NUMBER: builtins.int
+    epsilon: builtins.float
+    """The number that is added to the variance, from 1e-12 to 1, else INVALID_ARGUMENT. Not set: 1e-8."""
+    clip: builtins.float
+    """The bound of normalized elements, positive and finite, else INVALID_ARGUMENT. Not set: 10."""
+    def __init__(
+        self,
+        *,
+        epsilon: builtins.float | None = ...,
+        clip: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_clip", b"_clip", "_epsilon", b"_epsilon", "clip", b"clip", "epsilon", b"epsilon"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_clip", b"_clip", "_epsilon", b"_epsilon", "clip", b"clip", "epsilon", b"epsilon"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_clip", b"_clip"]) -> typing.Literal["clip"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_epsilon", b"_epsilon"]) -> typing.Literal["epsilon"] | None: ...
+
+global___ObservationNormalization = ObservationNormalization
 
 @typing.final
 class GruCore(google.protobuf.message.Message):

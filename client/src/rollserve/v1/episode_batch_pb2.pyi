@@ -310,6 +310,7 @@ class Progress(google.protobuf.message.Message):
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
     WARNING_FIELD_NUMBER: builtins.int
     WAITING_FOR_FIELD_NUMBER: builtins.int
+    ENDED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     simulated_step_count: builtins.int
     """Steps simulated for the call so far, including steps that will not be delivered; 0 while the call queues."""
     warning: builtins.str
@@ -320,14 +321,20 @@ class Progress(google.protobuf.message.Message):
     """What the call waits for, if nothing has come of it for ten seconds: a worker that is missing, and why. Sent once for
     each, and true until the next batch or progress; empty in all other messages.
     """
+    ended_episode_count: builtins.int
+    """Episodes of the call that have ended so far, delivered or not, including episodes that will not be delivered. Less
+    than before if episodes run again because a worker was lost. Of fragments, the episodes whose ends were delivered.
+    0 while the call queues.
+    """
     def __init__(
         self,
         *,
         simulated_step_count: builtins.int = ...,
         warning: builtins.str = ...,
         waiting_for: builtins.str = ...,
+        ended_episode_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["simulated_step_count", b"simulated_step_count", "waiting_for", b"waiting_for", "warning", b"warning"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended_episode_count", b"ended_episode_count", "simulated_step_count", b"simulated_step_count", "waiting_for", b"waiting_for", "warning", b"warning"]) -> None: ...
 
 global___Progress = Progress
 

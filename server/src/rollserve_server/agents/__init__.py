@@ -18,7 +18,7 @@ from rollserve_server.agents.specs.kinds import (
     parameters_bytes,
     parameters_of,
 )
-from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Value
+from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Normalization, Value
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
 from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
@@ -42,6 +42,7 @@ __all__ = [
     "InstalledFactory",
     "MlpSpec",
     "NoiseKind",
+    "Normalization",
     "OnnxHeadKind",
     "OnnxModel",
     "OnnxSpec",

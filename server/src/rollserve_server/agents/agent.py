@@ -10,6 +10,7 @@ import numpy as np
 
 __all__ = [
     "FLOAT32",
+    "FLOAT64",
     "LOG_PROB",
     "VALUE",
     "Agent",
@@ -20,7 +21,7 @@ __all__ = [
     "StateSpec",
 ]
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class InfoSpec(NamedTuple):

@@ -10,6 +10,7 @@ from rollserve_server.agents.agent import Agent, Decision, PopulationAgent
 from rollserve_server.agents.building import build_agent
 from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.flattening import Flattener
+from rollserve_server.agents.mlp.normalization import check_variance
 from rollserve_server.agents.mlp.stacked import StackedMlpAgent
 from rollserve_server.agents.parameters import check_names, check_parameters, shapes_of_agent, with_parameters
 from rollserve_server.agents.specs.kinds import parameters_bytes, parameters_of
@@ -54,6 +55,8 @@ def check_population(spec: AgentSpec, stacked: Mapping[str, np.ndarray]) -> int:
     check_parameters(
         stacked, {name: (dtype, (num_members, *shape)) for name, (dtype, shape) in shapes.items() if name in stacked}
     )
+    if isinstance(spec, MlpSpec) and spec.normalization is not None:
+        check_variance(stacked)
     return num_members
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from rollserve_server.agents.agent import VALUE, Agent, Decision
 from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.mlp.network import Network, networks_of, num_tile_rows
+from rollserve_server.agents.mlp.normalization import normalizer_of
 from rollserve_server.agents.specs.shapes import consecutive
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class MlpAgent(Agent):
         rows = num_rows if together else num_tile_rows(spec, networks)
         tiles = np.zeros((-(-num_rows // rows), rows, flattener.size), np.float32)
         self._input = tiles.reshape(-1, flattener.size)[:num_rows]
+        self._normalizer = normalizer_of(spec, num_rows)
         # The first network is the policy's, the only one with a core.
         self._networks = [Network(layers, spec, tiles, has_core=not i) for i, layers in enumerate(networks)]
         core = self._networks[0].core
@@ -63,7 +65,11 @@ class MlpAgent(Agent):
     @np.errstate(all="ignore")  # `failures` reports numbers that are not finite
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the networks and the head."""
-        self._flattener(observations, self._input)
+        if self._normalizer is None:
+            self._flattener(observations, self._input)
+        else:
+            self._flattener(observations, self._normalizer.observations)
+            self._normalizer.run(self._input)
         for memory, state in zip(self._memory, states, strict=True):
             memory[...] = state
         for network in self._networks:

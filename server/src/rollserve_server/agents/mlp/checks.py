@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollserve_server.agents.agent import FLOAT32
 from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.cores import core_shapes
+from rollserve_server.agents.mlp.normalization import check_variance, normalization_shapes
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.errors import InvalidValueError
 
@@ -42,6 +43,7 @@ def check_mlp(spec: MlpSpec, input_size: int, action_space: Space[Any]) -> None:
         inputs = inputs[:1]
     _check_sizes(spec, input_size, sum(column.shape[0] for column in inputs))
     check_parameters(spec.parameters, _parameter_shapes(spec))
+    check_variance(spec.parameters)
 
 
 def _check_settings(spec: MlpSpec) -> None:
@@ -59,6 +61,13 @@ def _check_settings(spec: MlpSpec) -> None:
     if spec.norm_epsilon is not None and not _MIN_EPSILON <= spec.norm_epsilon <= 1:
         expected = f"a number from {_MIN_EPSILON:g} to 1"
         raise InvalidValueError.of("layer_norm.epsilon", expected=expected, got=spec.norm_epsilon)
+    if spec.normalization is not None:
+        epsilon, clip = spec.normalization
+        if not _MIN_EPSILON <= epsilon <= 1:
+            expected = f"a number from {_MIN_EPSILON:g} to 1"
+            raise InvalidValueError.of("normalization.epsilon", expected=expected, got=epsilon)
+        if not 0 < clip < math.inf:
+            raise InvalidValueError.of("normalization.clip", expected="a positive, finite number", got=clip)
 
 
 def _check_sizes(spec: MlpSpec, input_size: int, output_size: int) -> None:
@@ -101,6 +110,8 @@ def _parameter_shapes(spec: MlpSpec) -> dict[str, ArrayType]:
         shapes |= core_shapes(spec.core, num_features)
         num_features = spec.core.size
         shapes[f"{len(sizes) - 2}/weight"] = FLOAT32, (sizes[-1], num_features)
+    if spec.normalization is not None:
+        shapes |= normalization_shapes(sizes[0])
     if _has_log_std(spec):
         shapes["log_std"] = FLOAT32, (sizes[-1],)
     if spec.value == "shared":

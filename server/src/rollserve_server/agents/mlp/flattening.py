@@ -34,7 +34,7 @@ class Flattener:
 
         Args:
             observations: an array (M, *O) for each leaf.
-            out: (M, size) float32.
+            out: (M, size), floats.
         """
         for space, part, column in zip(self._spaces, self._parts, observations, strict=True):
             _flatten_leaf(space, column, out[:, part])

@@ -9,6 +9,7 @@ import numpy as np
 from rollserve_server.agents.agent import Decision, PopulationAgent
 from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.mlp.network import Layer, Network, networks_of, num_tile_rows
+from rollserve_server.agents.mlp.normalization import Normalizer
 from rollserve_server.agents.specs.shapes import consecutive
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class StackedMlpAgent(PopulationAgent):
         self._layers = [_for_each_row(layer, num_rows) for layer in networks[0]]
         tiles = np.zeros((num_rows, num_tile_rows(spec, networks), flattener.size), np.float32)
         self._input = tiles[:, 0]
+        self._normalizer: Normalizer | None = None
+        if spec.normalization is not None:
+            self._normalizer = Normalizer(spec.normalization, num_rows, flattener.size, for_each_row=True)
         self._network = Network(self._layers, spec, tiles, has_core=False)
         self._first_rows = self._network.output.reshape(num_rows, tiles.shape[1], -1)[:, 0]
         # Contiguous rows, as MlpAgent has them.
@@ -85,6 +89,8 @@ class StackedMlpAgent(PopulationAgent):
                     target[row] = values
         if self._log_std is not None:
             self._log_std[row] = spec.parameters["log_std"]
+        if self._normalizer is not None:
+            self._normalizer.assign(row, spec.parameters)
         self._members[row] = member
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
@@ -93,7 +99,11 @@ class StackedMlpAgent(PopulationAgent):
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the policy network and the head."""
-        self._flattener(observations, self._input)
+        if self._normalizer is None:
+            self._flattener(observations, self._input)
+        else:
+            self._flattener(observations, self._normalizer.observations)
+            self._normalizer.run(self._input)
         self._network.run()
         np.copyto(self._output, self._first_rows)
         self._finiteness.look()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.specs.batching import Batching
 from rollserve_server.agents.specs.heads import HeadSettings
-from rollserve_server.agents.specs.mlp import CoreSpec, MlpSpec
+from rollserve_server.agents.specs.mlp import CoreSpec, MlpSpec, Normalization
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec, Port
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
 from rollserve_server.agents.specs.python import (
@@ -33,6 +33,7 @@ AgentSource = AgentSpec | OnnxModel | PythonSource
 SPEC_CLASSES: tuple[type, ...] = (
     MlpSpec,
     CoreSpec,
+    Normalization,
     HeadSettings,
     RandomSpec,
     ConstantSpec,

@@ -11,7 +11,7 @@ from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS, HeadKind,
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Activation", "CoreKind", "CoreSpec", "MlpSpec", "Value"]
+__all__ = ["Activation", "CoreKind", "CoreSpec", "MlpSpec", "Normalization", "Value"]
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
 CoreKind = Literal["gru", "lstm"]
@@ -31,6 +31,18 @@ class CoreSpec(NamedTuple):
     size: int
 
 
+class Normalization(NamedTuple):
+    """How observations are normalized, besides the parameters `observation/mean` and `observation/variance`.
+
+    Attributes:
+        epsilon: number that is added to the variance.
+        clip: bound of the normalized elements.
+    """
+
+    epsilon: float = 1e-8
+    clip: float = 10.0
+
+
 @dataclass(frozen=True, eq=False)
 class MlpSpec:
     """A multilayer perceptron, as MlpAgent in `protos/rollserve/v1/agent.proto` defines it.
@@ -44,6 +56,7 @@ class MlpSpec:
         norm_epsilon: epsilon of the hidden layers' layer norm; None without layer norm.
         value: source of the value; None without a value.
         core: recurrent core before the last layer; None without a core.
+        normalization: normalization of observations; None without one.
     """
 
     layer_sizes: tuple[int, ...]
@@ -54,3 +67,4 @@ class MlpSpec:
     norm_epsilon: float | None = None
     value: Value | None = None
     core: CoreSpec | None = None
+    normalization: Normalization | None = None

@@ -16,6 +16,7 @@ from rollserve_server.agents import (
     HeadSettings,
     InstalledFactory,
     MlpSpec,
+    Normalization,
     OnnxModel,
     PickledFactory,
     PythonSource,
@@ -92,6 +93,10 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         norm_epsilon=norm_epsilon if mlp.HasField("layer_norm") else None,
         value=_value_from_proto(mlp),
         core=None if core is None else CoreSpec(core, getattr(mlp, core).size),
+        # As of the head, fields that are set have the names of the attributes.
+        normalization=Normalization(**{field.name: value for field, value in mlp.normalization.ListFields()})
+        if mlp.HasField("normalization")
+        else None,
     )
 
 

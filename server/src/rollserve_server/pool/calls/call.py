@@ -179,6 +179,10 @@ class Call(ABC, Generic[_O, _R]):
     def _end(self) -> None:
         """Complete the account's steps."""
 
+    def _num_ended_episodes(self) -> int:
+        """Return how many episodes have ended so far."""
+        return self.account.num_episodes + self.account.num_discarded_episodes
+
     def _uses(self, worker: int, handle: WorkerHandle) -> bool:
         """Whether a worker is still the one that the call gives orders to."""
         return True
@@ -297,7 +301,8 @@ class Call(ABC, Generic[_O, _R]):
             waiting_for = self._missing_worker() if silent_seconds >= _SILENCE_FACTOR * progress_seconds else told
             if is_due or self._warning or waiting_for != told:
                 warning, self._warning = self._warning, ""
-                yield Progress(num_steps, warning, waiting_for if waiting_for != told else "")
+                waits_for = waiting_for if waiting_for != told else ""
+                yield Progress(num_steps, self._num_ended_episodes(), warning, waits_for)
                 reported_at, reported_steps, told = time.monotonic(), num_steps, waiting_for
 
     def _check_time(self) -> None:

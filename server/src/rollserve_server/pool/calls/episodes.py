@@ -107,6 +107,12 @@ class EpisodeCall(Call["Order", "Report"]):
         if num_steps := sum(share.num_simulated_steps for share in shares):
             self._estimate.steps_per_second = num_steps / max(sum(share.sampling_seconds for share in shares), 1e-6)
 
+    def _num_ended_episodes(self) -> int:
+        ledger, account = self.sequence.ledger, self.account
+        num_claimed = ledger.next_index - account.first_episode_index - account.env_failures.num_skipped
+        num_running_again = sum(map(self._claims.num_missing, range(len(self._workforce))))
+        return num_claimed - num_running_again + len(ledger.sizes)
+
     async def _next_handle(self, worker: int) -> WorkerHandle:
         known, slot = self.sequence.handles[worker], self._workforce[worker]
         if known is not None and not (slot.handle is known and slot.healthy):  # lost while no call was there

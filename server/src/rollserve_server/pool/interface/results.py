@@ -61,11 +61,13 @@ class Progress:
 
     Attributes:
         num_simulated_steps: number of steps simulated for the call so far.
+        num_ended_episodes: number of episodes of the call that have ended so far.
         warning: something about the call that its client should know, in one sentence; usually empty.
         waiting_for: missing worker that the call waits for, and why it is missing; usually empty.
     """
 
     num_simulated_steps: int
+    num_ended_episodes: int = 0
     warning: str = ""
     waiting_for: str = ""
 

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/agent.proto.
  */
 export const file_rollserve_v1_agent: GenFile = /*@__PURE__*/
-  fileDesc("Chhyb2xsc2VydmUvdjEvYWdlbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSKZAgoFQWdlbnQSJQoDbWxwGAEgASgLMhYucm9sbHNlcnZlLnYxLk1scEFnZW50SAASKwoGcmFuZG9tGAIgASgLMhkucm9sbHNlcnZlLnYxLlJhbmRvbUFnZW50SAASLwoIY29uc3RhbnQYAyABKAsyGy5yb2xsc2VydmUudjEuQ29uc3RhbnRBZ2VudEgAEicKBG9ubngYBCABKAsyFy5yb2xsc2VydmUudjEuT25ueEFnZW50SAASKwoGcHl0aG9uGAUgASgLMhkucm9sbHNlcnZlLnYxLlB5dGhvbkFnZW50SAASLQoHcGlja2xlZBgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5QaWNrbGVkQWdlbnRIAEIGCgRraW5kIjgKClBhcmFtZXRlcnMSKgoHdGVuc29ycxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciKRBgoITWxwQWdlbnQSEwoLbGF5ZXJfc2l6ZXMYASADKA0SLAoKYWN0aXZhdGlvbhgCIAEoDjIYLnJvbGxzZXJ2ZS52MS5BY3RpdmF0aW9uEjQKC2NhdGVnb3JpY2FsGAMgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAQgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABI/ChFtdWx0aV9jYXRlZ29yaWNhbBgHIAEoCzIiLnJvbGxzZXJ2ZS52MS5NdWx0aUNhdGVnb3JpY2FsSGVhZEgAEjAKCWJlcm5vdWxsaRgIIAEoCzIbLnJvbGxzZXJ2ZS52MS5CZXJub3VsbGlIZWFkSAASOQoOZXBzaWxvbl9ncmVlZHkYCSABKAsyHy5yb2xsc2VydmUudjEuRXBzaWxvbkdyZWVkeUhlYWRIABIwCglib2x0em1hbm4YCiABKAsyGy5yb2xsc2VydmUudjEuQm9sdHptYW5uSGVhZEgAEiwKCnBhcmFtZXRlcnMYBSABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxIrCgpsYXllcl9ub3JtGAsgASgLMhcucm9sbHNlcnZlLnYxLkxheWVyTm9ybRIxCgxzaGFyZWRfdmFsdWUYDCABKAsyGS5yb2xsc2VydmUudjEuU2hhcmVkVmFsdWVIARI1Cg5zZXBhcmF0ZV92YWx1ZRgNIAEoCzIbLnJvbGxzZXJ2ZS52MS5TZXBhcmF0ZVZhbHVlSAESJAoDZ3J1GA4gASgLMhUucm9sbHNlcnZlLnYxLkdydUNvcmVIAhImCgRsc3RtGA8gASgLMhYucm9sbHNlcnZlLnYxLkxzdG1Db3JlSAJCBgoEaGVhZEIHCgV2YWx1ZUIGCgRjb3JlIhcKB0dydUNvcmUSDAoEc2l6ZRgBIAEoDSIYCghMc3RtQ29yZRIMCgRzaXplGAEgASgNIi0KCUxheWVyTm9ybRIUCgdlcHNpbG9uGAEgASgBSACIAQFCCgoIX2Vwc2lsb24iDQoLU2hhcmVkVmFsdWUiJQoNU2VwYXJhdGVWYWx1ZRIUCgxoaWRkZW5fc2l6ZXMYASADKA0i4gMKCU9ubnhBZ2VudBINCgVtb2RlbBgBIAEoDBIzCgZpbnB1dHMYAiADKAsyIy5yb2xsc2VydmUudjEuT25ueEFnZW50LklucHV0c0VudHJ5EjUKB291dHB1dHMYAyADKAsyJC5yb2xsc2VydmUudjEuT25ueEFnZW50Lk91dHB1dHNFbnRyeRI0CgtjYXRlZ29yaWNhbBgEIAEoCzIdLnJvbGxzZXJ2ZS52MS5DYXRlZ29yaWNhbEhlYWRIABI/ChFkaWFnb25hbF9nYXVzc2lhbhgFIAEoCzIiLnJvbGxzZXJ2ZS52MS5EaWFnb25hbEdhdXNzaWFuSGVhZEgAEj8KEXNxdWFzaGVkX2dhdXNzaWFuGAYgASgLMiIucm9sbHNlcnZlLnYxLlNxdWFzaGVkR2F1c3NpYW5IZWFkSAASLAoHYWN0aW9ucxgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5BY3Rpb25zSGVhZEgAEg0KBWluZm9zGAggAygJGi0KC0lucHV0c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaLgoMT3V0cHV0c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCBgoEaGVhZCIRCg9DYXRlZ29yaWNhbEhlYWQihQEKFERpYWdvbmFsR2F1c3NpYW5IZWFkEhkKEXByZWRpY3RlZF9sb2dfc3RkGAEgASgIEhgKC21pbl9sb2dfc3RkGAIgASgBSACIAQESGAoLbWF4X2xvZ19zdGQYAyABKAFIAYgBAUIOCgxfbWluX2xvZ19zdGRCDgoMX21heF9sb2dfc3RkIoUBChRTcXVhc2hlZEdhdXNzaWFuSGVhZBIZChFwcmVkaWN0ZWRfbG9nX3N0ZBgBIAEoCBIYCgttaW5fbG9nX3N0ZBgCIAEoAUgAiAEBEhgKC21heF9sb2dfc3RkGAMgASgBSAGIAQFCDgoMX21pbl9sb2dfc3RkQg4KDF9tYXhfbG9nX3N0ZCIWChRNdWx0aUNhdGVnb3JpY2FsSGVhZCIPCg1CZXJub3VsbGlIZWFkIiQKEUVwc2lsb25HcmVlZHlIZWFkEg8KB2Vwc2lsb24YASABKAEiOQoNQm9sdHptYW5uSGVhZBIYCgt0ZW1wZXJhdHVyZRgBIAEoAUgAiAEBQg4KDF90ZW1wZXJhdHVyZSINCgtBY3Rpb25zSGVhZCINCgtSYW5kb21BZ2VudCI6Cg1Db25zdGFudEFnZW50EikKBmFjdGlvbhgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciJeCgtQeXRob25BZ2VudBIMCgRuYW1lGAEgASgJEhMKC2t3YXJnc19qc29uGAIgASgJEiwKCnBhcmFtZXRlcnMYAyABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycyJKCgxQaWNrbGVkQWdlbnQSDAoEZGF0YRgBIAEoDBIsCgpwYXJhbWV0ZXJzGAIgASgLMhgucm9sbHNlcnZlLnYxLlBhcmFtZXRlcnMqqgEKCkFjdGl2YXRpb24SGgoWQUNUSVZBVElPTl9VTlNQRUNJRklFRBAAEhMKD0FDVElWQVRJT05fVEFOSBABEhMKD0FDVElWQVRJT05fUkVMVRACEhIKDkFDVElWQVRJT05fRUxVEAMSEwoPQUNUSVZBVElPTl9HRUxVEAQSGAoUQUNUSVZBVElPTl9HRUxVX1RBTkgQBRITCg9BQ1RJVkFUSU9OX1NJTFUQBmIGcHJvdG8z", [file_rollserve_v1_tensor]);
+  fileDesc("Chhyb2xsc2VydmUvdjEvYWdlbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSKZAgoFQWdlbnQSJQoDbWxwGAEgASgLMhYucm9sbHNlcnZlLnYxLk1scEFnZW50SAASKwoGcmFuZG9tGAIgASgLMhkucm9sbHNlcnZlLnYxLlJhbmRvbUFnZW50SAASLwoIY29uc3RhbnQYAyABKAsyGy5yb2xsc2VydmUudjEuQ29uc3RhbnRBZ2VudEgAEicKBG9ubngYBCABKAsyFy5yb2xsc2VydmUudjEuT25ueEFnZW50SAASKwoGcHl0aG9uGAUgASgLMhkucm9sbHNlcnZlLnYxLlB5dGhvbkFnZW50SAASLQoHcGlja2xlZBgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5QaWNrbGVkQWdlbnRIAEIGCgRraW5kIjgKClBhcmFtZXRlcnMSKgoHdGVuc29ycxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciLQBgoITWxwQWdlbnQSEwoLbGF5ZXJfc2l6ZXMYASADKA0SLAoKYWN0aXZhdGlvbhgCIAEoDjIYLnJvbGxzZXJ2ZS52MS5BY3RpdmF0aW9uEjQKC2NhdGVnb3JpY2FsGAMgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAQgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABI/ChFtdWx0aV9jYXRlZ29yaWNhbBgHIAEoCzIiLnJvbGxzZXJ2ZS52MS5NdWx0aUNhdGVnb3JpY2FsSGVhZEgAEjAKCWJlcm5vdWxsaRgIIAEoCzIbLnJvbGxzZXJ2ZS52MS5CZXJub3VsbGlIZWFkSAASOQoOZXBzaWxvbl9ncmVlZHkYCSABKAsyHy5yb2xsc2VydmUudjEuRXBzaWxvbkdyZWVkeUhlYWRIABIwCglib2x0em1hbm4YCiABKAsyGy5yb2xsc2VydmUudjEuQm9sdHptYW5uSGVhZEgAEiwKCnBhcmFtZXRlcnMYBSABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxIrCgpsYXllcl9ub3JtGAsgASgLMhcucm9sbHNlcnZlLnYxLkxheWVyTm9ybRIxCgxzaGFyZWRfdmFsdWUYDCABKAsyGS5yb2xsc2VydmUudjEuU2hhcmVkVmFsdWVIARI1Cg5zZXBhcmF0ZV92YWx1ZRgNIAEoCzIbLnJvbGxzZXJ2ZS52MS5TZXBhcmF0ZVZhbHVlSAESJAoDZ3J1GA4gASgLMhUucm9sbHNlcnZlLnYxLkdydUNvcmVIAhImCgRsc3RtGA8gASgLMhYucm9sbHNlcnZlLnYxLkxzdG1Db3JlSAISPQoNbm9ybWFsaXphdGlvbhgQIAEoCzImLnJvbGxzZXJ2ZS52MS5PYnNlcnZhdGlvbk5vcm1hbGl6YXRpb25CBgoEaGVhZEIHCgV2YWx1ZUIGCgRjb3JlIlgKGE9ic2VydmF0aW9uTm9ybWFsaXphdGlvbhIUCgdlcHNpbG9uGAEgASgBSACIAQESEQoEY2xpcBgCIAEoAUgBiAEBQgoKCF9lcHNpbG9uQgcKBV9jbGlwIhcKB0dydUNvcmUSDAoEc2l6ZRgBIAEoDSIYCghMc3RtQ29yZRIMCgRzaXplGAEgASgNIi0KCUxheWVyTm9ybRIUCgdlcHNpbG9uGAEgASgBSACIAQFCCgoIX2Vwc2lsb24iDQoLU2hhcmVkVmFsdWUiJQoNU2VwYXJhdGVWYWx1ZRIUCgxoaWRkZW5fc2l6ZXMYASADKA0i4gMKCU9ubnhBZ2VudBINCgVtb2RlbBgBIAEoDBIzCgZpbnB1dHMYAiADKAsyIy5yb2xsc2VydmUudjEuT25ueEFnZW50LklucHV0c0VudHJ5EjUKB291dHB1dHMYAyADKAsyJC5yb2xsc2VydmUudjEuT25ueEFnZW50Lk91dHB1dHNFbnRyeRI0CgtjYXRlZ29yaWNhbBgEIAEoCzIdLnJvbGxzZXJ2ZS52MS5DYXRlZ29yaWNhbEhlYWRIABI/ChFkaWFnb25hbF9nYXVzc2lhbhgFIAEoCzIiLnJvbGxzZXJ2ZS52MS5EaWFnb25hbEdhdXNzaWFuSGVhZEgAEj8KEXNxdWFzaGVkX2dhdXNzaWFuGAYgASgLMiIucm9sbHNlcnZlLnYxLlNxdWFzaGVkR2F1c3NpYW5IZWFkSAASLAoHYWN0aW9ucxgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5BY3Rpb25zSGVhZEgAEg0KBWluZm9zGAggAygJGi0KC0lucHV0c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaLgoMT3V0cHV0c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCBgoEaGVhZCIRCg9DYXRlZ29yaWNhbEhlYWQihQEKFERpYWdvbmFsR2F1c3NpYW5IZWFkEhkKEXByZWRpY3RlZF9sb2dfc3RkGAEgASgIEhgKC21pbl9sb2dfc3RkGAIgASgBSACIAQESGAoLbWF4X2xvZ19zdGQYAyABKAFIAYgBAUIOCgxfbWluX2xvZ19zdGRCDgoMX21heF9sb2dfc3RkIoUBChRTcXVhc2hlZEdhdXNzaWFuSGVhZBIZChFwcmVkaWN0ZWRfbG9nX3N0ZBgBIAEoCBIYCgttaW5fbG9nX3N0ZBgCIAEoAUgAiAEBEhgKC21heF9sb2dfc3RkGAMgASgBSAGIAQFCDgoMX21pbl9sb2dfc3RkQg4KDF9tYXhfbG9nX3N0ZCIWChRNdWx0aUNhdGVnb3JpY2FsSGVhZCIPCg1CZXJub3VsbGlIZWFkIiQKEUVwc2lsb25HcmVlZHlIZWFkEg8KB2Vwc2lsb24YASABKAEiOQoNQm9sdHptYW5uSGVhZBIYCgt0ZW1wZXJhdHVyZRgBIAEoAUgAiAEBQg4KDF90ZW1wZXJhdHVyZSINCgtBY3Rpb25zSGVhZCINCgtSYW5kb21BZ2VudCI6Cg1Db25zdGFudEFnZW50EikKBmFjdGlvbhgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciJeCgtQeXRob25BZ2VudBIMCgRuYW1lGAEgASgJEhMKC2t3YXJnc19qc29uGAIgASgJEiwKCnBhcmFtZXRlcnMYAyABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycyJKCgxQaWNrbGVkQWdlbnQSDAoEZGF0YRgBIAEoDBIsCgpwYXJhbWV0ZXJzGAIgASgLMhgucm9sbHNlcnZlLnYxLlBhcmFtZXRlcnMqqgEKCkFjdGl2YXRpb24SGgoWQUNUSVZBVElPTl9VTlNQRUNJRklFRBAAEhMKD0FDVElWQVRJT05fVEFOSBABEhMKD0FDVElWQVRJT05fUkVMVRACEhIKDkFDVElWQVRJT05fRUxVEAMSEwoPQUNUSVZBVElPTl9HRUxVEAQSGAoUQUNUSVZBVElPTl9HRUxVX1RBTkgQBRITCg9BQ1RJVkFUSU9OX1NJTFUQBmIGcHJvdG8z", [file_rollserve_v1_tensor]);
 
 /**
  * What acts in the environment: a policy and its recurrent state. An agent has to fit the sampler's spaces; otherwise
@@ -113,9 +113,10 @@ export const ParametersSchema: GenMessage<Parameters> = /*@__PURE__*/
  * `activation(norm(weight · input + bias))`. The last layer has no norm and no activation; the others have a norm only
  * with `layer_norm`.
  *
- * The parameters are float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
+ * With `normalization`, the observation is normalized first. The parameters are finite, and float32 except those of the
+ * normalization: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
  * (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters
- * that the head, the layer norm, the value and the core add.
+ * that the normalization, the head, the layer norm, the value and the core add.
  *
  * A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if an output or a value is not finite at an
  * observation: large parameters can make sums overflow, and observations can have elements that are not finite.
@@ -264,6 +265,13 @@ export type MlpAgent = Message<"rollserve.v1.MlpAgent"> & {
     value: LstmCore;
     case: "lstm";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * If set, observations are normalized before the first layer, also before that of a separate value.
+   *
+   * @generated from field: rollserve.v1.ObservationNormalization normalization = 16;
+   */
+  normalization?: ObservationNormalization;
 };
 
 /**
@@ -272,6 +280,42 @@ export type MlpAgent = Message<"rollserve.v1.MlpAgent"> & {
  */
 export const MlpAgentSchema: GenMessage<MlpAgent> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_agent, 2);
+
+/**
+ * The normalization of the flat observation x, element by element:
+ *
+ *   min(max((x - mean) / √(variance + epsilon), -clip), clip)
+ *
+ * It is computed in float64 and then converted to float32, as the VecNormalize of Stable-Baselines3 does with the same
+ * defaults. Adds the parameters `observation/mean` and `observation/variance`, float64 of shape (layer_sizes[0]); a
+ * variance is at least 0, else INVALID_ARGUMENT. They are fixed within a version of the agent, like all parameters, and
+ * change by updates only. Elements of a one-hot leaf stay as they are with the mean 0 and the variance 1. Recorded
+ * observations are not normalized.
+ *
+ * @generated from message rollserve.v1.ObservationNormalization
+ */
+export type ObservationNormalization = Message<"rollserve.v1.ObservationNormalization"> & {
+  /**
+   * The number that is added to the variance, from 1e-12 to 1, else INVALID_ARGUMENT. Not set: 1e-8.
+   *
+   * @generated from field: optional double epsilon = 1;
+   */
+  epsilon?: number;
+
+  /**
+   * The bound of normalized elements, positive and finite, else INVALID_ARGUMENT. Not set: 10.
+   *
+   * @generated from field: optional double clip = 2;
+   */
+  clip?: number;
+};
+
+/**
+ * Describes the message rollserve.v1.ObservationNormalization.
+ * Use `create(ObservationNormalizationSchema)` to create a new message.
+ */
+export const ObservationNormalizationSchema: GenMessage<ObservationNormalization> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_agent, 3);
 
 /**
  * A gated recurrent unit, as PyTorch's nn.GRU of one layer. Its recurrent state is `h` (H), zeros at an episode's
@@ -301,7 +345,7 @@ export type GruCore = Message<"rollserve.v1.GruCore"> & {
  * Use `create(GruCoreSchema)` to create a new message.
  */
 export const GruCoreSchema: GenMessage<GruCore> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 3);
+  messageDesc(file_rollserve_v1_agent, 4);
 
 /**
  * A long short-term memory, as PyTorch's nn.LSTM of one layer. Its recurrent states are `h` (H) and `c` (H), zeros at
@@ -331,7 +375,7 @@ export type LstmCore = Message<"rollserve.v1.LstmCore"> & {
  * Use `create(LstmCoreSchema)` to create a new message.
  */
 export const LstmCoreSchema: GenMessage<LstmCore> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 4);
+  messageDesc(file_rollserve_v1_agent, 5);
 
 /**
  * The normalization of a hidden layer: subtracts the mean of the layer's numbers, divides by the square root of their
@@ -355,7 +399,7 @@ export type LayerNorm = Message<"rollserve.v1.LayerNorm"> & {
  * Use `create(LayerNormSchema)` to create a new message.
  */
 export const LayerNormSchema: GenMessage<LayerNorm> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 5);
+  messageDesc(file_rollserve_v1_agent, 6);
 
 /**
  * A value that is a linear map of the last layer's input. Adds the parameters `value/weight` of shape (1,
@@ -371,7 +415,7 @@ export type SharedValue = Message<"rollserve.v1.SharedValue"> & {
  * Use `create(SharedValueSchema)` to create a new message.
  */
 export const SharedValueSchema: GenMessage<SharedValue> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 6);
+  messageDesc(file_rollserve_v1_agent, 7);
 
 /**
  * A value from a network of its own, with the same input, activation and layer norm and an output of size 1. Adds the
@@ -393,7 +437,7 @@ export type SeparateValue = Message<"rollserve.v1.SeparateValue"> & {
  * Use `create(SeparateValueSchema)` to create a new message.
  */
 export const SeparateValueSchema: GenMessage<SeparateValue> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 7);
+  messageDesc(file_rollserve_v1_agent, 8);
 
 /**
  * A model in the ONNX format (https://onnx.ai), run by ONNX Runtime with one thread. It has to be self-contained (no
@@ -500,7 +544,7 @@ export type OnnxAgent = Message<"rollserve.v1.OnnxAgent"> & {
  * Use `create(OnnxAgentSchema)` to create a new message.
  */
 export const OnnxAgentSchema: GenMessage<OnnxAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 8);
+  messageDesc(file_rollserve_v1_agent, 9);
 
 /**
  * A categorical distribution for a Discrete action space: n logits. agent_infos: `log_prob` (T) and `logits` (T, n),
@@ -516,7 +560,7 @@ export type CategoricalHead = Message<"rollserve.v1.CategoricalHead"> & {
  * Use `create(CategoricalHeadSchema)` to create a new message.
  */
 export const CategoricalHeadSchema: GenMessage<CategoricalHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 9);
+  messageDesc(file_rollserve_v1_agent, 10);
 
 /**
  * A normal distribution with independent elements, for a Box action space of floats. An MLP outputs the mean, raveled;
@@ -557,7 +601,7 @@ export type DiagonalGaussianHead = Message<"rollserve.v1.DiagonalGaussianHead"> 
  * Use `create(DiagonalGaussianHeadSchema)` to create a new message.
  */
 export const DiagonalGaussianHeadSchema: GenMessage<DiagonalGaussianHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 10);
+  messageDesc(file_rollserve_v1_agent, 11);
 
 /**
  * A normal distribution with independent elements, squashed into the bounds of a bounded Box action space of floats:
@@ -596,7 +640,7 @@ export type SquashedGaussianHead = Message<"rollserve.v1.SquashedGaussianHead"> 
  * Use `create(SquashedGaussianHeadSchema)` to create a new message.
  */
 export const SquashedGaussianHeadSchema: GenMessage<SquashedGaussianHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 11);
+  messageDesc(file_rollserve_v1_agent, 12);
 
 /**
  * A categorical distribution for each element of a MultiDiscrete action space. The output has the logits of the first
@@ -613,7 +657,7 @@ export type MultiCategoricalHead = Message<"rollserve.v1.MultiCategoricalHead"> 
  * Use `create(MultiCategoricalHeadSchema)` to create a new message.
  */
 export const MultiCategoricalHeadSchema: GenMessage<MultiCategoricalHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 12);
+  messageDesc(file_rollserve_v1_agent, 13);
 
 /**
  * An independent zero or one for each element of a MultiBinary action space. The output has the logits of ones,
@@ -629,7 +673,7 @@ export type BernoulliHead = Message<"rollserve.v1.BernoulliHead"> & {
  * Use `create(BernoulliHeadSchema)` to create a new message.
  */
 export const BernoulliHeadSchema: GenMessage<BernoulliHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 13);
+  messageDesc(file_rollserve_v1_agent, 14);
 
 /**
  * The epsilon-greedy choice for a Discrete action space of n actions: the action with the highest Q-value (the first of
@@ -653,7 +697,7 @@ export type EpsilonGreedyHead = Message<"rollserve.v1.EpsilonGreedyHead"> & {
  * Use `create(EpsilonGreedyHeadSchema)` to create a new message.
  */
 export const EpsilonGreedyHeadSchema: GenMessage<EpsilonGreedyHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 14);
+  messageDesc(file_rollserve_v1_agent, 15);
 
 /**
  * A categorical distribution for a Discrete action space of n actions, whose logits are the Q-values divided by a
@@ -676,7 +720,7 @@ export type BoltzmannHead = Message<"rollserve.v1.BoltzmannHead"> & {
  * Use `create(BoltzmannHeadSchema)` to create a new message.
  */
 export const BoltzmannHeadSchema: GenMessage<BoltzmannHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 15);
+  messageDesc(file_rollserve_v1_agent, 16);
 
 /**
  * Actions as outputs of the model: `action` (N, *A) for an action space that is no Dict or Tuple, else `action/NAME`
@@ -693,7 +737,7 @@ export type ActionsHead = Message<"rollserve.v1.ActionsHead"> & {
  * Use `create(ActionsHeadSchema)` to create a new message.
  */
 export const ActionsHeadSchema: GenMessage<ActionsHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 16);
+  messageDesc(file_rollserve_v1_agent, 17);
 
 /**
  * Actions drawn uniformly, as `gymnasium.Space.sample` draws them: elements of a Box with one bound come from an
@@ -709,7 +753,7 @@ export type RandomAgent = Message<"rollserve.v1.RandomAgent"> & {
  * Use `create(RandomAgentSchema)` to create a new message.
  */
 export const RandomAgentSchema: GenMessage<RandomAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 17);
+  messageDesc(file_rollserve_v1_agent, 18);
 
 /**
  * The same action at every step, for tests. agent_infos: none.
@@ -731,7 +775,7 @@ export type ConstantAgent = Message<"rollserve.v1.ConstantAgent"> & {
  * Use `create(ConstantAgentSchema)` to create a new message.
  */
 export const ConstantAgentSchema: GenMessage<ConstantAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 18);
+  messageDesc(file_rollserve_v1_agent, 19);
 
 /**
  * An agent in Python that is installed with the server as an entry point of the group `rollserve.agents`. The entry
@@ -780,7 +824,7 @@ export type PythonAgent = Message<"rollserve.v1.PythonAgent"> & {
  * Use `create(PythonAgentSchema)` to create a new message.
  */
 export const PythonAgentSchema: GenMessage<PythonAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 19);
+  messageDesc(file_rollserve_v1_agent, 20);
 
 /**
  * A Python agent whose code comes as a pickle; otherwise as PythonAgent. PERMISSION_DENIED (PICKLE_NOT_ALLOWED) unless
@@ -811,7 +855,7 @@ export type PickledAgent = Message<"rollserve.v1.PickledAgent"> & {
  * Use `create(PickledAgentSchema)` to create a new message.
  */
 export const PickledAgentSchema: GenMessage<PickledAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 20);
+  messageDesc(file_rollserve_v1_agent, 21);
 
 /**
  * A function applied to each element of a hidden layer.

@@ -1,0 +1,259 @@
+"""Running moments of observations and returns: count, mean and variance, merged from calls, servers and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from rollserve._checks import check_type
+from rollserve._codec.columns import Columns, columns_of, leaves_of, map_columns
+from rollserve._codec.moments import OrderedMoments, merged_moments, segment_moments
+from rollserve.errors import mismatch
+from rollserve.spaces import Dict, Space, Tuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MEAN", "VARIANCE", "RunningMoments"]
+
+MEAN, VARIANCE = "observation/mean", "observation/variance"
+"""Names of the parameters that normalize observations."""
+_COUNT, _MEAN, _M2 = "count", "mean", "m2"
+
+
+class RunningMoments:
+    """Count, mean and variance, per element, of all that was added, in float64.
+
+    The account of a call has such moments of the delivered observations or returns, with `observation_moments` or
+    `return_discount`. Moments of other calls, samplers and servers are merged by Chan's formula, and so are arrays. The
+    same parts in the same order give the same bits.
+
+    >>> moments = rollserve.RunningMoments()  # doctest: +SKIP
+    >>> batch = sampler.obtain_samples(2048, observation_moments=True)  # doctest: +SKIP
+    >>> moments.merge(batch.account.observation_moments)  # doctest: +SKIP
+    >>> sampler.update_agent(parameters, observation_moments=moments)  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        """Start without anything; what is added first determines names and shapes."""
+        # By the name of the leaf: the shape, and the moments as in `_codec.moments`.
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._moments: dict[str, np.ndarray] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.count} rows>"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether counts, means and M2 are equal, to the last bit of each number."""
+        if not isinstance(other, RunningMoments):
+            return NotImplemented
+        return self._shapes == other._shapes and all(
+            np.array_equal(row, other._moments[name], equal_nan=True) for name, row in self._moments.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    @property
+    def count(self) -> int:
+        """Number of rows that were added: of steps."""
+        return int(max((row[0] for row in self._moments.values()), default=0))
+
+    @property
+    def mean(self) -> Columns:
+        """Mean of each element, (*O) float64, of each leaf.
+
+        Raises:
+            ValueError: nothing was added.
+        """
+        return self._columns(lambda row, size: row[1 : 1 + size])
+
+    @property
+    def m2(self) -> Columns:
+        """Sum of squared deviations from the mean of each element, (*O) float64, of each leaf; raises as `mean`."""
+        return self._columns(lambda row, size: row[1 + size :])
+
+    @property
+    def variance(self) -> Columns:
+        """Variance of each element, M2 divided by the count, (*O) float64, of each leaf; raises as `mean`."""
+        return self._columns(lambda row, size: row[1 + size :] / row[0])
+
+    def add(self, values: Columns) -> None:
+        """Add rows of numbers: an array (T, *O), or an array for each leaf.
+
+        Raises:
+            ValueError: leaves, shapes or dtypes that do not fit, or different numbers of rows.
+        """
+        leaves = {name: np.asarray(array) for name, array in leaves_of(values).items()}
+        for name, array in leaves.items():
+            if array.ndim < 1 or array.dtype.kind not in "biuf":
+                expected = "rows of numbers"
+                raise ValueError(f"{_field('values', name)}: {mismatch(expected, f'{array.dtype}{array.shape}')}")
+        num_rows = {len(array) for array in leaves.values()}
+        if len(num_rows) != 1:
+            raise ValueError(f"values: {mismatch('leaves with as many rows each', sorted(num_rows))}")
+        if num_rows != {0}:
+            self.merge(RunningMoments.of_segments(leaves, np.array(list(num_rows))))
+
+    def merge(self, other: RunningMoments) -> None:
+        """Merge other moments, which come after those that are there; `other` stays as it is.
+
+        Raises:
+            TypeError: no moments.
+            ValueError: moments of other leaves or shapes.
+        """
+        check_type("other", other, RunningMoments, "moments, such as account.observation_moments")
+        if not other.count:
+            return
+        if not self.count:
+            self._shapes, self._moments = dict(other._shapes), dict(other._moments)
+            return
+        if other._shapes != self._shapes:
+            raise ValueError(f"other: {mismatch(f'leaves of shapes {self._shapes}', other._shapes)}")
+        self._moments = {
+            name: merged_moments(np.stack([row, other._moments[name]])) for name, row in self._moments.items()
+        }
+
+    def normalized(self, values: Columns, *, epsilon: float = 1e-8, clip: float = 10.0) -> Columns:
+        """Return (values - mean) / √(variance + epsilon), clipped to ±clip, as float32: as an agent's normalization.
+
+        Args:
+            values: rows (T, *O), or rows for each leaf. Leaves without moments stay as they are.
+            epsilon: number that is added to the variance.
+            clip: bound of the result.
+
+        Raises:
+            ValueError: nothing was added, or rows of another shape.
+        """
+        means, variances = leaves_of(self.mean), leaves_of(self.variance)
+
+        def normalize(name: str, array: np.ndarray) -> np.ndarray:
+            if name not in means:
+                return array
+            if array.shape[1:] != self._shapes[name]:
+                expected = f"rows of shape {self._shapes[name]}"
+                raise ValueError(f"{_field('values', name)}: {mismatch(expected, array.shape[1:])}")
+            normal = (array - means[name]) / np.sqrt(variances[name] + epsilon)
+            return np.clip(normal, -clip, clip).astype(np.float32)
+
+        return columns_of({name: normalize(name, np.asarray(array)) for name, array in leaves_of(values).items()})
+
+    def parameters(self, observation_space: Space | None = None) -> dict[str, np.ndarray]:
+        """Return the parameters `observation/mean` and `observation/variance` of an agent that normalizes.
+
+        Args:
+            observation_space: space of the observations, which is needed if it has Discrete or MultiDiscrete leaves:
+                these have no moments, and their one-hot elements get mean 0 and variance 1, which change nothing.
+
+        Returns:
+            float64 arrays of the flat size of an observation.
+
+        Raises:
+            ValueError: nothing was added, or the moments are not of that space.
+        """
+        means, variances = leaves_of(self.mean), leaves_of(self.variance)
+        if observation_space is None:
+            sizes = {name: array.size for name, array in means.items()}
+        else:
+            sizes = dict(_leaf_sizes(observation_space, ""))
+            numeric = {name: array.size for name, array in means.items()}
+            if any(sizes.get(name) != size for name, size in numeric.items()):
+                raise ValueError(f"observation_space: {mismatch(f'leaves of sizes {numeric}', sizes)}")
+        mean = [np.ravel(means.get(name, np.zeros(size))) for name, size in sizes.items()]
+        variance = [np.ravel(variances.get(name, np.ones(size))) for name, size in sizes.items()]
+        return {MEAN: np.concatenate(mean), VARIANCE: np.concatenate(variance)}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return everything as arrays, such as for `numpy.savez`; `from_state` is the inverse.
+
+        Returns:
+            `count/NAME`, `mean/NAME` and `m2/NAME` for each leaf.
+        """
+        state: dict[str, np.ndarray] = {}
+        for name, row in self._moments.items():
+            shape = self._shapes[name]
+            count, mean, m2 = row[0], *np.split(row[1:], 2)
+            arrays = {_COUNT: np.array(count), _MEAN: mean.reshape(shape), _M2: m2.reshape(shape)}
+            state |= {f"{kind}/{name}": array.copy() for kind, array in arrays.items()}
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> Self:
+        """Return the moments that `state` described.
+
+        Raises:
+            TypeError: no mapping.
+            ValueError: arrays that are missing, do not fit together, or are no moments, such as a negative M2.
+        """
+        check_type("state", state, Mapping, "a mapping from names to arrays")
+        names = [name.removeprefix(f"{_COUNT}/") for name in state if name.startswith(f"{_COUNT}/")]
+        expected = sorted(f"{kind}/{name}" for kind in (_COUNT, _MEAN, _M2) for name in names)
+        if sorted(state) != expected:
+            raise ValueError(f"state: {mismatch('count, mean and m2 of each leaf', sorted(state))}")
+        leaves = {name: tuple(np.asarray(state[f"{kind}/{name}"]) for kind in (_COUNT, _MEAN, _M2)) for name in names}
+        return cls.from_leaves(leaves)
+
+    @classmethod
+    def from_leaves(cls, leaves: Mapping[str, tuple[Any, Any, Any]]) -> Self:
+        """Return moments for the count, the mean and M2 of each leaf; the empty name stands for the only leaf.
+
+        Raises:
+            ValueError: shapes that differ, a negative M2, or a count that is no positive integer.
+        """
+        moments = cls()
+        for name, (count, mean, m2) in leaves.items():
+            count, mean, m2 = (np.asarray(part, np.float64) for part in (count, mean, m2))
+            if count.shape != () or not count >= 1 or count % 1:
+                raise ValueError(f"{_field('count', name)}: {mismatch('a positive integer', count)}")
+            if mean.shape != m2.shape:
+                raise ValueError(f"{_field('m2', name)}: {mismatch(f'the shape of the mean, {mean.shape}', m2.shape)}")
+            if (m2 < 0).any():
+                raise ValueError(f"{_field('m2', name)}: {mismatch('at least 0', m2.min())}")
+            moments._shapes[name] = mean.shape
+            moments._moments[name] = np.concatenate([count.reshape(1), mean.ravel(), m2.ravel()])
+        return moments
+
+    @classmethod
+    def of_segments(cls, columns: Columns, lengths: Sequence[int] | np.ndarray) -> Self:
+        """Return the moments of all rows of a batch's columns, bit for bit as the server computes them for an account.
+
+        >>> RunningMoments.of_segments(batch.observations, batch.lengths)  # doctest: +SKIP
+
+        Args:
+            columns: rows (T, *O), or rows for each leaf.
+            lengths: (N,), number of rows of each segment, at least 1: of whole episodes, or of the fragments of a call.
+        """
+        moments = cls()
+        ends = np.cumsum(lengths)
+        for name, array in leaves_of(columns).items():
+            shape = array.shape[1:]
+            size = int(np.prod(shape, dtype=np.int64))
+            ordered = OrderedMoments(size)
+            ordered.add(segment_moments([[part] for part in np.split(array, ends[:-1])], size))
+            moments._shapes[name], moments._moments[name] = shape, ordered.total()
+        return moments
+
+    def _columns(self, part_of: Callable[[np.ndarray, int], np.ndarray]) -> Columns:
+        """Return a part of the moments of each leaf, as columns."""
+        if not self.count:
+            raise ValueError(f"moments: {mismatch('moments of at least one row', 'none')}")
+        leaves = {name: part_of(row, len(row) // 2).reshape(self._shapes[name]) for name, row in self._moments.items()}
+        return map_columns(np.copy, columns_of(leaves))
+
+
+def _leaf_sizes(space: Space, name: str) -> Iterator[tuple[str, int]]:
+    """Yield the name and the flat size of each leaf of a space, in the order of `gymnasium.spaces.flatten`."""
+    parts: Mapping[str, Space] = {}
+    if isinstance(space, Dict):
+        parts = space.spaces
+    elif isinstance(space, Tuple):
+        parts = {str(position): part for position, part in enumerate(space.spaces)}
+    else:
+        yield name, space.flat_size
+    for key, part in parts.items():
+        yield from _leaf_sizes(part, f"{name}/{key}" if name else key)
+
+
+def _field(field: str, name: str) -> str:
+    return f"{field}[{name!r}]" if name else field
