@@ -117,7 +117,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         self,
         agent: AgentUpdate | None = None,
         *,
-        per_worker: Sequence[AgentUpdate] | None = None,
+        per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
         timeout: float | None = None,
     ) -> int:
@@ -134,7 +134,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates | None] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
         """Replace or change the workers' environments; return the new version and spaces.

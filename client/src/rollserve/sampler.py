@@ -158,7 +158,7 @@ class Sampler(BaseSampler[SampleStream]):
         self,
         agent: AgentUpdate | None = None,
         *,
-        per_worker: Sequence[AgentUpdate] | None = None,
+        per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
         timeout: float | None = None,
     ) -> int:
@@ -170,7 +170,7 @@ class Sampler(BaseSampler[SampleStream]):
             agent: update for all workers: a whole agent, or a mapping from names to arrays with parameters for the
                 present agent. For an MLP the mapping has all parameters; for an ONNX or Python agent it has any, and
                 the others stay as they are.
-            per_worker: instead of `agent`, one update for each worker.
+            per_worker: instead of `agent`, one update for each worker, or None to leave the worker's agent as it is.
             skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
                 bit.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
@@ -192,7 +192,7 @@ class Sampler(BaseSampler[SampleStream]):
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates | None] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
         """Replace or change the workers' environments.
@@ -205,8 +205,9 @@ class Sampler(BaseSampler[SampleStream]):
                 the episode of index i then runs in row i modulo the number of all rows.
             kwargs: keyword arguments of the environment, if `env` is an id. JSON has to be able to hold them.
             wrappers: wrappers around the environment, innermost first, if `env` is an id.
-            per_worker: instead of `env`, a specification, a change or such a list for each worker. The spaces of all
-                workers must be equal.
+            per_worker: instead of `env`, a specification, a change or such a list for each worker, or None to leave the
+                worker's environments as they are; they are only reset, like all others. The spaces of all workers must
+                be equal.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:

@@ -107,7 +107,7 @@ def update_agent_request(
     sampler: str,
     own_versions: OwnVersions,
     agent: AgentUpdate | None,
-    per_worker: Sequence[AgentUpdate] | None,
+    per_worker: Sequence[AgentUpdate | None] | None,
     skip_if_identical: bool = False,
 ) -> pb.UpdateAgentRequest | bytes:
     """Return the request for an update of the agent, serialized if that saves copies.
@@ -121,14 +121,17 @@ def update_agent_request(
     request = pb.UpdateAgentRequest(sampler=sampler, skip_if_identical=skip_if_identical)
     if per_worker is not None:
         check_type("per_worker", per_worker, Sequence, "a sequence of updates")
-    has_parameters = isinstance(agent, Mapping) or any(isinstance(update, Mapping) for update in per_worker or ())
-    own_versions.expect_in_agent_update(request, has_parameters=has_parameters)
+    keeps_any = any(update is None or isinstance(update, Mapping) for update in (per_worker or (agent,)))
+    own_versions.expect_in_agent_update(request, keeps_any=keeps_any)
     if isinstance(agent, Mapping):
         return write_parameters_update(request, agent)
     if per_worker is None:
         request.all_workers.CopyFrom(_agent_update("agent", agent))
     else:
-        updates = [_agent_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
+        updates = [
+            pb.AgentUpdate() if update is None else _agent_update(f"per_worker[{worker}]", update)
+            for worker, update in enumerate(per_worker)
+        ]
         request.per_worker.CopyFrom(pb.AgentUpdatePerWorker(updates=updates))
     return request
 
@@ -139,7 +142,7 @@ def update_env_request(
     env: str | EnvSpec | EnvChange | RowEnvUpdates | None,
     kwargs: Mapping[str, object] | None,
     wrappers: Sequence[Wrapper],
-    per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None,
+    per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates | None] | None,
 ) -> pb.UpdateEnvRequest:
     """Return the request for an update of the environments.
 
@@ -160,7 +163,10 @@ def update_env_request(
         request = pb.UpdateEnvRequest(sampler=sampler, all_workers=updates[0])
     else:
         check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs, EnvChanges and lists of them")
-        updates = [_env_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
+        updates = [
+            environment_pb2.EnvironmentUpdate() if update is None else _env_update(f"per_worker[{worker}]", update)
+            for worker, update in enumerate(per_worker)
+        ]
         request = pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
     rows = [row for update in updates for row in update.per_row.updates or (update,)]
     own_versions.expect_in_env_update(request, keeps_any=not all(row.HasField("environment") for row in rows))

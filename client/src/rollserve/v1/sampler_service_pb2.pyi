@@ -86,7 +86,7 @@ class UpdateAgentRequest(google.protobuf.message.Message):
     """
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current. FAILED_PRECONDITION if another one is
-    (UNEXPECTED_VERSION), or if there is no agent (NO_AGENT). For parameters alone, which go into the present agent; a
+    (UNEXPECTED_VERSION), or if there is no agent (NO_AGENT). For updates that keep a present agent or a part of it; a
     whole agent replaces any.
     """
     expected_environment_version: builtins.int
@@ -166,7 +166,10 @@ class AgentUpdatePerWorker(google.protobuf.message.Message):
     UPDATES_FIELD_NUMBER: builtins.int
     @property
     def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentUpdate]:
-        """One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number."""
+        """One update for each worker, in the order of their indices. An element with nothing set keeps its worker's agent,
+        which then has to be there: FAILED_PRECONDITION (NO_AGENT) before the first agent. INVALID_ARGUMENT for any other
+        number of elements, and if nothing is set in any of them.
+        """
 
     def __init__(
         self,
@@ -259,8 +262,9 @@ class EnvironmentUpdatePerWorker(google.protobuf.message.Message):
     UPDATES_FIELD_NUMBER: builtins.int
     @property
     def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.EnvironmentUpdate]:
-        """One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number, or if the spaces
-        of the environments differ.
+        """One update for each worker, in the order of their indices. An element with nothing set keeps its worker's
+        environments, which are only reset, like all others. INVALID_ARGUMENT for any other number of elements, if nothing
+        is set in any of them, or if the spaces of the environments differ.
         """
 
     def __init__(

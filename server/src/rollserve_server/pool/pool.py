@@ -176,12 +176,12 @@ class Pool:
             raise self._refusal
 
     async def update_agent(
-        self, updates: Sequence[AgentUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+        self, updates: Sequence[AgentUpdate | None], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
     ) -> AgentUpdated:
         """Give all workers new agents, or none.
 
         Args:
-            updates: one for all workers, or one for each.
+            updates: one for all workers, or one for each, None to keep the worker's agent.
             expected: versions that have to be current, and the client that makes the new one.
             per_worker: whether there is one for each worker.
 
@@ -192,7 +192,7 @@ class Pool:
             InvalidValueError: there is not one for each worker, or one is malformed or does not fit the spaces.
             OverLimitError: a model is too large.
             NotFoundError, NotAllowedError: a Python agent is not installed, or comes as a pickle.
-            NotReadyError: there are parameters, and no agent to take them; or other versions are current.
+            NotReadyError: there is no agent to keep or to take parameters; or other versions are current.
             TooFewWorkersError: fewer workers are healthy than the pool requires.
             WorkerLostError: workers are lost or hang, and could not be replaced: all of them, or one of those with an
                 update of their own.
@@ -204,7 +204,7 @@ class Pool:
         return updated
 
     async def current_if_same(
-        self, updates: Sequence[AgentUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+        self, updates: Sequence[AgentUpdate | None], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
     ) -> AgentUpdated | None:
         """Return the current version if `update_agent` would change nothing, else None.
 
@@ -214,7 +214,7 @@ class Pool:
 
     async def update_env(
         self,
-        updates: Sequence[EnvUpdate],
+        updates: Sequence[EnvUpdate | None],
         expected: Expectation = ANY_VERSIONS,
         *,
         per_worker: bool = False,
@@ -223,7 +223,8 @@ class Pool:
         """Give all workers new or changed environments, or none.
 
         Args:
-            updates: one for all workers, or one for each; each for all rows of a worker, or one for each row.
+            updates: one for all workers, or one for each; each for all rows of a worker, one for each row, or
+                None to keep a worker's environments.
             expected: as of `update_agent`.
             per_worker: whether there is one for each worker.
             may_be_free: whether environments may be of no profile.

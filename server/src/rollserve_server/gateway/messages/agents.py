@@ -48,7 +48,7 @@ _NORM_EPSILON = 1e-5
 
 def agent_updates_from_proto(
     request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[AgentUpdate], bool]:
+) -> tuple[Sequence[AgentUpdate | None], bool]:
     """Return the updates of a request, and whether there is one for each worker instead of one for all.
 
     Raises:

@@ -29,7 +29,7 @@ _MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 def env_updates_from_proto(
     request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[EnvUpdate], bool]:
+) -> tuple[Sequence[EnvUpdate | None], bool]:
     """Return the updates of a request, and whether there is one for each worker instead of one for all.
 
     Raises:

@@ -79,8 +79,10 @@ def expectation_from_proto(
 
 def updates_from_proto(
     request: pb.UpdateAgentRequest | pb.UpdateEnvRequest, update_from_proto: Callable[[Any], _T]
-) -> tuple[Sequence[_T], bool]:
+) -> tuple[Sequence[_T | None], bool]:
     """Return the updates of a request, and whether there is one for each worker instead of one for all.
+
+    One for each worker is None if nothing is set in it.
 
     Raises:
         InvalidValueError: the request has no update.
@@ -90,10 +92,15 @@ def updates_from_proto(
             with in_field("all_workers"):
                 return [update_from_proto(request.all_workers)], False
         case "per_worker":
-            updates = []
+            updates: list[_T | None] = []
             for position, update in enumerate(request.per_worker.updates):
                 with in_field(f"per_worker.updates[{position}]"):
-                    updates.append(update_from_proto(update))
+                    updates.append(None if update.WhichOneof("update") is None else update_from_proto(update))
+            if updates and not any(update is not None for update in updates):
+                expected = "an element that is set; one with nothing set keeps what its worker has"
+                raise InvalidValueError.of(
+                    "per_worker.updates", expected=expected, got=f"{len(updates)} with nothing set"
+                )
             return updates, True
         case _:
             raise InvalidValueError.of("update", expected="all_workers or per_worker", got="none")

@@ -53,7 +53,7 @@ class AgentUpdateRequest(NamedTuple):
     """A request for an update of agents: one update for all workers, or one for each."""
 
     sampler: Sampler
-    updates: Sequence[AgentUpdate]
+    updates: Sequence[AgentUpdate | None]
     expected: Expectation
     per_worker: bool
     skip_if_identical: bool
@@ -63,7 +63,7 @@ class EnvUpdateRequest(NamedTuple):
     """A request for an update of environments: one update for all workers, or one for each."""
 
     sampler: Sampler
-    updates: Sequence[EnvUpdate]
+    updates: Sequence[EnvUpdate | None]
     expected: Expectation
     per_worker: bool
 
@@ -179,7 +179,7 @@ class RequestReader:
         parameters_update = read_parameters_update(data)
         if parameters_update is not None:
             request = parameters_update.request
-            updates: Sequence[AgentUpdate] = [parameters_update.parameters]
+            updates: Sequence[AgentUpdate | None] = [parameters_update.parameters]
             sampler, per_worker = self._sampler(rpc, request.sampler), False
         else:
             request = parse_unchecked(pb.UpdateAgentRequest, data)
