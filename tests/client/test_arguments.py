@@ -146,6 +146,8 @@ def test_invalid_episode_count_is_rejected(nowhere: rollserve.Sampler) -> None:
         (lambda s: s.update_env(per_worker=5), "per_worker"),
         (lambda s: s.update_agent("mlp"), "agent"),
         (lambda s: s.update_agent(per_worker=[None, 5]), "per_worker[1]"),
+        (lambda _: rollserve.AgentChange(kwargs=5), "kwargs"),
+        (lambda _: rollserve.AgentChange(parameters=[1]), "parameters"),
         (lambda s: s.update_agent(per_worker=5), "per_worker"),
         (lambda s: s.update_agent(rollserve.RandomAgent(), timeout="1"), "timeout"),
         (lambda _: rollserve.EnvSpec(5), "id"),

@@ -14,7 +14,7 @@ from rollserve._checks import check_names, check_type, choices_text, type_error
 from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
-from rollserve.python_agents import PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
+from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "AgentChange",
     "AgentUpdate",
     "ConstantAgent",
     "MlpAgent",
@@ -100,8 +101,9 @@ class ConstantAgent:
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
 """Any agent."""
 
-AgentUpdate = Agent | Mapping[str, np.ndarray]
-"""A whole agent, or parameters by name for the present agent: all of an MLP, any of an ONNX or Python agent."""
+AgentUpdate = Agent | Mapping[str, np.ndarray] | AgentChange
+"""A whole agent; or for the present agent parameters by name, all of an MLP or any of an ONNX or Python agent; or for the
+present Python agent a change of its settings."""
 
 
 def agent_to_proto(agent: Agent) -> agent_pb2.Agent:

@@ -169,7 +169,7 @@ class Sampler(BaseSampler[SampleStream]):
         Args:
             agent: update for all workers: a whole agent, or a mapping from names to arrays with parameters for the
                 present agent. For an MLP the mapping has all parameters; for an ONNX or Python agent it has any, and
-                the others stay as they are.
+                the others stay as they are. Or an `AgentChange` of the settings of the present Python agent.
             per_worker: instead of `agent`, one update for each worker, or None to leave the worker's agent as it is.
             skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
                 bit.

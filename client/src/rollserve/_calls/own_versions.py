@@ -68,7 +68,7 @@ class OwnVersions:
 
         Args:
             request: the update.
-            keeps_any: whether the update keeps any of the present agents, or puts parameters into it.
+            keeps_any: whether the update keeps any of the present agents, or a part of it.
         """
         request.client_id = self._client_id
         if not self._client_id:

@@ -21,7 +21,7 @@ from rollserve._checks import (
 )
 from rollserve._codec.parameter_updates import write_parameters_update
 from rollserve._codec.records import duration_to_proto
-from rollserve.agents import Agent, AgentUpdate, agent_to_proto, parameters_to_proto
+from rollserve.agents import Agent, AgentChange, AgentUpdate, agent_to_proto, parameters_to_proto
 from rollserve.environments import (
     EnvChange,
     EnvSpec,
@@ -32,6 +32,7 @@ from rollserve.environments import (
 )
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.options import Compression, SamplingOptions, compressions_to_proto
+from rollserve.python_agents import agent_change_to_proto
 from rollserve.samplers import Quota, quota_to_proto
 from rollserve.v1 import environment_pb2, samplers_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -121,7 +122,7 @@ def update_agent_request(
     request = pb.UpdateAgentRequest(sampler=sampler, skip_if_identical=skip_if_identical)
     if per_worker is not None:
         check_type("per_worker", per_worker, Sequence, "a sequence of updates")
-    keeps_any = any(update is None or isinstance(update, Mapping) for update in (per_worker or (agent,)))
+    keeps_any = not all(isinstance(update, Agent) for update in per_worker or (agent,))
     own_versions.expect_in_agent_update(request, keeps_any=keeps_any)
     if isinstance(agent, Mapping):
         return write_parameters_update(request, agent)
@@ -363,8 +364,10 @@ def _numbers(name: str, value: Any) -> Sequence[float]:
 def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
     if isinstance(update, Mapping):
         return pb.AgentUpdate(parameters=parameters_to_proto(update))
+    if isinstance(update, AgentChange):
+        return pb.AgentUpdate(change=agent_change_to_proto(update))
     if not isinstance(update, Agent):
-        raise type_error(name, "an agent or a mapping of parameters", update)
+        raise type_error(name, "an agent, a mapping of parameters or an AgentChange", update)
     return pb.AgentUpdate(agent=agent_to_proto(update))
 
 

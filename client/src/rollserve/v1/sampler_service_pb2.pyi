@@ -135,6 +135,7 @@ class AgentUpdate(google.protobuf.message.Message):
 
     AGENT_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
+    CHANGE_FIELD_NUMBER: builtins.int
     @property
     def agent(self) -> rollserve.v1.agent_pb2.Agent:
         """A whole agent, which replaces any present one."""
@@ -145,17 +146,50 @@ class AgentUpdate(google.protobuf.message.Message):
         (the others stay as they are), any of a Python agent (see PythonAgent).
         """
 
+    @property
+    def change(self) -> global___AgentChange:
+        """A change of the present agent's settings, which keeps its code and its parameters."""
+
     def __init__(
         self,
         *,
         agent: rollserve.v1.agent_pb2.Agent | None = ...,
         parameters: rollserve.v1.agent_pb2.Parameters | None = ...,
+        change: global___AgentChange | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["agent", b"agent", "parameters", b"parameters", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent", b"agent", "parameters", b"parameters", "update", b"update"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters"] | None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters", "change"] | None: ...
 
 global___AgentUpdate = AgentUpdate
+
+@typing.final
+class AgentChange(google.protobuf.message.Message):
+    """A change of the settings of the present agent, which has to be a PythonAgent, else INVALID_ARGUMENT. Its code and its
+    other parameters stay as they are. The agent is made again with the new settings, probed again, and can have other
+    agent_infos and recurrent states. With nothing set, it is only probed again.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KWARGS_JSON_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    kwargs_json: builtins.str
+    """Keyword arguments that are added to the present ones of the factory, or replace them; as in PythonAgent."""
+    @property
+    def parameters(self) -> rollserve.v1.agent_pb2.Parameters:
+        """Parameters that are added to the present ones, or replace them; as in PythonAgent."""
+
+    def __init__(
+        self,
+        *,
+        kwargs_json: builtins.str = ...,
+        parameters: rollserve.v1.agent_pb2.Parameters | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["kwargs_json", b"kwargs_json", "parameters", b"parameters"]) -> None: ...
+
+global___AgentChange = AgentChange
 
 @typing.final
 class AgentUpdatePerWorker(google.protobuf.message.Message):

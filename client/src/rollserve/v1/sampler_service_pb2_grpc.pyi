@@ -90,7 +90,7 @@ class SamplerServiceStub:
     the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
     calls that are queued use the new version.
 
-    Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+    Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
     WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
     AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
@@ -351,7 +351,7 @@ class SamplerServiceAsyncStub:
     the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
     calls that are queued use the new version.
 
-    Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+    Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
     WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
     AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
@@ -614,7 +614,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
         calls that are queued use the new version.
 
-        Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+        Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
         WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
         AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """

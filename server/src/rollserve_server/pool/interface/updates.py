@@ -14,10 +14,24 @@ from rollserve_server.agents import AgentSource, AgentSpec
 if TYPE_CHECKING:
     from rollserve_server.sampling import EnvDescription
 
-__all__ = ["AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "RowUpdates"]
+__all__ = ["AgentChange", "AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "RowUpdates"]
 
-AgentUpdate = AgentSource | Mapping[str, np.ndarray]
-"""A whole agent, or parameters for the current one."""
+
+@dataclass(frozen=True, eq=False)
+class AgentChange:
+    """A change of the settings of the current agent, which is a Python agent.
+
+    Attributes:
+        kwargs: keyword arguments of its factory that are added or replaced.
+        parameters: parameters that are added or replaced.
+    """
+
+    kwargs: Mapping[str, object]
+    parameters: Mapping[str, np.ndarray]
+
+
+AgentUpdate = AgentSource | Mapping[str, np.ndarray] | AgentChange
+"""A whole agent; or parameters for the current one, or a change of it."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from rollserve_server.agents import (
     is_same,
     kind_of,
     prepare_agent,
+    with_kwargs,
     with_parameters,
 )
 from rollserve_server.errors import NotReadyError, within
-from rollserve_server.pool.interface.updates import AgentUpdated
+from rollserve_server.pool.interface.updates import AgentChange, AgentUpdated
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
 from rollserve_server.pool.versions.fields import ALL_WORKERS, element_field
@@ -41,6 +42,9 @@ __all__ = ["SHARED_BYTES", "AgentUpdates"]
 
 SHARED_BYTES = 1 << 18
 """Size from which an agent is copied once for all workers; a smaller one is sent to each sooner."""
+
+_Partial = Mapping | AgentChange | None
+"""Updates that keep the present agent, or a part of it."""
 
 
 class AgentUpdates:
@@ -136,9 +140,7 @@ class AgentUpdates:
         for index, (update, agent) in enumerate(
             zip(self._versions.spread(updates), self._resolve(updates, field_of), strict=False)
         ):
-            element = field_of(index)
-            keeps_structure = update is None or isinstance(update, Mapping)
-            fields.append(element if keeps_structure else f"{element}.agent.{kind_of(agent)}")
+            fields.append(_field_in(field_of(index), update, agent))
             with within(fields[-1]):
                 spaces = description.observation_space, description.action_space
                 arguments = agent, *spaces, self._settings
@@ -151,22 +153,34 @@ class AgentUpdates:
     def _resolve(self, updates: Sequence[AgentUpdate | None], field_of: Callable[[int], str]) -> list[AgentSource]:
         """Return the whole agents that updates ask for: one for all workers, or one for each."""
         held = self._versions.agents.current or ()
-        if len(held) > 1 and any(update is None or isinstance(update, Mapping) for update in updates):
+        if len(held) > 1 and any(isinstance(update, _Partial) for update in updates):
             updates = self._versions.spread(updates)
         agents: list[AgentSource] = []
         for index, update in enumerate(updates):
             with within(field_of(index)):
-                if update is None or isinstance(update, Mapping):
+                if isinstance(update, _Partial):
                     agents.append(_updated(self._versions.spread(held)[index] if held else None, update))
                 else:
                     agents.append(update)
         return agents
 
 
-def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | None) -> AgentSpec:
-    """Return a worker's present agent with parameters of an update, or as it is."""
+def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentChange | None) -> AgentSource:
+    """Return a worker's present agent with an update of a part of it, or as it is."""
     if held is None:
-        got = "parameters alone" if update is not None else "none"
-        text = f"expected a whole agent, because there is none yet to keep or to take parameters, got {got}"
+        got = "none" if update is None else "a change" if isinstance(update, AgentChange) else "parameters alone"
+        text = f"expected a whole agent, because there is none yet to keep or to change, got {got}"
         raise NotReadyError(text, reason=Reason.NO_AGENT)
-    return held if update is None else with_parameters(held, update)
+    if update is None:
+        return held
+    if isinstance(update, AgentChange):
+        with within("change"):
+            return with_kwargs(held, update.kwargs, update.parameters)
+    return with_parameters(held, update)
+
+
+def _field_in(element: str, update: AgentUpdate | None, agent: AgentSource) -> str:
+    """Return the field of an update, given the path of the update, that an agent after it comes from."""
+    if isinstance(update, AgentChange):
+        return f"{element}.change"
+    return element if isinstance(update, _Partial) else f"{element}.agent.{kind_of(agent)}"
