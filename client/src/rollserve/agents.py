@@ -102,8 +102,8 @@ Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | Consta
 """Any agent."""
 
 AgentUpdate = Agent | Mapping[str, np.ndarray] | AgentChange
-"""A whole agent; or for the present agent parameters by name, all of an MLP or any of an ONNX or Python agent; or for the
-present Python agent a change of its settings."""
+"""A whole agent; parameters by name for the present agent, all of an MLP or any of an ONNX or Python agent; or a change
+of the settings of the present Python agent."""
 
 
 def agent_to_proto(agent: Agent) -> agent_pb2.Agent:

@@ -13,7 +13,7 @@ from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import receive
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
-from rollserve.environments import env_update_from_proto
+from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import RecordStream, records_request
 from rollserve.sample_stream import SampleStream
@@ -222,6 +222,34 @@ class Sampler(BaseSampler[SampleStream]):
         updated = env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
         self._own_versions.env_version = updated.env_version
         return updated
+
+    def call_environments(
+        self, method: str, *arguments: object, env_version: int | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """Call a method of the workers' environments, and return its values.
+
+        Each environment is made for the call, with its arguments, wrappers and task, and thrown away afterwards. So the
+        method has no effect on episodes: a curriculum asks here, and sets tasks by `update_env(EnvChange(task=…))`.
+
+        >>> sampler.call_environments("describe_task", {"level": 3})  # doctest: +SKIP
+
+        Args:
+            method: name of a method of the environment or of a wrapper; servers allow the methods of `--allow-method`.
+            arguments: the method's arguments; JSON has to be able to hold them.
+            env_version: version of the environments; None for the current one.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Returns:
+            The values, from JSON: one for each element of `status().envs`. That is one if all workers have the same
+            environment, else one for each worker, or one for each row of each worker.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: an argument that JSON cannot hold.
+        """
+        request = requests.call_environments_request(self._name, self._own_versions, method, arguments, env_version)
+        return env_values_from_proto(self._call(self._stub.CallEnvironments, request, timeout))
 
     def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
         """Add workers after the last one, or remove those with the highest indices, while the sampler runs.

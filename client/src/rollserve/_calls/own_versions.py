@@ -88,3 +88,9 @@ class OwnVersions:
         request.client_id = self._client_id
         if self._client_id and keeps_any and self.env_version is not None:
             request.expected_environment_version = self.env_version
+
+    def expect_in_env_call(self, request: pb.CallEnvironmentsRequest) -> None:
+        """Make a call of a method fail if it would ask other clients' environments, unless it names a version."""
+        request.client_id = self._client_id
+        if self._client_id and self.env_version is not None and not request.HasField("environment_version"):
+            request.expected_environment_version = self.env_version

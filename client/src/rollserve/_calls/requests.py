@@ -16,9 +16,11 @@ from rollserve._checks import (
     check_integer,
     check_known_options,
     check_seconds,
+    check_text,
     check_type,
     type_error,
 )
+from rollserve._codec.json_arguments import value_to_json
 from rollserve._codec.parameter_updates import write_parameters_update
 from rollserve._codec.records import duration_to_proto
 from rollserve.agents import Agent, AgentChange, AgentUpdate, agent_to_proto, parameters_to_proto
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",
     "Reception",
+    "call_environments_request",
     "check_joinable",
     "check_options",
     "create_sampler_request",
@@ -171,6 +174,25 @@ def update_env_request(
         request = pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
     rows = [row for update in updates for row in update.per_row.updates or (update,)]
     own_versions.expect_in_env_update(request, keeps_any=not all(row.HasField("environment") for row in rows))
+    return request
+
+
+def call_environments_request(
+    sampler: str, own_versions: OwnVersions, method: str, arguments: Sequence[object], env_version: int | None
+) -> pb.CallEnvironmentsRequest:
+    """Return the request for the values of a method of the environments.
+
+    Raises:
+        TypeError: a method that is not a string, or a version that is not an integer.
+        ValueError: an argument that JSON cannot hold.
+    """
+    check_text("method", method)
+    texts = [value_to_json(f"arguments[{position}]", argument) for position, argument in enumerate(arguments)]
+    request = pb.CallEnvironmentsRequest(sampler=sampler, method=method, arguments_json=texts)
+    if env_version is not None:
+        check_integer("env_version", env_version, 64, signed=True)
+        request.environment_version = env_version
+    own_versions.expect_in_env_call(request)
     return request
 
 

@@ -354,6 +354,81 @@ class UpdateEnvResponse(google.protobuf.message.Message):
 global___UpdateEnvResponse = UpdateEnvResponse
 
 @typing.final
+class CallEnvironmentsRequest(google.protobuf.message.Message):
+    """A request for the values of a method."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    METHOD_FIELD_NUMBER: builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    method: builtins.str
+    """The method of the environment or of one of its wrappers. INVALID_ARGUMENT if there is none of that name,
+    PERMISSION_DENIED (METHOD_NOT_ALLOWED) if the operator does not allow it, as for the method of a Task.
+    """
+    environment_version: builtins.int
+    """The version of the environments. Not set: the current one; see SamplingOptions."""
+    expected_environment_version: builtins.int
+    """The environment version that the caller expects to be current; see SamplingOptions."""
+    client_id: builtins.str
+    """The client; see SamplingOptions."""
+    @property
+    def arguments_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The method's arguments in their order, each as JSON with the limits of `Environment.kwargs_json`; at most 16, else
+        INVALID_ARGUMENT.
+        """
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        method: builtins.str = ...,
+        arguments_json: collections.abc.Iterable[builtins.str] | None = ...,
+        environment_version: builtins.int | None = ...,
+        expected_environment_version: builtins.int | None = ...,
+        client_id: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "arguments_json", b"arguments_json", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "method", b"method", "sampler", b"sampler"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
+
+global___CallEnvironmentsRequest = CallEnvironmentsRequest
+
+@typing.final
+class CallEnvironmentsResponse(google.protobuf.message.Message):
+    """The values that a method has returned."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    VALUES_JSON_FIELD_NUMBER: builtins.int
+    environment_version: builtins.int
+    """The version of the environments."""
+    @property
+    def values_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The values as JSON, one for each element that `environments` of GetSamplerResponse has at this version: one for all
+        workers; or one for each worker; or, where rows differ, one for each row of each worker.
+        """
+
+    def __init__(
+        self,
+        *,
+        environment_version: builtins.int = ...,
+        values_json: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "values_json", b"values_json"]) -> None: ...
+
+global___CallEnvironmentsResponse = CallEnvironmentsResponse
+
+@typing.final
 class ResizePoolRequest(google.protobuf.message.Message):
     """A request for another number of workers."""
 

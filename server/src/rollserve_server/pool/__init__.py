@@ -24,6 +24,7 @@ from rollserve_server.pool.interface.updates import (
     AgentUpdated,
     EnvUpdate,
     EnvUpdated,
+    EnvValues,
     RowUpdates,
 )
 from rollserve_server.pool.pool import Pool
@@ -45,6 +46,7 @@ __all__ = [
     "Delivery",
     "EnvUpdate",
     "EnvUpdated",
+    "EnvValues",
     "EpisodeLog",
     "EpisodeRecords",
     "Evaluation",

@@ -60,7 +60,11 @@ def optional(message: Message, name: str) -> Any:
 
 
 def expectation_from_proto(
-    message: pb.SamplingOptions | pb.EvaluationOptions | pb.UpdateAgentRequest | pb.UpdateEnvRequest,
+    message: pb.SamplingOptions
+    | pb.EvaluationOptions
+    | pb.UpdateAgentRequest
+    | pb.UpdateEnvRequest
+    | pb.CallEnvironmentsRequest,
 ) -> Expectation:
     """Return what a client expects of the current versions.
 
@@ -71,7 +75,9 @@ def expectation_from_proto(
     if size > _MAX_CLIENT_ID_BYTES:
         raise InvalidValueError.of("client_id", expected=f"at most {_MAX_CLIENT_ID_BYTES} bytes", got=size)
     return Expectation(
-        None if isinstance(message, pb.UpdateEnvRequest) else optional(message, "expected_policy_version"),
+        None
+        if isinstance(message, pb.UpdateEnvRequest | pb.CallEnvironmentsRequest)
+        else optional(message, "expected_policy_version"),
         optional(message, "expected_environment_version"),
         message.client_id,
     )

@@ -14,7 +14,7 @@ from rollserve_server.agents import AgentSource, AgentSpec
 if TYPE_CHECKING:
     from rollserve_server.sampling import EnvDescription
 
-__all__ = ["AgentChange", "AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "RowUpdates"]
+__all__ = ["AgentChange", "AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "EnvValues", "RowUpdates"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,3 +81,16 @@ class EnvUpdated:
     specs: Sequence[EnvSpec]
     description: EnvDescription
     replaced_specs: Sequence[EnvSpec] = ()
+
+
+@dataclass(frozen=True)
+class EnvValues:
+    """Values that a method of the environments has returned.
+
+    Attributes:
+        version: version of the environments.
+        values: the values as JSON: one for all, one for each worker, or one for each row of each worker.
+    """
+
+    version: int
+    values: Sequence[str]
