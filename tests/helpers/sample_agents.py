@@ -87,6 +87,22 @@ class Valued(Still):
         return np.zeros(len(noise), np.int64), {"value": value}, {"count": states["count"] + 1}
 
 
+class Tunable(Still):
+    """An agent whose action, and whose info's width, are settings; the info has the sum of a parameter."""
+
+    def __init__(
+        self, observation_space: Space[Any], action_space: Space[Any], action: int = 0, width: int = 1
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        if width < 1:
+            raise ValueError("expected a width of at least 1")
+        self._action, self._width = action, width
+
+    def act(self, observations: Any, noise: np.ndarray, states: Columns) -> Any:
+        actions = np.full(len(noise), self._action, np.int64)
+        return actions, {"sum": np.full((len(noise), self._width), self.parameters["scale"].sum())}, {}
+
+
 class Faulty(Still):
     """An agent with one fault.
 

@@ -103,6 +103,7 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         "UpdateEnv",
         pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(environment=CARTPOLE)),
     ),
+    "CallEnvironments": ("CallEnvironments", pb.CallEnvironmentsRequest(method="set_task")),
     "ListSamplers": ("ListSamplers", samplers_pb2.ListSamplersRequest()),
     "CreateSampler": (
         "CreateSampler",

@@ -80,6 +80,7 @@ def test_client_has_the_public_names() -> None:
         "Account",
         "Advantages",
         "Agent",
+        "AgentChange",
         "AgentVersion",
         "AsyncRecordStream",
         "AsyncSampleStream",

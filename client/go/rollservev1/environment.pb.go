@@ -403,7 +403,8 @@ type EnvironmentUpdate struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// The new part. INVALID_ARGUMENT if none is set, except in an element of EnvironmentUpdatePerRow.
+	// The new part. INVALID_ARGUMENT if none is set, except in an element of EnvironmentUpdatePerRow or
+	// EnvironmentUpdatePerWorker.
 	//
 	// Types that are assignable to Update:
 	//

@@ -152,7 +152,8 @@ const (
 	// 1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows, or
 	// of the rows of all workers, would take more memory than they may (`--worker-observation-bytes`,
 	// `--sampler-observation-bytes`), or an environment needs more when it is tried (`--probe-memory-bytes`), or
-	// a worker that has made all of them takes more (`--worker-max-memory-bytes`).
+	// a worker that has made all of them takes more (`--worker-max-memory-bytes`); or the values that a method of all
+	// environments returns take more than 2 MiB as JSON.
 	// Status: RESOURCE_EXHAUSTED.
 	ErrorReason_ERROR_REASON_ENVIRONMENTS_TOO_LARGE ErrorReason = 48
 	// Ray's object store, and the disk it spills to, have no room for results.

@@ -21,7 +21,7 @@ type SamplerServiceClient interface {
 	// the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
 	// calls that are queued use the new version.
 	//
-	// Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+	// Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
 	// WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
 	// AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
 	UpdateAgent(ctx context.Context, in *UpdateAgentRequest, opts ...grpc.CallOption) (*UpdateAgentResponse, error)
@@ -42,6 +42,21 @@ type SamplerServiceClient interface {
 	// RENDER_MODE_NOT_ALLOWED, PROFILE_REQUIRED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
 	// WORKER_OUT_OF_MEMORY.
 	UpdateEnv(ctx context.Context, in *UpdateEnvRequest, opts ...grpc.CallOption) (*UpdateEnvResponse, error)
+	// Calls a method of the workers' environments, and returns the values that it returns. Each environment is made for
+	// the call, in a child process of a worker, as it is after UpdateEnv: with its arguments, wrappers and task, and
+	// before any reset. It is thrown away afterwards. So the values are a function of environments, method and arguments,
+	// and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
+	// and updates go on meanwhile. Equal environments are asked once.
+	//
+	// The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+	// ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
+	// hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
+	// EnvPool's, and for environments of a profile.
+	//
+	// Reasons: ENV_REFUSED, ENVIRONMENTS_TOO_LARGE (also if all values take more than 2 MiB), METHOD_NOT_ALLOWED,
+	// PATH_NOT_ALLOWED, ENV_NOT_FOUND, MODULE_NOT_FOUND, PACKAGE_NOT_FOUND, ENVIRONMENT_VERSION, UNEXPECTED_VERSION,
+	// WORKER_LOST.
+	CallEnvironments(ctx context.Context, in *CallEnvironmentsRequest, opts ...grpc.CallOption) (*CallEnvironmentsResponse, error)
 	// Adds or removes workers while the sampler runs. An index is a position: added workers come behind the last one, and
 	// the workers with the highest indices are removed. Responds once the added workers hold everything that the others
 	// hold, or once new calls no longer use the removed workers. Calls that are running keep the workers that they
@@ -169,6 +184,15 @@ func (c *samplerServiceClient) UpdateAgent(ctx context.Context, in *UpdateAgentR
 func (c *samplerServiceClient) UpdateEnv(ctx context.Context, in *UpdateEnvRequest, opts ...grpc.CallOption) (*UpdateEnvResponse, error) {
 	out := new(UpdateEnvResponse)
 	err := c.cc.Invoke(ctx, "/rollserve.v1.SamplerService/UpdateEnv", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *samplerServiceClient) CallEnvironments(ctx context.Context, in *CallEnvironmentsRequest, opts ...grpc.CallOption) (*CallEnvironmentsResponse, error) {
+	out := new(CallEnvironmentsResponse)
+	err := c.cc.Invoke(ctx, "/rollserve.v1.SamplerService/CallEnvironments", in, out, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -429,7 +453,7 @@ type SamplerServiceServer interface {
 	// the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
 	// calls that are queued use the new version.
 	//
-	// Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+	// Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
 	// WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
 	// AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
 	UpdateAgent(context.Context, *UpdateAgentRequest) (*UpdateAgentResponse, error)
@@ -450,6 +474,21 @@ type SamplerServiceServer interface {
 	// RENDER_MODE_NOT_ALLOWED, PROFILE_REQUIRED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
 	// WORKER_OUT_OF_MEMORY.
 	UpdateEnv(context.Context, *UpdateEnvRequest) (*UpdateEnvResponse, error)
+	// Calls a method of the workers' environments, and returns the values that it returns. Each environment is made for
+	// the call, in a child process of a worker, as it is after UpdateEnv: with its arguments, wrappers and task, and
+	// before any reset. It is thrown away afterwards. So the values are a function of environments, method and arguments,
+	// and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
+	// and updates go on meanwhile. Equal environments are asked once.
+	//
+	// The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+	// ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
+	// hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
+	// EnvPool's, and for environments of a profile.
+	//
+	// Reasons: ENV_REFUSED, ENVIRONMENTS_TOO_LARGE (also if all values take more than 2 MiB), METHOD_NOT_ALLOWED,
+	// PATH_NOT_ALLOWED, ENV_NOT_FOUND, MODULE_NOT_FOUND, PACKAGE_NOT_FOUND, ENVIRONMENT_VERSION, UNEXPECTED_VERSION,
+	// WORKER_LOST.
+	CallEnvironments(context.Context, *CallEnvironmentsRequest) (*CallEnvironmentsResponse, error)
 	// Adds or removes workers while the sampler runs. An index is a position: added workers come behind the last one, and
 	// the workers with the highest indices are removed. Responds once the added workers hold everything that the others
 	// hold, or once new calls no longer use the removed workers. Calls that are running keep the workers that they
@@ -568,6 +607,9 @@ func (UnimplementedSamplerServiceServer) UpdateAgent(context.Context, *UpdateAge
 func (UnimplementedSamplerServiceServer) UpdateEnv(context.Context, *UpdateEnvRequest) (*UpdateEnvResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method UpdateEnv not implemented")
 }
+func (UnimplementedSamplerServiceServer) CallEnvironments(context.Context, *CallEnvironmentsRequest) (*CallEnvironmentsResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method CallEnvironments not implemented")
+}
 func (UnimplementedSamplerServiceServer) ResizePool(context.Context, *ResizePoolRequest) (*ResizePoolResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ResizePool not implemented")
 }
@@ -649,6 +691,24 @@ func _SamplerService_UpdateEnv_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(SamplerServiceServer).UpdateEnv(ctx, req.(*UpdateEnvRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SamplerService_CallEnvironments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CallEnvironmentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SamplerServiceServer).CallEnvironments(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/rollserve.v1.SamplerService/CallEnvironments",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SamplerServiceServer).CallEnvironments(ctx, req.(*CallEnvironmentsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -898,6 +958,10 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UpdateEnv",
 			Handler:    _SamplerService_UpdateEnv_Handler,
+		},
+		{
+			MethodName: "CallEnvironments",
+			Handler:    _SamplerService_CallEnvironments_Handler,
 		},
 		{
 			MethodName: "ResizePool",

@@ -11,7 +11,16 @@ import importlib.metadata
 from rollserve import spaces
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_versions import AgentVersion, HeldAgent
-from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
+from rollserve.agents import (
+    Agent,
+    AgentChange,
+    ConstantAgent,
+    MlpAgent,
+    OnnxAgent,
+    PickledAgent,
+    PythonAgent,
+    RandomAgent,
+)
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
 from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, Task, Vectorization, Wrapper
@@ -52,6 +61,7 @@ __all__ = [
     "Account",
     "Advantages",
     "Agent",
+    "AgentChange",
     "AgentVersion",
     "AsyncRecordStream",
     "AsyncSampleStream",

@@ -16,7 +16,7 @@ from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
-from rollserve.python_agents import PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
+from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "AgentChange",
     "AgentUpdate",
     "ConstantAgent",
     "MlpAgent",
@@ -103,8 +104,9 @@ class ConstantAgent:
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
 """Any agent."""
 
-AgentUpdate = Agent | Mapping[str, np.ndarray]
-"""A whole agent, or parameters by name for the present agent: all of an MLP, any of an ONNX or Python agent."""
+AgentUpdate = Agent | Mapping[str, np.ndarray] | AgentChange
+"""A whole agent; parameters by name for the present agent, all of an MLP or any of an ONNX or Python agent; or a change
+of the settings of the present Python agent."""
 
 
 def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
@@ -144,7 +146,7 @@ def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
     check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
     if isinstance(update, Mapping):
         return {**update, **moments.parameters()}
-    if isinstance(update, MlpAgent | PythonAgent | PickledAgent):
+    if isinstance(update, MlpAgent | PythonAgent | PickledAgent | AgentChange):
         return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters()})
     hint = "an OnnxAgent gets them as parameters alone, in a second update" if isinstance(update, OnnxAgent) else ""
     expected = f"None for an agent of the class {type(update).__name__}"

@@ -18,7 +18,7 @@ from rollserve._calls.evaluations import Reader, receive_async
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_sample_stream import AsyncSampleStream
-from rollserve.environments import env_update_from_proto
+from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import AsyncRecordStream, records_request
 from rollserve.samplers import samplers_from_proto
@@ -118,7 +118,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         self,
         agent: AgentUpdate | None = None,
         *,
-        per_worker: Sequence[AgentUpdate] | None = None,
+        per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
         observation_moments: RunningMoments | None = None,
         timeout: float | None = None,
@@ -138,7 +138,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates | None] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
         """Replace or change the workers' environments; return the new version and spaces.
@@ -149,6 +149,16 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         updated = env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
         self._own_versions.env_version = updated.env_version
         return updated
+
+    async def call_environments(
+        self, method: str, *arguments: object, env_version: int | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """Call a method of the workers' environments, and return its values.
+
+        For arguments and errors, see `rollserve.Sampler.call_environments`.
+        """
+        request = requests.call_environments_request(self._name, self._own_versions, method, arguments, env_version)
+        return env_values_from_proto(await self._call(self._stub.CallEnvironments, request, timeout))
 
     async def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
         """Add or remove workers while the sampler runs; return the previous number of workers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rollserve._checks import check_choice, check_count, check_text, check_type
 from rollserve._codec.field_errors import FieldError
@@ -29,6 +29,7 @@ __all__ = [
     "env_spec_from_proto",
     "env_spec_to_proto",
     "env_update_from_proto",
+    "env_values_from_proto",
 ]
 
 Vectorization = Literal["rows", "native", "envpool"]
@@ -289,6 +290,11 @@ def env_update_from_proto(response: pb.UpdateEnvResponse | samplers_pb2.CreateSa
         response.row_count,
         response.episodes_per_row or None,
     )
+
+
+def env_values_from_proto(response: pb.CallEnvironmentsResponse) -> list[Any]:
+    """Return the values of a method that a response has."""
+    return [value_from_json(text) for text in response.values_json]
 
 
 def _task_to_proto(task: Task | None) -> environment_pb2.Task | None:

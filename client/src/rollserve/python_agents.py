@@ -12,11 +12,12 @@ from rollserve._checks import check_text, check_type, type_error
 from rollserve._codec.json_arguments import kwargs_to_json
 from rollserve.mlp_agent import parameters_to_proto
 from rollserve.v1 import agent_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["PickledAgent", "PythonAgent", "pickled_to_proto", "python_to_proto"]
+__all__ = ["AgentChange", "PickledAgent", "PythonAgent", "agent_change_to_proto", "pickled_to_proto", "python_to_proto"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,28 @@ class PythonAgent:
 
     def __post_init__(self) -> None:
         check_text("name", self.name)
+        check_type("kwargs", self.kwargs, Mapping, "a mapping")
+        check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
+
+
+@dataclass(frozen=True, eq=False)
+class AgentChange:
+    """A change of the settings of the present agent, a `PythonAgent`. Its other parameters stay as they are.
+
+    >>> sampler.update_agent(rollserve.AgentChange({"noise_scale": 0.05}))  # doctest: +SKIP
+
+    Attributes:
+        kwargs: keyword arguments of the agent's factory that are added or replaced; JSON has to be able to hold them.
+        parameters: arrays by name that are added or replaced.
+
+    Raises:
+        TypeError: an attribute of the wrong type.
+    """
+
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         check_type("kwargs", self.kwargs, Mapping, "a mapping")
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
 
@@ -83,6 +106,17 @@ def python_to_proto(agent: PythonAgent) -> agent_pb2.PythonAgent:
         name=agent.name,
         kwargs_json=kwargs_to_json("kwargs", agent.kwargs),
         parameters=parameters_to_proto(agent.parameters),
+    )
+
+
+def agent_change_to_proto(change: AgentChange) -> pb.AgentChange:
+    """Return the change as a message.
+
+    Raises:
+        ValueError: an argument that JSON cannot hold, or a dtype that the wire does not have.
+    """
+    return pb.AgentChange(
+        kwargs_json=kwargs_to_json("kwargs", change.kwargs), parameters=parameters_to_proto(change.parameters)
     )
 
 

@@ -144,7 +144,8 @@ class Reason(enum.StrEnum):
     environment more than 1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations
     of a worker's rows, or of the rows of all workers, would take more memory than they may
     (`--worker-observation-bytes`, `--sampler-observation-bytes`), or an environment needs more when it is tried
-    (`--probe-memory-bytes`), or a worker that has made all of them takes more (`--worker-max-memory-bytes`)."""
+    (`--probe-memory-bytes`), or a worker that has made all of them takes more (`--worker-max-memory-bytes`); or the
+    values that a method of all environments returns take more than 2 MiB as JSON."""
 
     OBJECT_STORE_FULL = "OBJECT_STORE_FULL"
     """RESOURCE_EXHAUSTED: Ray's object store, and the disk it spills to, have no room for results."""

@@ -13,7 +13,7 @@ from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import receive
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
-from rollserve.environments import env_update_from_proto
+from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import RecordStream, records_request
 from rollserve.sample_stream import SampleStream
@@ -159,7 +159,7 @@ class Sampler(BaseSampler[SampleStream]):
         self,
         agent: AgentUpdate | None = None,
         *,
-        per_worker: Sequence[AgentUpdate] | None = None,
+        per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
         observation_moments: RunningMoments | None = None,
         timeout: float | None = None,
@@ -171,8 +171,8 @@ class Sampler(BaseSampler[SampleStream]):
         Args:
             agent: update for all workers: a whole agent, or a mapping from names to arrays with parameters for the
                 present agent. For an MLP the mapping has all parameters; for an ONNX or Python agent it has any, and
-                the others stay as they are.
-            per_worker: instead of `agent`, one update for each worker.
+                the others stay as they are. Or an `AgentChange` of the settings of the present Python agent.
+            per_worker: instead of `agent`, one update for each worker, or None to leave the worker's agent as it is.
             skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
                 bit.
             observation_moments: moments whose mean and variance become the parameters `observation/mean` and
@@ -198,7 +198,7 @@ class Sampler(BaseSampler[SampleStream]):
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates | None] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
         """Replace or change the workers' environments.
@@ -211,8 +211,9 @@ class Sampler(BaseSampler[SampleStream]):
                 the episode of index i then runs in row i modulo the number of all rows.
             kwargs: keyword arguments of the environment, if `env` is an id. JSON has to be able to hold them.
             wrappers: wrappers around the environment, innermost first, if `env` is an id.
-            per_worker: instead of `env`, a specification, a change or such a list for each worker. The spaces of all
-                workers must be equal.
+            per_worker: instead of `env`, a specification, a change or such a list for each worker, or None to leave the
+                worker's environments as they are; they are only reset, like all others. The spaces of all workers must
+                be equal.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
@@ -227,6 +228,34 @@ class Sampler(BaseSampler[SampleStream]):
         updated = env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
         self._own_versions.env_version = updated.env_version
         return updated
+
+    def call_environments(
+        self, method: str, *arguments: object, env_version: int | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """Call a method of the workers' environments, and return its values.
+
+        Each environment is made for the call, with its arguments, wrappers and task, and thrown away afterwards. So the
+        method has no effect on episodes: a curriculum asks here, and sets tasks by `update_env(EnvChange(task=…))`.
+
+        >>> sampler.call_environments("describe_task", {"level": 3})  # doctest: +SKIP
+
+        Args:
+            method: name of a method of the environment or of a wrapper; servers allow the methods of `--allow-method`.
+            arguments: the method's arguments; JSON has to be able to hold them.
+            env_version: version of the environments; None for the current one.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Returns:
+            The values, from JSON: one for each element of `status().envs`. That is one if all workers have the same
+            environment, else one for each worker, or one for each row of each worker.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: an argument that JSON cannot hold.
+        """
+        request = requests.call_environments_request(self._name, self._own_versions, method, arguments, env_version)
+        return env_values_from_proto(self._call(self._stub.CallEnvironments, request, timeout))
 
     def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
         """Add workers after the last one, or remove those with the highest indices, while the sampler runs.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import os
+import time
 from typing import Any
 
 import gymnasium
@@ -31,6 +35,27 @@ class Tasks(gymnasium.Env[np.ndarray, int]):
 
     def set_other_task(self, task: Any) -> None:
         self._other_task = task
+
+    def describe(self, *arguments: Any) -> Any:
+        """Return size and task, and the arguments; change all that can be changed."""
+        described = {"size": np.int64(self._size), "task": self._task, "arguments": list(arguments)}
+        self._size, self._task = 99, 99
+        return described
+
+    def misbehave(self, how: str) -> Any:
+        """Do what no method should."""
+        match how:
+            case "raise":
+                raise ValueError("no such level")
+            case "die":
+                os._exit(3)
+            case "hang":
+                time.sleep(3600)
+            case "large":
+                return "x" * (1 << 17)
+        return {"nan": math.nan, "object": object(), "deep": functools.reduce(lambda inner, _: [inner], range(70), 0)}[
+            how
+        ]
 
     def set_task_for_admins(self, task: Any) -> None:
         self._task = 1000

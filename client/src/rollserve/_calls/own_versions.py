@@ -63,19 +63,19 @@ class OwnVersions:
         self.policy_version, self.agent_env_version = updated.policy_version, updated.environment_version
         return updated.policy_version
 
-    def expect_in_agent_update(self, request: pb.UpdateAgentRequest, *, has_parameters: bool) -> None:
+    def expect_in_agent_update(self, request: pb.UpdateAgentRequest, *, keeps_any: bool) -> None:
         """Make an update fail if its agent has to fit other clients' environments, or go into their agents.
 
         Args:
             request: the update.
-            has_parameters: whether the update has parameters for the present agent.
+            keeps_any: whether the update keeps any of the present agents, or a part of it.
         """
         request.client_id = self._client_id
         if not self._client_id:
             return
         if self.env_version is not None:
             request.expected_environment_version = self.env_version
-        if has_parameters and self.policy_version is not None:
+        if keeps_any and self.policy_version is not None:
             request.expected_policy_version = self.policy_version
 
     def expect_in_env_update(self, request: pb.UpdateEnvRequest, *, keeps_any: bool) -> None:
@@ -87,4 +87,10 @@ class OwnVersions:
         """
         request.client_id = self._client_id
         if self._client_id and keeps_any and self.env_version is not None:
+            request.expected_environment_version = self.env_version
+
+    def expect_in_env_call(self, request: pb.CallEnvironmentsRequest) -> None:
+        """Make a call of a method fail if it would ask other clients' environments, unless it names a version."""
+        request.client_id = self._client_id
+        if self._client_id and self.env_version is not None and not request.HasField("environment_version"):
             request.expected_environment_version = self.env_version

@@ -16,12 +16,14 @@ from rollserve._checks import (
     check_integer,
     check_known_options,
     check_seconds,
+    check_text,
     check_type,
     type_error,
 )
+from rollserve._codec.json_arguments import value_to_json
 from rollserve._codec.parameter_updates import write_parameters_update
 from rollserve._codec.records import duration_to_proto
-from rollserve.agents import Agent, AgentUpdate, agent_to_proto, parameters_to_proto, with_moments
+from rollserve.agents import Agent, AgentChange, AgentUpdate, agent_to_proto, parameters_to_proto, with_moments
 from rollserve.environments import (
     EnvChange,
     EnvSpec,
@@ -32,6 +34,7 @@ from rollserve.environments import (
 )
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.options import Compression, SamplingOptions, compressions_to_proto
+from rollserve.python_agents import agent_change_to_proto
 from rollserve.samplers import Quota, quota_to_proto
 from rollserve.v1 import environment_pb2, samplers_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",
     "Reception",
+    "call_environments_request",
     "check_joinable",
     "check_options",
     "create_sampler_request",
@@ -117,7 +121,7 @@ def update_agent_request(
     sampler: str,
     own_versions: OwnVersions,
     agent: AgentUpdate | None,
-    per_worker: Sequence[AgentUpdate] | None,
+    per_worker: Sequence[AgentUpdate | None] | None,
     skip_if_identical: bool = False,
     observation_moments: RunningMoments | None = None,
 ) -> pb.UpdateAgentRequest | bytes:
@@ -131,19 +135,24 @@ def update_agent_request(
     _check_exclusive("agent", agent, per_worker)
     if observation_moments is not None:
         agent = None if agent is None else with_moments(agent, observation_moments)
-        per_worker = per_worker and [with_moments(update, observation_moments) for update in per_worker]
+        per_worker = per_worker and [
+            None if update is None else with_moments(update, observation_moments) for update in per_worker
+        ]
     check_flag("skip_if_identical", skip_if_identical)
     request = pb.UpdateAgentRequest(sampler=sampler, skip_if_identical=skip_if_identical)
     if per_worker is not None:
         check_type("per_worker", per_worker, Sequence, "a sequence of updates")
-    has_parameters = isinstance(agent, Mapping) or any(isinstance(update, Mapping) for update in per_worker or ())
-    own_versions.expect_in_agent_update(request, has_parameters=has_parameters)
+    keeps_any = not all(isinstance(update, Agent) for update in per_worker or (agent,))
+    own_versions.expect_in_agent_update(request, keeps_any=keeps_any)
     if isinstance(agent, Mapping):
         return write_parameters_update(request, agent)
     if per_worker is None:
         request.all_workers.CopyFrom(_agent_update("agent", agent))
     else:
-        updates = [_agent_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
+        updates = [
+            pb.AgentUpdate() if update is None else _agent_update(f"per_worker[{worker}]", update)
+            for worker, update in enumerate(per_worker)
+        ]
         request.per_worker.CopyFrom(pb.AgentUpdatePerWorker(updates=updates))
     return request
 
@@ -154,7 +163,7 @@ def update_env_request(
     env: str | EnvSpec | EnvChange | RowEnvUpdates | None,
     kwargs: Mapping[str, object] | None,
     wrappers: Sequence[Wrapper],
-    per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None,
+    per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates | None] | None,
 ) -> pb.UpdateEnvRequest:
     """Return the request for an update of the environments.
 
@@ -175,10 +184,32 @@ def update_env_request(
         request = pb.UpdateEnvRequest(sampler=sampler, all_workers=updates[0])
     else:
         check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs, EnvChanges and lists of them")
-        updates = [_env_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
+        updates = [
+            environment_pb2.EnvironmentUpdate() if update is None else _env_update(f"per_worker[{worker}]", update)
+            for worker, update in enumerate(per_worker)
+        ]
         request = pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
     rows = [row for update in updates for row in update.per_row.updates or (update,)]
     own_versions.expect_in_env_update(request, keeps_any=not all(row.HasField("environment") for row in rows))
+    return request
+
+
+def call_environments_request(
+    sampler: str, own_versions: OwnVersions, method: str, arguments: Sequence[object], env_version: int | None
+) -> pb.CallEnvironmentsRequest:
+    """Return the request for the values of a method of the environments.
+
+    Raises:
+        TypeError: a method that is not a string, or a version that is not an integer.
+        ValueError: an argument that JSON cannot hold.
+    """
+    check_text("method", method)
+    texts = [value_to_json(f"arguments[{position}]", argument) for position, argument in enumerate(arguments)]
+    request = pb.CallEnvironmentsRequest(sampler=sampler, method=method, arguments_json=texts)
+    if env_version is not None:
+        check_integer("env_version", env_version, 64, signed=True)
+        request.environment_version = env_version
+    own_versions.expect_in_env_call(request)
     return request
 
 
@@ -375,8 +406,10 @@ def _numbers(name: str, value: Any) -> Sequence[float]:
 def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
     if isinstance(update, Mapping):
         return pb.AgentUpdate(parameters=parameters_to_proto(update))
+    if isinstance(update, AgentChange):
+        return pb.AgentUpdate(change=agent_change_to_proto(update))
     if not isinstance(update, Agent):
-        raise type_error(name, "an agent or a mapping of parameters", update)
+        raise type_error(name, "an agent, a mapping of parameters or an AgentChange", update)
     return pb.AgentUpdate(agent=agent_to_proto(update))
 
 

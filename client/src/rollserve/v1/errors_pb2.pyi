@@ -188,7 +188,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows, or
     of the rows of all workers, would take more memory than they may (`--worker-observation-bytes`,
     `--sampler-observation-bytes`), or an environment needs more when it is tried (`--probe-memory-bytes`), or
-    a worker that has made all of them takes more (`--worker-max-memory-bytes`).
+    a worker that has made all of them takes more (`--worker-max-memory-bytes`); or the values that a method of all
+    environments returns take more than 2 MiB as JSON.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_OBJECT_STORE_FULL: _ErrorReason.ValueType  # 49
@@ -467,7 +468,8 @@ ERROR_REASON_ENVIRONMENTS_TOO_LARGE: ErrorReason.ValueType  # 48
 1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows, or
 of the rows of all workers, would take more memory than they may (`--worker-observation-bytes`,
 `--sampler-observation-bytes`), or an environment needs more when it is tried (`--probe-memory-bytes`), or
-a worker that has made all of them takes more (`--worker-max-memory-bytes`).
+a worker that has made all of them takes more (`--worker-max-memory-bytes`); or the values that a method of all
+environments returns take more than 2 MiB as JSON.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_OBJECT_STORE_FULL: ErrorReason.ValueType  # 49

@@ -86,7 +86,7 @@ class UpdateAgentRequest(google.protobuf.message.Message):
     """
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current. FAILED_PRECONDITION if another one is
-    (UNEXPECTED_VERSION), or if there is no agent (NO_AGENT). For parameters alone, which go into the present agent; a
+    (UNEXPECTED_VERSION), or if there is no agent (NO_AGENT). For updates that keep a present agent or a part of it; a
     whole agent replaces any.
     """
     expected_environment_version: builtins.int
@@ -135,6 +135,7 @@ class AgentUpdate(google.protobuf.message.Message):
 
     AGENT_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
+    CHANGE_FIELD_NUMBER: builtins.int
     @property
     def agent(self) -> rollserve.v1.agent_pb2.Agent:
         """A whole agent, which replaces any present one."""
@@ -145,17 +146,50 @@ class AgentUpdate(google.protobuf.message.Message):
         (the others stay as they are), any of a Python agent (see PythonAgent).
         """
 
+    @property
+    def change(self) -> global___AgentChange:
+        """A change of the present agent's settings, which keeps its code and its parameters."""
+
     def __init__(
         self,
         *,
         agent: rollserve.v1.agent_pb2.Agent | None = ...,
         parameters: rollserve.v1.agent_pb2.Parameters | None = ...,
+        change: global___AgentChange | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["agent", b"agent", "parameters", b"parameters", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent", b"agent", "parameters", b"parameters", "update", b"update"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters"] | None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters", "change"] | None: ...
 
 global___AgentUpdate = AgentUpdate
+
+@typing.final
+class AgentChange(google.protobuf.message.Message):
+    """A change of the settings of the present agent, which has to be a PythonAgent, else INVALID_ARGUMENT. Its code and its
+    other parameters stay as they are. The agent is made again with the new settings, probed again, and can have other
+    agent_infos and recurrent states. With nothing set, it is only probed again.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KWARGS_JSON_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    kwargs_json: builtins.str
+    """Keyword arguments that are added to the present ones of the factory, or replace them; as in PythonAgent."""
+    @property
+    def parameters(self) -> rollserve.v1.agent_pb2.Parameters:
+        """Parameters that are added to the present ones, or replace them; as in PythonAgent."""
+
+    def __init__(
+        self,
+        *,
+        kwargs_json: builtins.str = ...,
+        parameters: rollserve.v1.agent_pb2.Parameters | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["kwargs_json", b"kwargs_json", "parameters", b"parameters"]) -> None: ...
+
+global___AgentChange = AgentChange
 
 @typing.final
 class AgentUpdatePerWorker(google.protobuf.message.Message):
@@ -166,7 +200,10 @@ class AgentUpdatePerWorker(google.protobuf.message.Message):
     UPDATES_FIELD_NUMBER: builtins.int
     @property
     def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentUpdate]:
-        """One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number."""
+        """One update for each worker, in the order of their indices. An element with nothing set keeps its worker's agent,
+        which then has to be there: FAILED_PRECONDITION (NO_AGENT) before the first agent. INVALID_ARGUMENT for any other
+        number of elements, and if nothing is set in any of them.
+        """
 
     def __init__(
         self,
@@ -259,8 +296,9 @@ class EnvironmentUpdatePerWorker(google.protobuf.message.Message):
     UPDATES_FIELD_NUMBER: builtins.int
     @property
     def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.EnvironmentUpdate]:
-        """One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number, or if the spaces
-        of the environments differ.
+        """One update for each worker, in the order of their indices. An element with nothing set keeps its worker's
+        environments, which are only reset, like all others. INVALID_ARGUMENT for any other number of elements, if nothing
+        is set in any of them, or if the spaces of the environments differ.
         """
 
     def __init__(
@@ -314,6 +352,81 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
 
 global___UpdateEnvResponse = UpdateEnvResponse
+
+@typing.final
+class CallEnvironmentsRequest(google.protobuf.message.Message):
+    """A request for the values of a method."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    METHOD_FIELD_NUMBER: builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    method: builtins.str
+    """The method of the environment or of one of its wrappers. INVALID_ARGUMENT if there is none of that name,
+    PERMISSION_DENIED (METHOD_NOT_ALLOWED) if the operator does not allow it, as for the method of a Task.
+    """
+    environment_version: builtins.int
+    """The version of the environments. Not set: the current one; see SamplingOptions."""
+    expected_environment_version: builtins.int
+    """The environment version that the caller expects to be current; see SamplingOptions."""
+    client_id: builtins.str
+    """The client; see SamplingOptions."""
+    @property
+    def arguments_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The method's arguments in their order, each as JSON with the limits of `Environment.kwargs_json`; at most 16, else
+        INVALID_ARGUMENT.
+        """
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        method: builtins.str = ...,
+        arguments_json: collections.abc.Iterable[builtins.str] | None = ...,
+        environment_version: builtins.int | None = ...,
+        expected_environment_version: builtins.int | None = ...,
+        client_id: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "arguments_json", b"arguments_json", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "method", b"method", "sampler", b"sampler"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
+
+global___CallEnvironmentsRequest = CallEnvironmentsRequest
+
+@typing.final
+class CallEnvironmentsResponse(google.protobuf.message.Message):
+    """The values that a method has returned."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    VALUES_JSON_FIELD_NUMBER: builtins.int
+    environment_version: builtins.int
+    """The version of the environments."""
+    @property
+    def values_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The values as JSON, one for each element that `environments` of GetSamplerResponse has at this version: one for all
+        workers; or one for each worker; or, where rows differ, one for each row of each worker.
+        """
+
+    def __init__(
+        self,
+        *,
+        environment_version: builtins.int = ...,
+        values_json: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "values_json", b"values_json"]) -> None: ...
+
+global___CallEnvironmentsResponse = CallEnvironmentsResponse
 
 @typing.final
 class ResizePoolRequest(google.protobuf.message.Message):

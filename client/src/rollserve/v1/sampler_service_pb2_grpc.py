@@ -105,6 +105,11 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.UpdateEnvRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.UpdateEnvResponse.FromString,
                 _registered_method=True)
+        self.CallEnvironments = channel.unary_unary(
+                '/rollserve.v1.SamplerService/CallEnvironments',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.CallEnvironmentsRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.CallEnvironmentsResponse.FromString,
+                _registered_method=True)
         self.ResizePool = channel.unary_unary(
                 '/rollserve.v1.SamplerService/ResizePool',
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.ResizePoolRequest.SerializeToString,
@@ -233,7 +238,7 @@ class SamplerServiceServicer(object):
         the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
         calls that are queued use the new version.
 
-        Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+        Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
         WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
         AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """
@@ -258,6 +263,26 @@ class SamplerServiceServicer(object):
         PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
         RENDER_MODE_NOT_ALLOWED, PROFILE_REQUIRED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
         WORKER_OUT_OF_MEMORY.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CallEnvironments(self, request, context):
+        """Calls a method of the workers' environments, and returns the values that it returns. Each environment is made for
+        the call, in a child process of a worker, as it is after UpdateEnv: with its arguments, wrappers and task, and
+        before any reset. It is thrown away afterwards. So the values are a function of environments, method and arguments,
+        and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
+        and updates go on meanwhile. Equal environments are asked once.
+
+        The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+        ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
+        hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
+        EnvPool's, and for environments of a profile.
+
+        Reasons: ENV_REFUSED, ENVIRONMENTS_TOO_LARGE (also if all values take more than 2 MiB), METHOD_NOT_ALLOWED,
+        PATH_NOT_ALLOWED, ENV_NOT_FOUND, MODULE_NOT_FOUND, PACKAGE_NOT_FOUND, ENVIRONMENT_VERSION, UNEXPECTED_VERSION,
+        WORKER_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -441,6 +466,11 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.UpdateEnvRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.UpdateEnvResponse.SerializeToString,
             ),
+            'CallEnvironments': grpc.unary_unary_rpc_method_handler(
+                    servicer.CallEnvironments,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.CallEnvironmentsRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.CallEnvironmentsResponse.SerializeToString,
+            ),
             'ResizePool': grpc.unary_unary_rpc_method_handler(
                     servicer.ResizePool,
                     request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.ResizePoolRequest.FromString,
@@ -614,6 +644,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/UpdateEnv',
             rollserve_dot_v1_dot_sampler__service__pb2.UpdateEnvRequest.SerializeToString,
             rollserve_dot_v1_dot_sampler__service__pb2.UpdateEnvResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CallEnvironments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/CallEnvironments',
+            rollserve_dot_v1_dot_sampler__service__pb2.CallEnvironmentsRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.CallEnvironmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,7 +90,7 @@ class SamplerServiceStub:
     the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
     calls that are queued use the new version.
 
-    Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+    Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
     WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
     AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
@@ -115,6 +115,26 @@ class SamplerServiceStub:
     PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, PROFILE_REQUIRED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
     WORKER_OUT_OF_MEMORY.
+    """
+
+    CallEnvironments: grpc.UnaryUnaryMultiCallable[
+        rollserve.v1.sampler_service_pb2.CallEnvironmentsRequest,
+        rollserve.v1.sampler_service_pb2.CallEnvironmentsResponse,
+    ]
+    """Calls a method of the workers' environments, and returns the values that it returns. Each environment is made for
+    the call, in a child process of a worker, as it is after UpdateEnv: with its arguments, wrappers and task, and
+    before any reset. It is thrown away afterwards. So the values are a function of environments, method and arguments,
+    and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
+    and updates go on meanwhile. Equal environments are asked once.
+
+    The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+    ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
+    hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
+    EnvPool's, and for environments of a profile.
+
+    Reasons: ENV_REFUSED, ENVIRONMENTS_TOO_LARGE (also if all values take more than 2 MiB), METHOD_NOT_ALLOWED,
+    PATH_NOT_ALLOWED, ENV_NOT_FOUND, MODULE_NOT_FOUND, PACKAGE_NOT_FOUND, ENVIRONMENT_VERSION, UNEXPECTED_VERSION,
+    WORKER_LOST.
     """
 
     ResizePool: grpc.UnaryUnaryMultiCallable[
@@ -351,7 +371,7 @@ class SamplerServiceAsyncStub:
     the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
     calls that are queued use the new version.
 
-    Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+    Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
     WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
     AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
@@ -376,6 +396,26 @@ class SamplerServiceAsyncStub:
     PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, PROFILE_REQUIRED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
     WORKER_OUT_OF_MEMORY.
+    """
+
+    CallEnvironments: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve.v1.sampler_service_pb2.CallEnvironmentsRequest,
+        rollserve.v1.sampler_service_pb2.CallEnvironmentsResponse,
+    ]
+    """Calls a method of the workers' environments, and returns the values that it returns. Each environment is made for
+    the call, in a child process of a worker, as it is after UpdateEnv: with its arguments, wrappers and task, and
+    before any reset. It is thrown away afterwards. So the values are a function of environments, method and arguments,
+    and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
+    and updates go on meanwhile. Equal environments are asked once.
+
+    The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+    ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
+    hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
+    EnvPool's, and for environments of a profile.
+
+    Reasons: ENV_REFUSED, ENVIRONMENTS_TOO_LARGE (also if all values take more than 2 MiB), METHOD_NOT_ALLOWED,
+    PATH_NOT_ALLOWED, ENV_NOT_FOUND, MODULE_NOT_FOUND, PACKAGE_NOT_FOUND, ENVIRONMENT_VERSION, UNEXPECTED_VERSION,
+    WORKER_LOST.
     """
 
     ResizePool: grpc.aio.UnaryUnaryMultiCallable[
@@ -614,7 +654,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
         calls that are queued use the new version.
 
-        Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+        Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
         WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
         AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """
@@ -641,6 +681,28 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
         RENDER_MODE_NOT_ALLOWED, PROFILE_REQUIRED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
         WORKER_OUT_OF_MEMORY.
+        """
+
+    @abc.abstractmethod
+    def CallEnvironments(
+        self,
+        request: rollserve.v1.sampler_service_pb2.CallEnvironmentsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve.v1.sampler_service_pb2.CallEnvironmentsResponse, collections.abc.Awaitable[rollserve.v1.sampler_service_pb2.CallEnvironmentsResponse]]:
+        """Calls a method of the workers' environments, and returns the values that it returns. Each environment is made for
+        the call, in a child process of a worker, as it is after UpdateEnv: with its arguments, wrappers and task, and
+        before any reset. It is thrown away afterwards. So the values are a function of environments, method and arguments,
+        and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
+        and updates go on meanwhile. Equal environments are asked once.
+
+        The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+        ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
+        hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
+        EnvPool's, and for environments of a profile.
+
+        Reasons: ENV_REFUSED, ENVIRONMENTS_TOO_LARGE (also if all values take more than 2 MiB), METHOD_NOT_ALLOWED,
+        PATH_NOT_ALLOWED, ENV_NOT_FOUND, MODULE_NOT_FOUND, PACKAGE_NOT_FOUND, ENVIRONMENT_VERSION, UNEXPECTED_VERSION,
+        WORKER_LOST.
         """
 
     @abc.abstractmethod

@@ -5,7 +5,7 @@ from rollserve_server.agents.building import build_agent, is_quick_to_prepare, l
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.onnx.providers import check_providers
-from rollserve_server.agents.parameters import with_parameters
+from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
@@ -69,5 +69,6 @@ __all__ = [
     "parameters_bytes",
     "parameters_of",
     "prepare_agent",
+    "with_kwargs",
     "with_parameters",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from rollserve_server.agents.specs.kinds import kind_of
 from rollserve_server.agents.specs.mlp import MlpSpec
 from rollserve_server.agents.specs.onnx import OnnxSpec
-from rollserve_server.agents.specs.python import PythonSpec
+from rollserve_server.agents.specs.python import InstalledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.errors import InvalidValueError, listed, show
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs.kinds import AgentSpec
     from rollserve_server.agents.specs.shapes import Shapes
 
-__all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_parameters"]
+__all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_kwargs", "with_parameters"]
 
 
 def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:
@@ -41,6 +41,23 @@ def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Ag
         case PythonSpec():
             return dataclasses.replace(spec, parameters={**spec.parameters, **parameters}, policy=None)
     raise _without_parameters(spec, parameters)
+
+
+def with_kwargs(spec: AgentSpec, kwargs: Mapping[str, object], parameters: Mapping[str, np.ndarray]) -> PythonSource:
+    """Return an installed Python agent with further settings and parameters, for `prepare_agent` to probe.
+
+    Args:
+        spec: agent.
+        kwargs: keyword arguments of its factory that are added or replaced.
+        parameters: parameters that are added or replaced.
+
+    Raises:
+        InvalidValueError: the agent is of another kind, which has no such settings.
+    """
+    if not isinstance(spec, PythonSpec) or not isinstance(spec.factory, InstalledFactory):
+        raise InvalidValueError.of("", expected="an agent of kind python to change", got=f"one of kind {kind_of(spec)}")
+    factory = InstalledFactory(spec.factory.name, {**spec.factory.kwargs, **kwargs})
+    return PythonSource(factory, {**spec.parameters, **parameters})
 
 
 def shapes_of_agent(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Shapes:

@@ -5,14 +5,15 @@ from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leav
 from rollserve_server.envs.making import check_wrapper
 from rollserve_server.envs.native.single_rows import why_not_single
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
-from rollserve_server.envs.permissions import check_allowed
+from rollserve_server.envs.permissions import check_allowed, check_method_allowed
 from rollserve_server.envs.probing.memory import (
     check_sampler_observations_fit,
     observation_bytes,
     worker_observation_bytes,
 )
+from rollserve_server.envs.probing.method_calls import MethodCall
 from rollserve_server.envs.probing.probe import probe
-from rollserve_server.envs.probing.run import run_probe
+from rollserve_server.envs.probing.run import run_method_call, run_probe
 from rollserve_server.envs.profiles import (
     ProfileDescription,
     ProfileEnv,
@@ -32,6 +33,7 @@ from rollserve_server.envs.vectorization import episodes_per_row, make_rows, wit
 __all__ = [
     "Difference",
     "Leaf",
+    "MethodCall",
     "ProfileDescription",
     "ProfileEnv",
     "Profiles",
@@ -42,6 +44,7 @@ __all__ = [
     "WorkerSpecs",
     "check_allowed",
     "check_arguments",
+    "check_method_allowed",
     "check_not_free",
     "check_paths",
     "check_sampler_observations_fit",
@@ -61,6 +64,7 @@ __all__ = [
     "pickle_uniform_boxes",
     "probe",
     "requested",
+    "run_method_call",
     "run_probe",
     "specs_of_rows",
     "why_not_single",

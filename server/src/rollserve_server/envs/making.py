@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rollserve import EnvSpec, Task, Wrapper
 
-__all__ = ["check_wrapper", "close_env", "make_env", "set_task"]
+__all__ = ["check_wrapper", "close_env", "find_method", "make_env", "set_task"]
 
 
 def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -66,10 +66,19 @@ def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
     """
     current_activity().begin(Phase.MAKING)
     with refused_by(task.method, "task.argument_json"):
-        method = env.get_wrapper_attr(task.method) if env.has_wrapper_attr(task.method) else None
-        if not callable(method):
-            raise InvalidValueError.of("task.method", expected="a method of the environment", got=repr(task.method))
-        method(copy.deepcopy(task.argument))
+        find_method(env, task.method, "task.method")(copy.deepcopy(task.argument))
+
+
+def find_method(env: gymnasium.Env[Any, Any], name: str, field: str) -> Callable[..., Any]:
+    """Return a method of an environment or of one of its wrappers.
+
+    Raises:
+        InvalidValueError: there is no such method; it has the field.
+    """
+    method = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+    if not callable(method):
+        raise InvalidValueError.of(field, expected="a method of the environment", got=repr(name))
+    return method
 
 
 def check_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rollserve import EnvSpec
 
-__all__ = ["check_allowed"]
+__all__ = ["check_allowed", "check_method_allowed"]
 
 _FORBIDDEN_WRAPPERS = {
     "ArrayConversion": "its environments return no numpy arrays",
@@ -57,15 +57,20 @@ def check_allowed(
                 got=f"{wrapper.name!r}, which is not: {why_not}",
                 reason=Reason.WRAPPER_NOT_ALLOWED,
             )
-    if spec.task is not None and spec.task.method not in allowed_methods:
-        expected = f"a method that the server's operator allows (option --allow-method: {_listed(allowed_methods)})"
-        got = repr(spec.task.method)
-        raise NotAllowedError.of("task.method", expected=expected, got=got, reason=Reason.METHOD_NOT_ALLOWED)
+    if spec.task is not None:
+        check_method_allowed(spec.task.method, allowed_methods, "task.method")
     mode = spec.kwargs.get("render_mode")
     if mode not in _RENDER_MODES:
         expected = f"a render_mode of {', '.join(map(repr, _RENDER_MODES))}, which opens no window on the server"
         got = shorten(repr(mode))
         raise NotAllowedError.of("kwargs_json", expected=expected, got=got, reason=Reason.RENDER_MODE_NOT_ALLOWED)
+
+
+def check_method_allowed(method: str, allowed: Collection[str], field: str) -> None:
+    """Raise NotAllowedError, with the field, if a request names a method that the operator does not allow."""
+    if method not in allowed:
+        expected = f"a method that the server's operator allows (option --allow-method: {_listed(allowed)})"
+        raise NotAllowedError.of(field, expected=expected, got=repr(method), reason=Reason.METHOD_NOT_ALLOWED)
 
 
 def _is_allowed(module: str, allowed: Collection[str]) -> bool:

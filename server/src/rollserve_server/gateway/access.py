@@ -34,6 +34,7 @@ SCOPES: Mapping[str, Scope] = {
     "GetAgentParameters": Scope.AGENT_READ,
     "UpdateAgent": Scope.AGENT_WRITE,
     "UpdateEnv": Scope.ENV_WRITE,
+    "CallEnvironments": Scope.ENV_WRITE,
     "ResizePool": Scope.POOL_RESIZE,
 }
 """Scope that each RPC needs on its sampler. An RPC without a line here is refused, whoever asks."""

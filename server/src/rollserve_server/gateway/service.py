@@ -119,6 +119,7 @@ class SamplerService:
         unary = {
             "UpdateAgent": self.update_agent,
             "UpdateEnv": self.update_env,
+            "CallEnvironments": self.call_environments,
             "ResizePool": self.resize_pool,
             "ListAgentVersions": self.list_agent_versions,
             "CreateSampler": self.create_sampler,
@@ -167,6 +168,13 @@ class SamplerService:
         env = ",".join(dict.fromkeys(requested(spec).id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
+
+    async def call_environments(self, rpc: OpenRpc) -> pb.CallEnvironmentsResponse:
+        """Answer `CallEnvironments`."""
+        data = await self._intake.small_request(rpc)
+        sampler, call, env_version, expected = await read_aside(self._reader.env_call, rpc, data)
+        values = await _use(sampler, rpc).call_environments(call, env_version, expected)
+        return pb.CallEnvironmentsResponse(environment_version=values.version, values_json=values.values)
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""

@@ -18,7 +18,15 @@ from rollserve_server.pool.interface.requests import (
 from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
 from rollserve_server.pool.interface.targets import AtLeast, Exactly, Fragments, InAll, Target
-from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, RowUpdates
+from rollserve_server.pool.interface.updates import (
+    AgentChange,
+    AgentUpdate,
+    AgentUpdated,
+    EnvUpdate,
+    EnvUpdated,
+    EnvValues,
+    RowUpdates,
+)
 from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
 
@@ -26,6 +34,7 @@ __all__ = [
     "ANY_VERSIONS",
     "DISCARD",
     "Account",
+    "AgentChange",
     "AgentUpdate",
     "AgentUpdated",
     "AgentVersionStatus",
@@ -37,6 +46,7 @@ __all__ = [
     "Delivery",
     "EnvUpdate",
     "EnvUpdated",
+    "EnvValues",
     "EpisodeLog",
     "EpisodeRecords",
     "Evaluation",

@@ -25,9 +25,11 @@ from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 from rollserve_server.pool.takeover import reconcile
 from rollserve_server.pool.versions.agent_queries import AgentQueries
 from rollserve_server.pool.versions.agent_updates import AgentUpdates
+from rollserve_server.pool.versions.env_calls import EnvCalls
 from rollserve_server.sampling import SequenceSpec
 
 if TYPE_CHECKING:
+    from rollserve_server.envs import MethodCall
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.accounts.episode_log import EpisodeLog
     from rollserve_server.pool.backends.backend import Backend
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
-    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated
+    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, EnvValues
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["Pool"]
@@ -72,6 +74,7 @@ class Pool:
         updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
         self._agent_updates, self._samplings = updates, Samplings(parts, updates)
         self._evaluations = Evaluations(parts)
+        self._env_calls = EnvCalls(parts.versions, parts.settings)
         self._started = time.monotonic()
 
     @property
@@ -176,12 +179,12 @@ class Pool:
             raise self._refusal
 
     async def update_agent(
-        self, updates: Sequence[AgentUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+        self, updates: Sequence[AgentUpdate | None], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
     ) -> AgentUpdated:
         """Give all workers new agents, or none.
 
         Args:
-            updates: one for all workers, or one for each.
+            updates: one for all workers, or one for each, None to keep the worker's agent.
             expected: versions that have to be current, and the client that makes the new one.
             per_worker: whether there is one for each worker.
 
@@ -192,7 +195,7 @@ class Pool:
             InvalidValueError: there is not one for each worker, or one is malformed or does not fit the spaces.
             OverLimitError: a model is too large.
             NotFoundError, NotAllowedError: a Python agent is not installed, or comes as a pickle.
-            NotReadyError: there are parameters, and no agent to take them; or other versions are current.
+            NotReadyError: there is no agent to keep or to take parameters; or other versions are current.
             TooFewWorkersError: fewer workers are healthy than the pool requires.
             WorkerLostError: workers are lost or hang, and could not be replaced: all of them, or one of those with an
                 update of their own.
@@ -204,7 +207,7 @@ class Pool:
         return updated
 
     async def current_if_same(
-        self, updates: Sequence[AgentUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+        self, updates: Sequence[AgentUpdate | None], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
     ) -> AgentUpdated | None:
         """Return the current version if `update_agent` would change nothing, else None.
 
@@ -214,7 +217,7 @@ class Pool:
 
     async def update_env(
         self,
-        updates: Sequence[EnvUpdate],
+        updates: Sequence[EnvUpdate | None],
         expected: Expectation = ANY_VERSIONS,
         *,
         per_worker: bool = False,
@@ -223,7 +226,8 @@ class Pool:
         """Give all workers new or changed environments, or none.
 
         Args:
-            updates: one for all workers, or one for each; each for all rows of a worker, or one for each row.
+            updates: one for all workers, or one for each; each for all rows of a worker, one for each row, or
+                None to keep a worker's environments.
             expected: as of `update_agent`.
             per_worker: whether there is one for each worker.
             may_be_free: whether environments may be of no profile.
@@ -254,6 +258,29 @@ class Pool:
         finally:
             parts.eviction.run()
         return updated
+
+    async def call_environments(
+        self, call: MethodCall, env_version: int | None = None, expected: Expectation = ANY_VERSIONS
+    ) -> EnvValues:
+        """Call a method of the environments, and return its values. Environments are made for that, and thrown away.
+
+        Args:
+            call: the call.
+            env_version: version of the environments; None for the current one.
+            expected: as of `update_agent`.
+
+        Raises:
+            InvalidValueError: the environments are of a profile, cannot be stepped one by one, or have no such method;
+                the method fails, or returns what JSON cannot hold.
+            NotAllowedError: the operator does not allow the method.
+            NotFoundError: an environment cannot be made.
+            NotReadyError: another version is current, or the version is not kept.
+            OverLimitError: an environment needs too much memory, or the values are too large.
+            WorkerLostError: all workers are lost.
+        """
+        self._check_open()
+        self._parts.workers.check_enough()
+        return await self._env_calls.call(call, env_version, expected)
 
     async def resize(self, num_workers: int) -> int:
         """Change the number of workers: add some behind the last one, or remove the workers with the highest indices.

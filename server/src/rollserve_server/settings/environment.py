@@ -50,8 +50,8 @@ class AllowSettings(Group):
     )
     allow_method: Annotated[tuple[str, ...], Names] = Field(
         default=("set_task",),
-        description="A method of environments with which clients may set tasks. Can be given more than once; in the "
-        "environment variable, separated by commas.",
+        description="A method of environments with which clients may set tasks, or which they may call. Can be given "
+        "more than once; in the environment variable, separated by commas.",
     )
     allow_path: Annotated[tuple[Path, ...], Names] = Field(
         default=(),

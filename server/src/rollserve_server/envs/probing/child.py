@@ -16,11 +16,13 @@ import sys
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-import rollserve_server.settings  # noqa: F401  # arguments are of its classes, and each fork would import it
+# Each fork would import what jobs are made of.
+import rollserve_server.envs.probing.method_calls
+import rollserve_server.envs.probing.probe
+import rollserve_server.settings  # noqa: F401
 from rollserve_server.activity import Activity, Phase
 from rollserve_server.envs.probing.kinds import ENVPOOL
 from rollserve_server.envs.probing.memory import limit_memory
-from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.registrations import register
 from rollserve_server.errors import portable
 
@@ -98,7 +100,7 @@ def _end_with(parent: int) -> None:
 
 
 def _run(descriptor: int) -> None:
-    """Run a probe in a forked process, which ends here."""
+    """Run a job in a forked process, which ends here."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
@@ -107,16 +109,16 @@ def _run(descriptor: int) -> None:
         os.dup2(nothing, output)
     connection = Connection(descriptor)
     connection.send(os.getpid())
-    sys.path[:], registered, specs, settings, health = connection.recv()
+    sys.path[:], registered, job, health = connection.recv()
     limit_memory(health)
     try:
         with _ReportedActivity(connection).at_work():
             register(registered)
-            num_bytes = probe(specs, settings, health)
+            result = job()
     except BaseException as error:
         connection.send(portable(error))
     else:
-        connection.send(num_bytes)
+        connection.send(result)
     os._exit(0)  # without running exit handlers of libraries
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -12,20 +13,27 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase
 from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
+from rollserve_server.envs.probing.method_calls import call_method
+from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.trials import variables_for_code
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollserve_server.envs.probing.method_calls import MethodCall
     from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
-__all__ = ["run_probe"]
+__all__ = ["run_method_call", "run_probe"]
+
+_T = TypeVar("_T")
 
 _MODULE = "rollserve_server.envs.probing.child"
 _START_SECONDS = 60.0
@@ -47,32 +55,54 @@ def run_probe(
         NotFoundError, InvalidValueError, OverLimitError: as of `probe`; or the environment crashed or hung. An id that
             only this process knows, from code that no other process can import, is a NotFoundError, too.
     """
+    return _run(specs, functools.partial(probe, specs, settings, health), health, ended)
+
+
+def run_method_call(
+    call: MethodCall, specs: WorkerSpecs, health: HealthSettings, ended: threading.Event | None = None
+) -> list[str]:
+    """Call a method of environments in a child process, and return the values, as `call_method` does.
+
+    Args:
+        call: the call.
+        specs: environments of a worker, which are allowed.
+        health: limits of memory, and of time for making an environment or for the call.
+        ended: is set when nobody waits for the result any more.
+
+    Raises:
+        NotFoundError, InvalidValueError, OverLimitError: as of `call_method`; or the environment crashed or hung.
+    """
+    return _run(specs, functools.partial(call_method, call, specs, health), health, ended)
+
+
+def _run(specs: WorkerSpecs, job: Callable[[], _T], health: HealthSettings, ended: threading.Event | None) -> _T:
+    """Run a job about environments in a child process; return its result, or raise its error."""
     uses_envpool = isinstance(specs, EnvSpec) and specs.vectorization == "envpool"
     connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else ANY)
     with connection:
         try:
-            outcome = _outcome(connection, specs, settings, health, ended or threading.Event())
+            outcome = _outcome(connection, specs, job, health, ended or threading.Event())
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # also processes that the environment has started
     if isinstance(outcome, Exception):
         raise outcome
-    return outcome
+    return outcome  # type: ignore[no-any-return]
 
 
 def _outcome(
     connection: Connection,
     specs: WorkerSpecs,
-    settings: WorkerSettings,
+    job: Callable[[], object],
     health: HealthSettings,
     ended: threading.Event,
-) -> Exception | int:
-    """Return the error that a probe ends with, or its result."""
+) -> Any:
+    """Return the error that a job ends with, or its result."""
     name = specs.id if isinstance(specs, EnvSpec) else "an environment"
     phase, seconds = Phase.MAKING, health.reset_seconds
     message: Any = phase
     try:
-        connection.send((sys.path, registrations(specs), specs, settings, health))
+        connection.send((sys.path, registrations(specs), job, health))
         while isinstance(message, Phase):
             phase = message
             seconds = health.step_seconds if phase is Phase.STEP else health.reset_seconds
@@ -83,7 +113,7 @@ def _outcome(
     except (EOFError, OSError):
         text = f"{name} ended its process when it was tried, in {phase.value}"
         return InvalidValueError(text, reason=Reason.ENV_REFUSED)
-    return message  # type: ignore[no-any-return]
+    return message
 
 
 def _received(connection: Connection, seconds: float, ended: threading.Event | None = None) -> Any:

@@ -25,6 +25,7 @@ from rollserve_server.agents import (
 from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import in_field, updates_from_proto
+from rollserve_server.pool import AgentChange
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +50,7 @@ _NORM_EPSILON = 1e-5
 
 def agent_updates_from_proto(
     request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[AgentUpdate], bool]:
+) -> tuple[Sequence[AgentUpdate | None], bool]:
     """Return the updates of a request, and whether there is one for each worker instead of one for all.
 
     Raises:
@@ -108,8 +109,12 @@ def agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Pa
                 return _agent_from_proto(update.agent, allowed_paths)
         case "parameters":
             return _parameters_from_proto(update.parameters)
+        case "change":
+            with in_field("change"):
+                kwargs = _kwargs_from_proto(update.change, allowed_paths)
+                return AgentChange(kwargs, _parameters_from_proto(update.change.parameters))
         case _:
-            raise InvalidValueError.of("update", expected="agent or parameters", got="none")
+            raise InvalidValueError.of("update", expected="agent, parameters or change", got="none")
 
 
 def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
@@ -165,10 +170,16 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
 
 def _python_from_proto(python: agent_pb2.PythonAgent, allowed_paths: Collection[Path]) -> PythonSource:
     parameters = _parameters_from_proto(python.parameters)
+    return PythonSource(InstalledFactory(python.name, _kwargs_from_proto(python, allowed_paths)), parameters)
+
+
+def _kwargs_from_proto(
+    message: agent_pb2.PythonAgent | pb.AgentChange, allowed_paths: Collection[Path]
+) -> Mapping[str, object]:
     with in_field("kwargs_json"):
-        kwargs = kwargs_from_json(python.kwargs_json)
+        kwargs = kwargs_from_json(message.kwargs_json)
     check_arguments({"kwargs_json": kwargs}, allowed_paths)
-    return PythonSource(InstalledFactory(python.name, kwargs), parameters)
+    return kwargs
 
 
 def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve._codec.json_arguments import kwargs_from_json
+from rollserve._codec.json_arguments import kwargs_from_json, value_from_json
 from rollserve.environments import EnvSpec, env_change_from_proto, env_spec_from_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.envs import check_paths, describe_space
+from rollserve_server.envs import MethodCall, check_arguments, check_paths, describe_space
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import in_field, in_range, updates_from_proto
 from rollserve_server.pool import RowUpdates
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from rollserve import EnvChange
     from rollserve_server.pool import EnvUpdate, EnvUpdated
 
-__all__ = ["env_updated_to_proto", "env_updates_from_proto", "environment_from_proto"]
+__all__ = ["env_updated_to_proto", "env_updates_from_proto", "environment_from_proto", "method_call_from_proto"]
 
-_MAX_WRAPPERS = 64
+_MAX_WRAPPERS, _MAX_ARGUMENTS = 64, 16
 _MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 
 def env_updates_from_proto(
     request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[EnvUpdate], bool]:
+) -> tuple[Sequence[EnvUpdate | None], bool]:
     """Return the updates of a request, and whether there is one for each worker instead of one for all.
 
     Raises:
@@ -49,6 +49,24 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
         row_count=updated.description.num_rows,
         episodes_per_row=updated.description.num_episodes_per_row or 0,
     )
+
+
+def method_call_from_proto(request: pb.CallEnvironmentsRequest, allowed_paths: Collection[Path]) -> MethodCall:
+    """Return the call of a method that a request asks for.
+
+    Raises:
+        InvalidValueError: an argument is malformed, or there are too many.
+        NotAllowedError: an argument is a path that is not allowed; see `check_arguments`.
+    """
+    if len(request.arguments_json) > _MAX_ARGUMENTS:
+        expected, got = f"at most {_MAX_ARGUMENTS} arguments", len(request.arguments_json)
+        raise InvalidValueError.of("arguments_json", expected=expected, got=got)
+    arguments = []
+    for position, text in enumerate(request.arguments_json):
+        with in_field(f"arguments_json[{position}]"):
+            arguments.append(value_from_json(text))
+    check_arguments({f"arguments_json[{i}]": value for i, value in enumerate(arguments)}, allowed_paths)
+    return MethodCall(request.method, tuple(arguments))
 
 
 def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:

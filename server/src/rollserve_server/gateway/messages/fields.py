@@ -60,7 +60,11 @@ def optional(message: Message, name: str) -> Any:
 
 
 def expectation_from_proto(
-    message: pb.SamplingOptions | pb.EvaluationOptions | pb.UpdateAgentRequest | pb.UpdateEnvRequest,
+    message: pb.SamplingOptions
+    | pb.EvaluationOptions
+    | pb.UpdateAgentRequest
+    | pb.UpdateEnvRequest
+    | pb.CallEnvironmentsRequest,
 ) -> Expectation:
     """Return what a client expects of the current versions.
 
@@ -71,7 +75,9 @@ def expectation_from_proto(
     if size > _MAX_CLIENT_ID_BYTES:
         raise InvalidValueError.of("client_id", expected=f"at most {_MAX_CLIENT_ID_BYTES} bytes", got=size)
     return Expectation(
-        None if isinstance(message, pb.UpdateEnvRequest) else optional(message, "expected_policy_version"),
+        None
+        if isinstance(message, pb.UpdateEnvRequest | pb.CallEnvironmentsRequest)
+        else optional(message, "expected_policy_version"),
         optional(message, "expected_environment_version"),
         message.client_id,
     )
@@ -79,8 +85,10 @@ def expectation_from_proto(
 
 def updates_from_proto(
     request: pb.UpdateAgentRequest | pb.UpdateEnvRequest, update_from_proto: Callable[[Any], _T]
-) -> tuple[Sequence[_T], bool]:
+) -> tuple[Sequence[_T | None], bool]:
     """Return the updates of a request, and whether there is one for each worker instead of one for all.
+
+    One for each worker is None if nothing is set in it.
 
     Raises:
         InvalidValueError: the request has no update.
@@ -90,10 +98,15 @@ def updates_from_proto(
             with in_field("all_workers"):
                 return [update_from_proto(request.all_workers)], False
         case "per_worker":
-            updates = []
+            updates: list[_T | None] = []
             for position, update in enumerate(request.per_worker.updates):
                 with in_field(f"per_worker.updates[{position}]"):
-                    updates.append(update_from_proto(update))
+                    updates.append(None if update.WhichOneof("update") is None else update_from_proto(update))
+            if updates and not any(update is not None for update in updates):
+                expected = "an element that is set; one with nothing set keeps what its worker has"
+                raise InvalidValueError.of(
+                    "per_worker.updates", expected=expected, got=f"{len(updates)} with nothing set"
+                )
             return updates, True
         case _:
             raise InvalidValueError.of("update", expected="all_workers or per_worker", got="none")

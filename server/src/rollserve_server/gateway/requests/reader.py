@@ -11,9 +11,9 @@ from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle, is_pickle
-from rollserve_server.gateway.messages.environments import env_updates_from_proto
+from rollserve_server.gateway.messages.environments import env_updates_from_proto, method_call_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
-from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range
+from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range, optional
 from rollserve_server.gateway.messages.formats import message_limit_from_proto
 from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
 from rollserve_server.gateway.messages.samplers import sampler_request_from_proto
@@ -22,6 +22,7 @@ from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 from rollserve_server.identity import Scope
 
 if TYPE_CHECKING:
+    from rollserve_server.envs import MethodCall
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import (
         AgentUpdate,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentUpdateRequest",
+    "EnvCallRequest",
     "EnvUpdateRequest",
     "ParametersRequest",
     "RecordsRequest",
@@ -53,7 +55,7 @@ class AgentUpdateRequest(NamedTuple):
     """A request for an update of agents: one update for all workers, or one for each."""
 
     sampler: Sampler
-    updates: Sequence[AgentUpdate]
+    updates: Sequence[AgentUpdate | None]
     expected: Expectation
     per_worker: bool
     skip_if_identical: bool
@@ -63,9 +65,18 @@ class EnvUpdateRequest(NamedTuple):
     """A request for an update of environments: one update for all workers, or one for each."""
 
     sampler: Sampler
-    updates: Sequence[EnvUpdate]
+    updates: Sequence[EnvUpdate | None]
     expected: Expectation
     per_worker: bool
+
+
+class EnvCallRequest(NamedTuple):
+    """A request for the values of a method of environments, of the current version if it names none."""
+
+    sampler: Sampler
+    call: MethodCall
+    env_version: int | None
+    expected: Expectation
 
 
 class SamplingRequest(NamedTuple):
@@ -179,7 +190,7 @@ class RequestReader:
         parameters_update = read_parameters_update(data)
         if parameters_update is not None:
             request = parameters_update.request
-            updates: Sequence[AgentUpdate] = [parameters_update.parameters]
+            updates: Sequence[AgentUpdate | None] = [parameters_update.parameters]
             sampler, per_worker = self._sampler(rpc, request.sampler), False
         else:
             request = parse_unchecked(pb.UpdateAgentRequest, data)
@@ -197,6 +208,13 @@ class RequestReader:
         sampler = self._sampler(rpc, request.sampler)
         updates, per_worker = env_updates_from_proto(request, self._allowed_paths)
         return EnvUpdateRequest(sampler, updates, expectation_from_proto(request), per_worker)
+
+    def env_call(self, rpc: OpenRpc, data: bytes) -> EnvCallRequest:
+        """Read the request of `CallEnvironments`."""
+        request = parse(pb.CallEnvironmentsRequest, data)
+        sampler = self._sampler(rpc, request.sampler)
+        call = method_call_from_proto(request, self._allowed_paths)
+        return EnvCallRequest(sampler, call, optional(request, "environment_version"), expectation_from_proto(request))
 
     def evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, EvaluationRequest]:
         """Read the request of `Evaluate`."""

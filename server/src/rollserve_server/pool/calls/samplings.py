@@ -71,7 +71,7 @@ class Samplings:
 
     async def update_agent(
         self,
-        updates: Sequence[AgentUpdate],
+        updates: Sequence[AgentUpdate | None],
         expected: Expectation,
         *,
         per_worker: bool,

@@ -14,10 +14,24 @@ from rollserve_server.agents import AgentSource, AgentSpec
 if TYPE_CHECKING:
     from rollserve_server.sampling import EnvDescription
 
-__all__ = ["AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "RowUpdates"]
+__all__ = ["AgentChange", "AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "EnvValues", "RowUpdates"]
 
-AgentUpdate = AgentSource | Mapping[str, np.ndarray]
-"""A whole agent, or parameters for the current one."""
+
+@dataclass(frozen=True, eq=False)
+class AgentChange:
+    """A change of the settings of the current agent, which is a Python agent.
+
+    Attributes:
+        kwargs: keyword arguments of its factory that are added or replaced.
+        parameters: parameters that are added or replaced.
+    """
+
+    kwargs: Mapping[str, object]
+    parameters: Mapping[str, np.ndarray]
+
+
+AgentUpdate = AgentSource | Mapping[str, np.ndarray] | AgentChange
+"""A whole agent; or parameters for the current one, or a change of it."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +81,16 @@ class EnvUpdated:
     specs: Sequence[EnvSpec]
     description: EnvDescription
     replaced_specs: Sequence[EnvSpec] = ()
+
+
+@dataclass(frozen=True)
+class EnvValues:
+    """Values that a method of the environments has returned.
+
+    Attributes:
+        version: version of the environments.
+        values: the values as JSON: one for all, one for each worker, or one for each row of each worker.
+    """
+
+    version: int
+    values: Sequence[str]

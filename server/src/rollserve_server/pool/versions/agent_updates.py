@@ -16,10 +16,11 @@ from rollserve_server.agents import (
     is_same,
     kind_of,
     prepare_agent,
+    with_kwargs,
     with_parameters,
 )
 from rollserve_server.errors import NotReadyError, within
-from rollserve_server.pool.interface.updates import AgentUpdated
+from rollserve_server.pool.interface.updates import AgentChange, AgentUpdated
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
 from rollserve_server.pool.versions.fields import ALL_WORKERS, element_field
@@ -27,6 +28,8 @@ from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.updates import AgentUpdate
@@ -39,6 +42,9 @@ __all__ = ["SHARED_BYTES", "AgentUpdates"]
 
 SHARED_BYTES = 1 << 18
 """Size from which an agent is copied once for all workers; a smaller one is sent to each sooner."""
+
+_Partial = Mapping | AgentChange | None
+"""Updates that keep the present agent, or a part of it."""
 
 
 class AgentUpdates:
@@ -53,7 +59,7 @@ class AgentUpdates:
 
     async def update(
         self,
-        updates: Sequence[AgentUpdate],
+        updates: Sequence[AgentUpdate | None],
         expected: Expectation,
         *,
         per_worker: bool,
@@ -63,7 +69,7 @@ class AgentUpdates:
         """Make a new version of the agents, as `Pool.update_agent` does.
 
         Args:
-            updates: one for all workers, or one for each.
+            updates: one for all workers, or one for each, None to keep the worker's agent.
             expected: versions that have to be current, and the client that makes the new one.
             per_worker: whether there is one for each worker.
             field: field of the request that has an update for all workers, for errors.
@@ -97,7 +103,7 @@ class AgentUpdates:
             return AgentUpdated(number, versions.envs.number, version, replaced)
 
     async def current_if_same(
-        self, updates: Sequence[AgentUpdate], expected: Expectation, *, per_worker: bool
+        self, updates: Sequence[AgentUpdate | None], expected: Expectation, *, per_worker: bool
     ) -> AgentUpdated | None:
         """Return the current version if updates would change nothing, else None.
 
@@ -126,7 +132,7 @@ class AgentUpdates:
         check_expected_env(self._versions, expected)
 
     async def _prepared(
-        self, updates: Sequence[AgentUpdate], field_of: Callable[[int], str]
+        self, updates: Sequence[AgentUpdate | None], field_of: Callable[[int], str]
     ) -> tuple[Sequence[AgentSpec], Sequence[str]]:
         """Return the agents after updates, checked, and the field of the request that each comes from."""
         agents, fields = [], []
@@ -134,8 +140,7 @@ class AgentUpdates:
         for index, (update, agent) in enumerate(
             zip(self._versions.spread(updates), self._resolve(updates, field_of), strict=False)
         ):
-            element = field_of(index)
-            fields.append(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}")
+            fields.append(_field_in(field_of(index), update, agent))
             with within(fields[-1]):
                 spaces = description.observation_space, description.action_space
                 arguments = agent, *spaces, self._settings
@@ -145,20 +150,37 @@ class AgentUpdates:
                     agents.append(await asyncio.to_thread(prepare_agent, *arguments))
         return agents, fields
 
-    def _resolve(self, updates: Sequence[AgentUpdate], field_of: Callable[[int], str]) -> list[AgentSource]:
+    def _resolve(self, updates: Sequence[AgentUpdate | None], field_of: Callable[[int], str]) -> list[AgentSource]:
         """Return the whole agents that updates ask for: one for all workers, or one for each."""
         held = self._versions.agents.current or ()
-        if any(isinstance(update, Mapping) for update in updates):
-            if not held:
-                text = "expected a whole agent, because there is none yet to take parameters, got parameters alone"
-                raise NotReadyError(text, reason=Reason.NO_AGENT)
-            if len(held) > 1:
-                updates = self._versions.spread(updates)
+        if len(held) > 1 and any(isinstance(update, _Partial) for update in updates):
+            updates = self._versions.spread(updates)
         agents: list[AgentSource] = []
         for index, update in enumerate(updates):
             with within(field_of(index)):
-                if isinstance(update, Mapping):
-                    agents.append(with_parameters(self._versions.spread(held)[index], update))
+                if isinstance(update, _Partial):
+                    agents.append(_updated(self._versions.spread(held)[index] if held else None, update))
                 else:
                     agents.append(update)
         return agents
+
+
+def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentChange | None) -> AgentSource:
+    """Return a worker's present agent with an update of a part of it, or as it is."""
+    if held is None:
+        got = "none" if update is None else "a change" if isinstance(update, AgentChange) else "parameters alone"
+        text = f"expected a whole agent, because there is none yet to keep or to change, got {got}"
+        raise NotReadyError(text, reason=Reason.NO_AGENT)
+    if update is None:
+        return held
+    if isinstance(update, AgentChange):
+        with within("change"):
+            return with_kwargs(held, update.kwargs, update.parameters)
+    return with_parameters(held, update)
+
+
+def _field_in(element: str, update: AgentUpdate | None, agent: AgentSource) -> str:
+    """Return the field of an update, given the path of the update, that an agent after it comes from."""
+    if isinstance(update, AgentChange):
+        return f"{element}.change"
+    return element if isinstance(update, _Partial) else f"{element}.agent.{kind_of(agent)}"

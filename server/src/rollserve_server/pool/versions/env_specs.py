@@ -40,7 +40,7 @@ class EnvBudget:
 
     @classmethod
     def for_updates(
-        cls, current: Sequence[WorkerSpecs], updates: Sequence[EnvUpdate], num_rows: int, num_workers: int
+        cls, current: Sequence[WorkerSpecs], updates: Sequence[EnvUpdate | None], num_rows: int, num_workers: int
     ) -> EnvBudget:
         """Return the budget for the environments after updates.
 
@@ -75,7 +75,7 @@ class EnvBudget:
 
 def updated_specs(
     specs: WorkerSpecs,
-    update: EnvUpdate,
+    update: EnvUpdate | None,
     num_rows: int,
     budget: EnvBudget,
     updated: _Updated,
@@ -85,7 +85,7 @@ def updated_specs(
 
     Args:
         specs: the environments before it.
-        update: the update.
+        update: the update; None to keep them.
         num_rows: number of rows of a worker.
         budget: how much text all environments may take.
         updated: returns an environment after an update.
@@ -96,6 +96,9 @@ def updated_specs(
             row, although it cannot.
         OverLimitError: the environments exceed the budget.
     """
+    if update is None:
+        budget.spend(specs)
+        return specs
     if isinstance(update, EnvSpec) or (isinstance(update, EnvChange) and isinstance(specs, EnvSpec)):
         before = specs if isinstance(specs, EnvSpec) else specs.specs[0]
         after = _updated(before, update, updated)
@@ -131,9 +134,9 @@ def _updated(spec: EnvSpec, update: EnvSpec | EnvChange, updated: _Updated) -> E
         return updated(spec, update)
 
 
-def _makes_rows_differ(specs: WorkerSpecs, update: EnvUpdate) -> bool:
+def _makes_rows_differ(specs: WorkerSpecs, update: EnvUpdate | None) -> bool:
     """Whether the rows of a worker may have environments of their own after an update."""
-    return isinstance(update, RowUpdates) or (isinstance(update, EnvChange) and isinstance(specs, RowSpecs))
+    return isinstance(update, RowUpdates) or (isinstance(update, EnvChange | None) and isinstance(specs, RowSpecs))
 
 
 def _text_bytes(spec: EnvSpec) -> int:

@@ -60,7 +60,7 @@ class EnvUpdates:
 
     async def update(
         self,
-        updates: Sequence[EnvUpdate],
+        updates: Sequence[EnvUpdate | None],
         expected: Expectation = ANY_VERSIONS,
         *,
         per_worker: bool,
@@ -216,7 +216,7 @@ class EnvUpdates:
             raise OverLimitError.of("", expected=expected, got=got, reason=Reason.QUOTA_EXCEEDED)
 
     def _specs_after(
-        self, updates: Sequence[EnvUpdate], per_worker: bool, fields: EnvFields, may_be_free: bool
+        self, updates: Sequence[EnvUpdate | None], per_worker: bool, fields: EnvFields, may_be_free: bool
     ) -> list[WorkerSpecs]:
         """Return the environments after updates, all of them allowed: one for all workers, or one for each."""
         specs: list[WorkerSpecs] = []

@@ -26,7 +26,7 @@ def element_field(index: int, *, per_worker: bool, field: str = ALL_WORKERS) -> 
 class EnvFields:
     """The fields of an UpdateEnv request that workers' environments come from."""
 
-    def __init__(self, updates: Sequence[EnvUpdate], *, per_worker: bool) -> None:
+    def __init__(self, updates: Sequence[EnvUpdate | None], *, per_worker: bool) -> None:
         """Take the update of each worker, and whether the request has one for each."""
         self._updates = updates
         self._per_worker = per_worker
@@ -38,14 +38,15 @@ class EnvFields:
             yield
         except DomainError as error:
             element = element_field(worker, per_worker=self._per_worker)
-            field = f"{element}.{_field_in(self._updates[worker], error.row)}"
-            error.field = joined(field, error.field)
+            error.field = joined(joined(element, _field_in(self._updates[worker], error.row)), error.field)
             raise
 
 
-def _field_in(update: EnvUpdate, row: int | None) -> str:
-    """Return the field of an EnvironmentUpdate that a row's environment comes from."""
+def _field_in(update: EnvUpdate | None, row: int | None) -> str:
+    """Return the field of an EnvironmentUpdate that a row's environment comes from; empty if the update keeps it."""
     match update:
+        case None:
+            return ""
         case EnvSpec():
             return "environment"
         case EnvChange():
@@ -53,5 +54,4 @@ def _field_in(update: EnvUpdate, row: int | None) -> str:
     if row is None:
         return "per_row"
     element = update.updates[row]
-    field = f"per_row.updates[{row}]"
-    return field if element is None else f"{field}.{_field_in(element, None)}"
+    return joined(f"per_row.updates[{row}]", _field_in(element, None))

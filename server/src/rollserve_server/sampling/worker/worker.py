@@ -12,7 +12,7 @@ import numpy as np
 import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
-from rollserve_server.envs import pickle_uniform_boxes
+from rollserve_server.envs import pickle_uniform_boxes, run_method_call
 from rollserve_server.sampling.encode.messages import new_array
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import Order, Report
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.activity import Heartbeat
     from rollserve_server.agents import AgentSpec
-    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.envs import MethodCall, WorkerSpecs
     from rollserve_server.sampling.protocol.orders import WorkOrder
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
@@ -99,8 +99,29 @@ class Worker:
         finally:
             del self._probes[probe_id]
 
+    def call_env_method(self, call: MethodCall, specs: WorkerSpecs, health: HealthSettings, probe_id: str) -> list[str]:
+        """Call a method of environments in a child process, with time limits. May run beside other methods.
+
+        Args:
+            call: the call.
+            specs: the environments, which are made for it.
+            health: the limits.
+            probe_id: as of `probe_env`.
+
+        Returns:
+            The values as JSON: one for all rows, or one for each row.
+
+        Raises:
+            NotFoundError, InvalidValueError, OverLimitError: as `run_method_call`.
+        """
+        ended = self._probes[probe_id] = threading.Event()
+        try:
+            return run_method_call(call, specs, health, ended)
+        finally:
+            del self._probes[probe_id]
+
     def end_probe(self, probe_id: str) -> None:
-        """End a probe whose result nobody waits for, if it runs. May run beside other methods."""
+        """End a probe or call of a method whose result nobody waits for, if it runs. May run beside other methods."""
         if (ended := self._probes.get(probe_id)) is not None:
             ended.set()
 

@@ -197,7 +197,8 @@ export const EnvironmentChangeSchema: GenMessage<EnvironmentChange> = /*@__PURE_
  */
 export type EnvironmentUpdate = Message<"rollserve.v1.EnvironmentUpdate"> & {
   /**
-   * The new part. INVALID_ARGUMENT if none is set, except in an element of EnvironmentUpdatePerRow.
+   * The new part. INVALID_ARGUMENT if none is set, except in an element of EnvironmentUpdatePerRow or
+   * EnvironmentUpdatePerWorker.
    *
    * @generated from oneof rollserve.v1.EnvironmentUpdate.update
    */

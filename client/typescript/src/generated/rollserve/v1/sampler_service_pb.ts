@@ -30,7 +30,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/sampler_service.proto.
  */
 export const file_rollserve_v1_sampler_service: GenFile = /*@__PURE__*/
-  fileDesc("CiJyb2xsc2VydmUvdjEvc2FtcGxlcl9zZXJ2aWNlLnByb3RvEgxyb2xsc2VydmUudjEi1wIKElVwZGF0ZUFnZW50UmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEjAKC2FsbF93b3JrZXJzGAIgASgLMhkucm9sbHNlcnZlLnYxLkFnZW50VXBkYXRlSAASOAoKcGVyX3dvcmtlchgDIAEoCzIiLnJvbGxzZXJ2ZS52MS5BZ2VudFVwZGF0ZVBlcldvcmtlckgAEhkKEXNraXBfaWZfaWRlbnRpY2FsGAQgASgIEiQKF2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uGAUgASgDSAGIAQESKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgGIAEoA0gCiAEBEhEKCWNsaWVudF9pZBgHIAEoCUIICgZ1cGRhdGVCGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uIm0KC0FnZW50VXBkYXRlEiQKBWFnZW50GAEgASgLMhMucm9sbHNlcnZlLnYxLkFnZW50SAASLgoKcGFyYW1ldGVycxgCIAEoCzIYLnJvbGxzZXJ2ZS52MS5QYXJhbWV0ZXJzSABCCAoGdXBkYXRlIkIKFEFnZW50VXBkYXRlUGVyV29ya2VyEioKB3VwZGF0ZXMYASADKAsyGS5yb2xsc2VydmUudjEuQWdlbnRVcGRhdGUiXQoTVXBkYXRlQWdlbnRSZXNwb25zZRIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIRCgl1bmNoYW5nZWQYAiABKAgSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgDIAEoAyKEAgoQVXBkYXRlRW52UmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEjYKC2FsbF93b3JrZXJzGAIgASgLMh8ucm9sbHNlcnZlLnYxLkVudmlyb25tZW50VXBkYXRlSAASPgoKcGVyX3dvcmtlchgDIAEoCzIoLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFVwZGF0ZVBlcldvcmtlckgAEikKHGV4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24YBCABKANIAYgBARIRCgljbGllbnRfaWQYBSABKAlCCAoGdXBkYXRlQh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uIk4KGkVudmlyb25tZW50VXBkYXRlUGVyV29ya2VyEjAKB3VwZGF0ZXMYASADKAsyHy5yb2xsc2VydmUudjEuRW52aXJvbm1lbnRVcGRhdGUi8AEKEVVwZGF0ZUVudlJlc3BvbnNlEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YASABKAMSLgoRb2JzZXJ2YXRpb25fc3BhY2UYAiABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USKQoMYWN0aW9uX3NwYWNlGAMgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEjYKD3JlcHJvZHVjaWJpbGl0eRgEIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSEQoJcm93X2NvdW50GAUgASgNEhgKEGVwaXNvZGVzX3Blcl9yb3cYBiABKA0iOgoRUmVzaXplUG9vbFJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIUCgx3b3JrZXJfY291bnQYAiABKA0iSQoSUmVzaXplUG9vbFJlc3BvbnNlEhQKDHdvcmtlcl9jb3VudBgBIAEoDRIdChVwcmV2aW91c193b3JrZXJfY291bnQYAiABKA0ilwEKFE9idGFpblNhbXBsZXNSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSEgoKc3RlcF9jb3VudBgCIAEoAxIuCgdvcHRpb25zGAMgASgLMh0ucm9sbHNlcnZlLnYxLlNhbXBsaW5nT3B0aW9ucxIqCglmcmFnbWVudHMYBCABKAsyFy5yb2xsc2VydmUudjEuRnJhZ21lbnRzIqQBCglGcmFnbWVudHMSGwoOcm93X3N0ZXBfY291bnQYASABKARIAIgBARIXCg9za2lwX3N0ZXBfY291bnQYAiABKAQSFAoMc29mdF9ob3Jpem9uGAMgASgIEiAKE2ZyYWN0aW9uX29mX3dvcmtlcnMYBCABKAFIAYgBAUIRCg9fcm93X3N0ZXBfY291bnRCFgoUX2ZyYWN0aW9uX29mX3dvcmtlcnMiiQgKD1NhbXBsaW5nT3B0aW9ucxIkChdleHBlY3RlZF9wb2xpY3lfdmVyc2lvbhgBIAEoA0gAiAEBEhsKDnBvbGljeV92ZXJzaW9uGAIgASgDSAGIAQESIAoTZW52aXJvbm1lbnRfdmVyc2lvbhgDIAEoA0gCiAEBEhEKBHNlZWQYBCABKAZIA4gBARIgChNmaXJzdF9lcGlzb2RlX2luZGV4GAUgASgESASIAQESHwoSbWF4X2VwaXNvZGVfbGVuZ3RoGAYgASgDSAWIAQESGAoLc2FtcGxlcl9ydW4YByABKAlIBogBARIeChFtYXhfbWVzc2FnZV9ieXRlcxgIIAEoDUgHiAEBEjUKEmFjY2VwdF9jb21wcmVzc2lvbhgJIAMoDjIZLnJvbGxzZXJ2ZS52MS5Db21wcmVzc2lvbhIbChNhY2NlcHRfZnJhbWVfc3RhY2tzGAogASgIEhEKCWJsYWNraG9sZRgLIAEoCBIQCghwcmVmZXRjaBgMIAEoCBIcChRhY2NlcHRfc2hhcmVkX21lbW9yeRgNIAEoCBIuCgtleHBsb3JhdGlvbhgOIAEoCzIZLnJvbGxzZXJ2ZS52MS5FeHBsb3JhdGlvbhIVCg1yZXR1cm5fc3RhdGVzGA8gASgIEh8KEm1pbl9wb2xpY3lfdmVyc2lvbhgQIAEoA0gIiAEBEhwKFHNraXBfZmFpbGVkX2VwaXNvZGVzGBEgASgIEhkKDHdvcmtlcl9jb3VudBgSIAEoDUgJiAEBEikKHGV4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24YEyABKANICogBARIRCgljbGllbnRfaWQYFCABKAkSFQoNYWNjZXB0X2pvaW5lZBgVIAEoCBIvCgxhZ2VudF91cGRhdGUYFiABKAsyGS5yb2xsc2VydmUudjEuQWdlbnRVcGRhdGUSGgoScmV0dXJuX2xhc3RfdmFsdWVzGBkgASgIEhoKEnJldHVybl9sYXN0X3N0YXRlcxgaIAEoCBIdChVyZXR1cm5fcmV0dXJuc19iZWZvcmUYGyABKAhCGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQhEKD19wb2xpY3lfdmVyc2lvbkIWChRfZW52aXJvbm1lbnRfdmVyc2lvbkIHCgVfc2VlZEIWChRfZmlyc3RfZXBpc29kZV9pbmRleEIVChNfbWF4X2VwaXNvZGVfbGVuZ3RoQg4KDF9zYW1wbGVyX3J1bkIUChJfbWF4X21lc3NhZ2VfYnl0ZXNCFQoTX21pbl9wb2xpY3lfdmVyc2lvbkIPCg1fd29ya2VyX2NvdW50Qh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uImIKC0V4cGxvcmF0aW9uEhUKDWRldGVybWluaXN0aWMYASABKAgSFAoMdGVtcGVyYXR1cmVzGAIgAygBEhQKDG5vaXNlX3NjYWxlcxgDIAMoARIQCghlcHNpbG9ucxgEIAMoASIkCg9Kb2luZWRSZXNwb25zZXMSEQoJcmVzcG9uc2VzGAEgAygMIrMCChVPYnRhaW5TYW1wbGVzUmVzcG9uc2USLAoJYmVnaW5uaW5nGAEgASgLMhcucm9sbHNlcnZlLnYxLkJlZ2lubmluZ0gAEisKBWJhdGNoGAIgASgLMhoucm9sbHNlcnZlLnYxLkVwaXNvZGVCYXRjaEgAEioKCHByb2dyZXNzGAMgASgLMhYucm9sbHNlcnZlLnYxLlByb2dyZXNzSAASKAoHYWNjb3VudBgEIAEoCzIVLnJvbGxzZXJ2ZS52MS5BY2NvdW50SAASLQoGc2hhcmVkGAUgASgLMhsucm9sbHNlcnZlLnYxLlNoYXJlZE1lc3NhZ2VIABIvCgZqb2luZWQYBiABKAsyHS5yb2xsc2VydmUudjEuSm9pbmVkUmVzcG9uc2VzSABCCQoHY29udGVudCKbAQoaT2J0YWluRXhhY3RFcGlzb2Rlc1JlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIgChhlcGlzb2RlX2NvdW50X3Blcl93b3JrZXIYAiABKAMSGgoSc2tpcF9lcGlzb2RlX2NvdW50GAMgASgEEi4KB29wdGlvbnMYBCABKAsyHS5yb2xsc2VydmUudjEuU2FtcGxpbmdPcHRpb25zIrkCChtPYnRhaW5FeGFjdEVwaXNvZGVzUmVzcG9uc2USLAoJYmVnaW5uaW5nGAEgASgLMhcucm9sbHNlcnZlLnYxLkJlZ2lubmluZ0gAEisKBWJhdGNoGAIgASgLMhoucm9sbHNlcnZlLnYxLkVwaXNvZGVCYXRjaEgAEioKCHByb2dyZXNzGAMgASgLMhYucm9sbHNlcnZlLnYxLlByb2dyZXNzSAASKAoHYWNjb3VudBgEIAEoCzIVLnJvbGxzZXJ2ZS52MS5BY2NvdW50SAASLQoGc2hhcmVkGAUgASgLMhsucm9sbHNlcnZlLnYxLlNoYXJlZE1lc3NhZ2VIABIvCgZqb2luZWQYBiABKAsyHS5yb2xsc2VydmUudjEuSm9pbmVkUmVzcG9uc2VzSABCCQoHY29udGVudCIkChFHZXRTYW1wbGVyUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJIpoGChJHZXRTYW1wbGVyUmVzcG9uc2USDwoHc2FtcGxlchgBIAEoCRIWCg5zZXJ2ZXJfdmVyc2lvbhgCIAEoCRIvCgxlbnZpcm9ubWVudHMYAyADKAsyGS5yb2xsc2VydmUudjEuRW52aXJvbm1lbnQSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoAxIuChFvYnNlcnZhdGlvbl9zcGFjZRgFIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRIpCgxhY3Rpb25fc3BhY2UYBiABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USEwoLYWdlbnRfa2luZHMYByADKAkSFgoOcG9saWN5X3ZlcnNpb24YCCABKAMSDAoEc2VlZBgJIAEoBhIaChJuZXh0X2VwaXNvZGVfaW5kZXgYCiABKAQSJQoHd29ya2VycxgLIAMoCzIULnJvbGxzZXJ2ZS52MS5Xb3JrZXISKAoIY291bnRlcnMYDCABKAsyFi5yb2xsc2VydmUudjEuQ291bnRlcnMSNgoPcmVwcm9kdWNpYmlsaXR5GA0gASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRIYChBlcGlzb2Rlc19wZXJfcm93GA4gASgNEiAKGG1pbl9oZWFsdGh5X3dvcmtlcl9jb3VudBgPIAEoDRIYChBoaWRkZW5fYXJndW1lbnRzGBAgAygJEg0KBW93bmVyGBUgASgJEigKBWxlYXNlGBYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEikKBXF1b3RhGBcgASgLMhoucm9sbHNlcnZlLnYxLlNhbXBsZXJRdW90YRIaChJydW5uaW5nX2NhbGxfY291bnQYESABKA0SGQoRcXVldWVkX2NhbGxfY291bnQYEiABKA0SLQoKcG9saWN5X2FnZRgTIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIyCghwcm9maWxlcxgUIAMoCzIgLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFByb2ZpbGUiVgoSRW52aXJvbm1lbnRQcm9maWxlEgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSHQoVYXJndW1lbnRzX3NjaGVtYV9qc29uGAMgASgJIsoBCgZXb3JrZXISFAoMd29ya2VyX2luZGV4GAEgASgNEioKBmhlYWx0aBgCIAEoDjIaLnJvbGxzZXJ2ZS52MS5Xb3JrZXJIZWFsdGgSEQoJcm93X2NvdW50GAMgASgNEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAQgASgEEhIKCnByb2Nlc3NfaWQYBSABKA0SDAoEaG9zdBgGIAEoCRIVCg1yZXN0YXJ0X2NvdW50GAcgASgEEhQKDGxhc3RfZmFpbHVyZRgIIAEoCSKLAwoIQ291bnRlcnMSHAoUY29tcGxldGVkX2NhbGxfY291bnQYASABKAQSGQoRZmFpbGVkX2NhbGxfY291bnQYAiABKAQSHAoUY2FuY2VsbGVkX2NhbGxfY291bnQYAyABKAQSEgoKc3RlcF9jb3VudBgEIAEoBBIVCg1lcGlzb2RlX2NvdW50GAUgASgEEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAYgASgEEhUKDW1lc3NhZ2VfYnl0ZXMYByABKAQSKQoGdXB0aW1lGAggASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhwKFHdvcmtlcl9yZXN0YXJ0X2NvdW50GAkgASgEEiEKGWVudmlyb25tZW50X2ZhaWx1cmVfY291bnQYCiABKAQSHQoVcmV0cmllZF9lcGlzb2RlX2NvdW50GAsgASgEEhwKFGZhaWxlZF9lcGlzb2RlX2NvdW50GAwgASgEEh8KF3N0cmFnZ2xlcl9lcGlzb2RlX2NvdW50GA0gASgEIu8EChFFdmFsdWF0aW9uT3B0aW9ucxIbCg5wb2xpY3lfdmVyc2lvbhgBIAEoA0gAiAEBEiAKE2Vudmlyb25tZW50X3ZlcnNpb24YAiABKANIAYgBARIuCgtlbnZpcm9ubWVudBgDIAEoCzIZLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudBIRCgRzZWVkGAQgASgGSAKIAQESGwoTZmlyc3RfZXBpc29kZV9pbmRleBgFIAEoBBIfChJtYXhfZXBpc29kZV9sZW5ndGgYBiABKANIA4gBARIuCgtleHBsb3JhdGlvbhgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5FeHBsb3JhdGlvbhIYCgtzYW1wbGVyX3J1bhgIIAEoCUgEiAEBEiQKF2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uGAkgASgDSAWIAQESHwoSbWluX3BvbGljeV92ZXJzaW9uGAogASgDSAaIAQESHAoUc2tpcF9mYWlsZWRfZXBpc29kZXMYCyABKAgSKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgMIAEoA0gHiAEBEhEKCWNsaWVudF9pZBgNIAEoCUIRCg9fcG9saWN5X3ZlcnNpb25CFgoUX2Vudmlyb25tZW50X3ZlcnNpb25CBwoFX3NlZWRCFQoTX21heF9lcGlzb2RlX2xlbmd0aEIOCgxfc2FtcGxlcl9ydW5CGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQhUKE19taW5fcG9saWN5X3ZlcnNpb25CHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24inAEKD0V2YWx1YXRlUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEhUKDWVwaXNvZGVfY291bnQYAiABKA0SMAoHb3B0aW9ucxgDIAEoCzIfLnJvbGxzZXJ2ZS52MS5FdmFsdWF0aW9uT3B0aW9ucxIvCghlcGlzb2RlcxgEIAEoCzIdLnJvbGxzZXJ2ZS52MS5FcGlzb2RlRGVsaXZlcnki1AEKEEV2YWx1YXRlUmVzcG9uc2USLAoJYmVnaW5uaW5nGAEgASgLMhcucm9sbHNlcnZlLnYxLkJlZ2lubmluZ0gAEisKBWJhdGNoGAIgASgLMhoucm9sbHNlcnZlLnYxLkVwaXNvZGVCYXRjaEgAEioKCHByb2dyZXNzGAMgASgLMhYucm9sbHNlcnZlLnYxLlByb2dyZXNzSAASLgoKZXZhbHVhdGlvbhgEIAEoCzIYLnJvbGxzZXJ2ZS52MS5FdmFsdWF0aW9uSABCCQoHY29udGVudCK/AQoZRXZhbHVhdGVQb3B1bGF0aW9uUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEiwKCnBhcmFtZXRlcnMYAiABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxIVCg1lcGlzb2RlX2NvdW50GAMgASgNEjAKB29wdGlvbnMYBCABKAsyHy5yb2xsc2VydmUudjEuRXZhbHVhdGlvbk9wdGlvbnMSGgoSZGlmZmVyZW50X2VwaXNvZGVzGAUgASgIIrsBChpFdmFsdWF0ZVBvcHVsYXRpb25SZXNwb25zZRIsCgliZWdpbm5pbmcYASABKAsyFy5yb2xsc2VydmUudjEuQmVnaW5uaW5nSAASKgoIcHJvZ3Jlc3MYAiABKAsyFi5yb2xsc2VydmUudjEuUHJvZ3Jlc3NIABI4CgpldmFsdWF0aW9uGAMgASgLMiIucm9sbHNlcnZlLnYxLlBvcHVsYXRpb25FdmFsdWF0aW9uSABCCQoHY29udGVudCqVAQoMV29ya2VySGVhbHRoEh0KGVdPUktFUl9IRUFMVEhfVU5TUEVDSUZJRUQQABIZChVXT1JLRVJfSEVBTFRIX0hFQUxUSFkQARIWChJXT1JLRVJfSEVBTFRIX0xPU1QQAhIYChRXT1JLRVJfSEVBTFRIX0ZBSUxFRBADEhkKFVdPUktFUl9IRUFMVEhfTEVBVklORxAEMoUKCg5TYW1wbGVyU2VydmljZRJSCgtVcGRhdGVBZ2VudBIgLnJvbGxzZXJ2ZS52MS5VcGRhdGVBZ2VudFJlcXVlc3QaIS5yb2xsc2VydmUudjEuVXBkYXRlQWdlbnRSZXNwb25zZRJMCglVcGRhdGVFbnYSHi5yb2xsc2VydmUudjEuVXBkYXRlRW52UmVxdWVzdBofLnJvbGxzZXJ2ZS52MS5VcGRhdGVFbnZSZXNwb25zZRJPCgpSZXNpemVQb29sEh8ucm9sbHNlcnZlLnYxLlJlc2l6ZVBvb2xSZXF1ZXN0GiAucm9sbHNlcnZlLnYxLlJlc2l6ZVBvb2xSZXNwb25zZRJaCg1PYnRhaW5TYW1wbGVzEiIucm9sbHNlcnZlLnYxLk9idGFpblNhbXBsZXNSZXF1ZXN0GiMucm9sbHNlcnZlLnYxLk9idGFpblNhbXBsZXNSZXNwb25zZTABEmwKE09idGFpbkV4YWN0RXBpc29kZXMSKC5yb2xsc2VydmUudjEuT2J0YWluRXhhY3RFcGlzb2Rlc1JlcXVlc3QaKS5yb2xsc2VydmUudjEuT2J0YWluRXhhY3RFcGlzb2Rlc1Jlc3BvbnNlMAESTwoKR2V0U2FtcGxlchIfLnJvbGxzZXJ2ZS52MS5HZXRTYW1wbGVyUmVxdWVzdBogLnJvbGxzZXJ2ZS52MS5HZXRTYW1wbGVyUmVzcG9uc2USZAoRTGlzdEFnZW50VmVyc2lvbnMSJi5yb2xsc2VydmUudjEuTGlzdEFnZW50VmVyc2lvbnNSZXF1ZXN0Gicucm9sbHNlcnZlLnYxLkxpc3RBZ2VudFZlcnNpb25zUmVzcG9uc2USaQoSR2V0QWdlbnRQYXJhbWV0ZXJzEicucm9sbHNlcnZlLnYxLkdldEFnZW50UGFyYW1ldGVyc1JlcXVlc3QaKC5yb2xsc2VydmUudjEuR2V0QWdlbnRQYXJhbWV0ZXJzUmVzcG9uc2UwARJLCghFdmFsdWF0ZRIdLnJvbGxzZXJ2ZS52MS5FdmFsdWF0ZVJlcXVlc3QaHi5yb2xsc2VydmUudjEuRXZhbHVhdGVSZXNwb25zZTABEmkKEkV2YWx1YXRlUG9wdWxhdGlvbhInLnJvbGxzZXJ2ZS52MS5FdmFsdWF0ZVBvcHVsYXRpb25SZXF1ZXN0Gigucm9sbHNlcnZlLnYxLkV2YWx1YXRlUG9wdWxhdGlvblJlc3BvbnNlMAESUQoKR2V0TWV0cmljcxIfLnJvbGxzZXJ2ZS52MS5HZXRNZXRyaWNzUmVxdWVzdBogLnJvbGxzZXJ2ZS52MS5HZXRNZXRyaWNzUmVzcG9uc2UwARJYCg1DcmVhdGVTYW1wbGVyEiIucm9sbHNlcnZlLnYxLkNyZWF0ZVNhbXBsZXJSZXF1ZXN0GiMucm9sbHNlcnZlLnYxLkNyZWF0ZVNhbXBsZXJSZXNwb25zZRJYCg1EZWxldGVTYW1wbGVyEiIucm9sbHNlcnZlLnYxLkRlbGV0ZVNhbXBsZXJSZXF1ZXN0GiMucm9sbHNlcnZlLnYxLkRlbGV0ZVNhbXBsZXJSZXNwb25zZRJVCgxMaXN0U2FtcGxlcnMSIS5yb2xsc2VydmUudjEuTGlzdFNhbXBsZXJzUmVxdWVzdBoiLnJvbGxzZXJ2ZS52MS5MaXN0U2FtcGxlcnNSZXNwb25zZWIGcHJvdG8z", [file_google_protobuf_duration, file_rollserve_v1_agent, file_rollserve_v1_agent_versions, file_rollserve_v1_environment, file_rollserve_v1_episode_batch, file_rollserve_v1_episode_records, file_rollserve_v1_evaluation, file_rollserve_v1_samplers, file_rollserve_v1_space, file_rollserve_v1_tensor]);
+  fileDesc("CiJyb2xsc2VydmUvdjEvc2FtcGxlcl9zZXJ2aWNlLnByb3RvEgxyb2xsc2VydmUudjEi1wIKElVwZGF0ZUFnZW50UmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEjAKC2FsbF93b3JrZXJzGAIgASgLMhkucm9sbHNlcnZlLnYxLkFnZW50VXBkYXRlSAASOAoKcGVyX3dvcmtlchgDIAEoCzIiLnJvbGxzZXJ2ZS52MS5BZ2VudFVwZGF0ZVBlcldvcmtlckgAEhkKEXNraXBfaWZfaWRlbnRpY2FsGAQgASgIEiQKF2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uGAUgASgDSAGIAQESKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgGIAEoA0gCiAEBEhEKCWNsaWVudF9pZBgHIAEoCUIICgZ1cGRhdGVCGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uIpoBCgtBZ2VudFVwZGF0ZRIkCgVhZ2VudBgBIAEoCzITLnJvbGxzZXJ2ZS52MS5BZ2VudEgAEi4KCnBhcmFtZXRlcnMYAiABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVyc0gAEisKBmNoYW5nZRgNIAEoCzIZLnJvbGxzZXJ2ZS52MS5BZ2VudENoYW5nZUgAQggKBnVwZGF0ZSJQCgtBZ2VudENoYW5nZRITCgtrd2FyZ3NfanNvbhgBIAEoCRIsCgpwYXJhbWV0ZXJzGAIgASgLMhgucm9sbHNlcnZlLnYxLlBhcmFtZXRlcnMiQgoUQWdlbnRVcGRhdGVQZXJXb3JrZXISKgoHdXBkYXRlcxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5BZ2VudFVwZGF0ZSJdChNVcGRhdGVBZ2VudFJlc3BvbnNlEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEhEKCXVuY2hhbmdlZBgCIAEoCBIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAMgASgDIoQCChBVcGRhdGVFbnZSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSNgoLYWxsX3dvcmtlcnMYAiABKAsyHy5yb2xsc2VydmUudjEuRW52aXJvbm1lbnRVcGRhdGVIABI+CgpwZXJfd29ya2VyGAMgASgLMigucm9sbHNlcnZlLnYxLkVudmlyb25tZW50VXBkYXRlUGVyV29ya2VySAASKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoA0gBiAEBEhEKCWNsaWVudF9pZBgFIAEoCUIICgZ1cGRhdGVCHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24iTgoaRW52aXJvbm1lbnRVcGRhdGVQZXJXb3JrZXISMAoHdXBkYXRlcxgBIAMoCzIfLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFVwZGF0ZSLwAQoRVXBkYXRlRW52UmVzcG9uc2USGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgBIAEoAxIuChFvYnNlcnZhdGlvbl9zcGFjZRgCIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRIpCgxhY3Rpb25fc3BhY2UYAyABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USNgoPcmVwcm9kdWNpYmlsaXR5GAQgASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRIRCglyb3dfY291bnQYBSABKA0SGAoQZXBpc29kZXNfcGVyX3JvdxgGIAEoDSLrAQoXQ2FsbEVudmlyb25tZW50c1JlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIOCgZtZXRob2QYAiABKAkSFgoOYXJndW1lbnRzX2pzb24YAyADKAkSIAoTZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoA0gAiAEBEikKHGV4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24YBSABKANIAYgBARIRCgljbGllbnRfaWQYBiABKAlCFgoUX2Vudmlyb25tZW50X3ZlcnNpb25CHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24iTAoYQ2FsbEVudmlyb25tZW50c1Jlc3BvbnNlEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YASABKAMSEwoLdmFsdWVzX2pzb24YAiADKAkiOgoRUmVzaXplUG9vbFJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIUCgx3b3JrZXJfY291bnQYAiABKA0iSQoSUmVzaXplUG9vbFJlc3BvbnNlEhQKDHdvcmtlcl9jb3VudBgBIAEoDRIdChVwcmV2aW91c193b3JrZXJfY291bnQYAiABKA0ilwEKFE9idGFpblNhbXBsZXNSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSEgoKc3RlcF9jb3VudBgCIAEoAxIuCgdvcHRpb25zGAMgASgLMh0ucm9sbHNlcnZlLnYxLlNhbXBsaW5nT3B0aW9ucxIqCglmcmFnbWVudHMYBCABKAsyFy5yb2xsc2VydmUudjEuRnJhZ21lbnRzIqQBCglGcmFnbWVudHMSGwoOcm93X3N0ZXBfY291bnQYASABKARIAIgBARIXCg9za2lwX3N0ZXBfY291bnQYAiABKAQSFAoMc29mdF9ob3Jpem9uGAMgASgIEiAKE2ZyYWN0aW9uX29mX3dvcmtlcnMYBCABKAFIAYgBAUIRCg9fcm93X3N0ZXBfY291bnRCFgoUX2ZyYWN0aW9uX29mX3dvcmtlcnMiiQgKD1NhbXBsaW5nT3B0aW9ucxIkChdleHBlY3RlZF9wb2xpY3lfdmVyc2lvbhgBIAEoA0gAiAEBEhsKDnBvbGljeV92ZXJzaW9uGAIgASgDSAGIAQESIAoTZW52aXJvbm1lbnRfdmVyc2lvbhgDIAEoA0gCiAEBEhEKBHNlZWQYBCABKAZIA4gBARIgChNmaXJzdF9lcGlzb2RlX2luZGV4GAUgASgESASIAQESHwoSbWF4X2VwaXNvZGVfbGVuZ3RoGAYgASgDSAWIAQESGAoLc2FtcGxlcl9ydW4YByABKAlIBogBARIeChFtYXhfbWVzc2FnZV9ieXRlcxgIIAEoDUgHiAEBEjUKEmFjY2VwdF9jb21wcmVzc2lvbhgJIAMoDjIZLnJvbGxzZXJ2ZS52MS5Db21wcmVzc2lvbhIbChNhY2NlcHRfZnJhbWVfc3RhY2tzGAogASgIEhEKCWJsYWNraG9sZRgLIAEoCBIQCghwcmVmZXRjaBgMIAEoCBIcChRhY2NlcHRfc2hhcmVkX21lbW9yeRgNIAEoCBIuCgtleHBsb3JhdGlvbhgOIAEoCzIZLnJvbGxzZXJ2ZS52MS5FeHBsb3JhdGlvbhIVCg1yZXR1cm5fc3RhdGVzGA8gASgIEh8KEm1pbl9wb2xpY3lfdmVyc2lvbhgQIAEoA0gIiAEBEhwKFHNraXBfZmFpbGVkX2VwaXNvZGVzGBEgASgIEhkKDHdvcmtlcl9jb3VudBgSIAEoDUgJiAEBEikKHGV4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24YEyABKANICogBARIRCgljbGllbnRfaWQYFCABKAkSFQoNYWNjZXB0X2pvaW5lZBgVIAEoCBIvCgxhZ2VudF91cGRhdGUYFiABKAsyGS5yb2xsc2VydmUudjEuQWdlbnRVcGRhdGUSGgoScmV0dXJuX2xhc3RfdmFsdWVzGBkgASgIEhoKEnJldHVybl9sYXN0X3N0YXRlcxgaIAEoCBIdChVyZXR1cm5fcmV0dXJuc19iZWZvcmUYGyABKAhCGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQhEKD19wb2xpY3lfdmVyc2lvbkIWChRfZW52aXJvbm1lbnRfdmVyc2lvbkIHCgVfc2VlZEIWChRfZmlyc3RfZXBpc29kZV9pbmRleEIVChNfbWF4X2VwaXNvZGVfbGVuZ3RoQg4KDF9zYW1wbGVyX3J1bkIUChJfbWF4X21lc3NhZ2VfYnl0ZXNCFQoTX21pbl9wb2xpY3lfdmVyc2lvbkIPCg1fd29ya2VyX2NvdW50Qh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uImIKC0V4cGxvcmF0aW9uEhUKDWRldGVybWluaXN0aWMYASABKAgSFAoMdGVtcGVyYXR1cmVzGAIgAygBEhQKDG5vaXNlX3NjYWxlcxgDIAMoARIQCghlcHNpbG9ucxgEIAMoASIkCg9Kb2luZWRSZXNwb25zZXMSEQoJcmVzcG9uc2VzGAEgAygMIrMCChVPYnRhaW5TYW1wbGVzUmVzcG9uc2USLAoJYmVnaW5uaW5nGAEgASgLMhcucm9sbHNlcnZlLnYxLkJlZ2lubmluZ0gAEisKBWJhdGNoGAIgASgLMhoucm9sbHNlcnZlLnYxLkVwaXNvZGVCYXRjaEgAEioKCHByb2dyZXNzGAMgASgLMhYucm9sbHNlcnZlLnYxLlByb2dyZXNzSAASKAoHYWNjb3VudBgEIAEoCzIVLnJvbGxzZXJ2ZS52MS5BY2NvdW50SAASLQoGc2hhcmVkGAUgASgLMhsucm9sbHNlcnZlLnYxLlNoYXJlZE1lc3NhZ2VIABIvCgZqb2luZWQYBiABKAsyHS5yb2xsc2VydmUudjEuSm9pbmVkUmVzcG9uc2VzSABCCQoHY29udGVudCKbAQoaT2J0YWluRXhhY3RFcGlzb2Rlc1JlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIgChhlcGlzb2RlX2NvdW50X3Blcl93b3JrZXIYAiABKAMSGgoSc2tpcF9lcGlzb2RlX2NvdW50GAMgASgEEi4KB29wdGlvbnMYBCABKAsyHS5yb2xsc2VydmUudjEuU2FtcGxpbmdPcHRpb25zIrkCChtPYnRhaW5FeGFjdEVwaXNvZGVzUmVzcG9uc2USLAoJYmVnaW5uaW5nGAEgASgLMhcucm9sbHNlcnZlLnYxLkJlZ2lubmluZ0gAEisKBWJhdGNoGAIgASgLMhoucm9sbHNlcnZlLnYxLkVwaXNvZGVCYXRjaEgAEioKCHByb2dyZXNzGAMgASgLMhYucm9sbHNlcnZlLnYxLlByb2dyZXNzSAASKAoHYWNjb3VudBgEIAEoCzIVLnJvbGxzZXJ2ZS52MS5BY2NvdW50SAASLQoGc2hhcmVkGAUgASgLMhsucm9sbHNlcnZlLnYxLlNoYXJlZE1lc3NhZ2VIABIvCgZqb2luZWQYBiABKAsyHS5yb2xsc2VydmUudjEuSm9pbmVkUmVzcG9uc2VzSABCCQoHY29udGVudCIkChFHZXRTYW1wbGVyUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJIpoGChJHZXRTYW1wbGVyUmVzcG9uc2USDwoHc2FtcGxlchgBIAEoCRIWCg5zZXJ2ZXJfdmVyc2lvbhgCIAEoCRIvCgxlbnZpcm9ubWVudHMYAyADKAsyGS5yb2xsc2VydmUudjEuRW52aXJvbm1lbnQSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoAxIuChFvYnNlcnZhdGlvbl9zcGFjZRgFIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRIpCgxhY3Rpb25fc3BhY2UYBiABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USEwoLYWdlbnRfa2luZHMYByADKAkSFgoOcG9saWN5X3ZlcnNpb24YCCABKAMSDAoEc2VlZBgJIAEoBhIaChJuZXh0X2VwaXNvZGVfaW5kZXgYCiABKAQSJQoHd29ya2VycxgLIAMoCzIULnJvbGxzZXJ2ZS52MS5Xb3JrZXISKAoIY291bnRlcnMYDCABKAsyFi5yb2xsc2VydmUudjEuQ291bnRlcnMSNgoPcmVwcm9kdWNpYmlsaXR5GA0gASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRIYChBlcGlzb2Rlc19wZXJfcm93GA4gASgNEiAKGG1pbl9oZWFsdGh5X3dvcmtlcl9jb3VudBgPIAEoDRIYChBoaWRkZW5fYXJndW1lbnRzGBAgAygJEg0KBW93bmVyGBUgASgJEigKBWxlYXNlGBYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEikKBXF1b3RhGBcgASgLMhoucm9sbHNlcnZlLnYxLlNhbXBsZXJRdW90YRIaChJydW5uaW5nX2NhbGxfY291bnQYESABKA0SGQoRcXVldWVkX2NhbGxfY291bnQYEiABKA0SLQoKcG9saWN5X2FnZRgTIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIyCghwcm9maWxlcxgUIAMoCzIgLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFByb2ZpbGUiVgoSRW52aXJvbm1lbnRQcm9maWxlEgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSHQoVYXJndW1lbnRzX3NjaGVtYV9qc29uGAMgASgJIsoBCgZXb3JrZXISFAoMd29ya2VyX2luZGV4GAEgASgNEioKBmhlYWx0aBgCIAEoDjIaLnJvbGxzZXJ2ZS52MS5Xb3JrZXJIZWFsdGgSEQoJcm93X2NvdW50GAMgASgNEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAQgASgEEhIKCnByb2Nlc3NfaWQYBSABKA0SDAoEaG9zdBgGIAEoCRIVCg1yZXN0YXJ0X2NvdW50GAcgASgEEhQKDGxhc3RfZmFpbHVyZRgIIAEoCSKLAwoIQ291bnRlcnMSHAoUY29tcGxldGVkX2NhbGxfY291bnQYASABKAQSGQoRZmFpbGVkX2NhbGxfY291bnQYAiABKAQSHAoUY2FuY2VsbGVkX2NhbGxfY291bnQYAyABKAQSEgoKc3RlcF9jb3VudBgEIAEoBBIVCg1lcGlzb2RlX2NvdW50GAUgASgEEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAYgASgEEhUKDW1lc3NhZ2VfYnl0ZXMYByABKAQSKQoGdXB0aW1lGAggASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhwKFHdvcmtlcl9yZXN0YXJ0X2NvdW50GAkgASgEEiEKGWVudmlyb25tZW50X2ZhaWx1cmVfY291bnQYCiABKAQSHQoVcmV0cmllZF9lcGlzb2RlX2NvdW50GAsgASgEEhwKFGZhaWxlZF9lcGlzb2RlX2NvdW50GAwgASgEEh8KF3N0cmFnZ2xlcl9lcGlzb2RlX2NvdW50GA0gASgEIu8EChFFdmFsdWF0aW9uT3B0aW9ucxIbCg5wb2xpY3lfdmVyc2lvbhgBIAEoA0gAiAEBEiAKE2Vudmlyb25tZW50X3ZlcnNpb24YAiABKANIAYgBARIuCgtlbnZpcm9ubWVudBgDIAEoCzIZLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudBIRCgRzZWVkGAQgASgGSAKIAQESGwoTZmlyc3RfZXBpc29kZV9pbmRleBgFIAEoBBIfChJtYXhfZXBpc29kZV9sZW5ndGgYBiABKANIA4gBARIuCgtleHBsb3JhdGlvbhgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5FeHBsb3JhdGlvbhIYCgtzYW1wbGVyX3J1bhgIIAEoCUgEiAEBEiQKF2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uGAkgASgDSAWIAQESHwoSbWluX3BvbGljeV92ZXJzaW9uGAogASgDSAaIAQESHAoUc2tpcF9mYWlsZWRfZXBpc29kZXMYCyABKAgSKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgMIAEoA0gHiAEBEhEKCWNsaWVudF9pZBgNIAEoCUIRCg9fcG9saWN5X3ZlcnNpb25CFgoUX2Vudmlyb25tZW50X3ZlcnNpb25CBwoFX3NlZWRCFQoTX21heF9lcGlzb2RlX2xlbmd0aEIOCgxfc2FtcGxlcl9ydW5CGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQhUKE19taW5fcG9saWN5X3ZlcnNpb25CHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24inAEKD0V2YWx1YXRlUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEhUKDWVwaXNvZGVfY291bnQYAiABKA0SMAoHb3B0aW9ucxgDIAEoCzIfLnJvbGxzZXJ2ZS52MS5FdmFsdWF0aW9uT3B0aW9ucxIvCghlcGlzb2RlcxgEIAEoCzIdLnJvbGxzZXJ2ZS52MS5FcGlzb2RlRGVsaXZlcnki1AEKEEV2YWx1YXRlUmVzcG9uc2USLAoJYmVnaW5uaW5nGAEgASgLMhcucm9sbHNlcnZlLnYxLkJlZ2lubmluZ0gAEisKBWJhdGNoGAIgASgLMhoucm9sbHNlcnZlLnYxLkVwaXNvZGVCYXRjaEgAEioKCHByb2dyZXNzGAMgASgLMhYucm9sbHNlcnZlLnYxLlByb2dyZXNzSAASLgoKZXZhbHVhdGlvbhgEIAEoCzIYLnJvbGxzZXJ2ZS52MS5FdmFsdWF0aW9uSABCCQoHY29udGVudCK/AQoZRXZhbHVhdGVQb3B1bGF0aW9uUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEiwKCnBhcmFtZXRlcnMYAiABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxIVCg1lcGlzb2RlX2NvdW50GAMgASgNEjAKB29wdGlvbnMYBCABKAsyHy5yb2xsc2VydmUudjEuRXZhbHVhdGlvbk9wdGlvbnMSGgoSZGlmZmVyZW50X2VwaXNvZGVzGAUgASgIIrsBChpFdmFsdWF0ZVBvcHVsYXRpb25SZXNwb25zZRIsCgliZWdpbm5pbmcYASABKAsyFy5yb2xsc2VydmUudjEuQmVnaW5uaW5nSAASKgoIcHJvZ3Jlc3MYAiABKAsyFi5yb2xsc2VydmUudjEuUHJvZ3Jlc3NIABI4CgpldmFsdWF0aW9uGAMgASgLMiIucm9sbHNlcnZlLnYxLlBvcHVsYXRpb25FdmFsdWF0aW9uSABCCQoHY29udGVudCqVAQoMV29ya2VySGVhbHRoEh0KGVdPUktFUl9IRUFMVEhfVU5TUEVDSUZJRUQQABIZChVXT1JLRVJfSEVBTFRIX0hFQUxUSFkQARIWChJXT1JLRVJfSEVBTFRIX0xPU1QQAhIYChRXT1JLRVJfSEVBTFRIX0ZBSUxFRBADEhkKFVdPUktFUl9IRUFMVEhfTEVBVklORxAEMugKCg5TYW1wbGVyU2VydmljZRJSCgtVcGRhdGVBZ2VudBIgLnJvbGxzZXJ2ZS52MS5VcGRhdGVBZ2VudFJlcXVlc3QaIS5yb2xsc2VydmUudjEuVXBkYXRlQWdlbnRSZXNwb25zZRJMCglVcGRhdGVFbnYSHi5yb2xsc2VydmUudjEuVXBkYXRlRW52UmVxdWVzdBofLnJvbGxzZXJ2ZS52MS5VcGRhdGVFbnZSZXNwb25zZRJhChBDYWxsRW52aXJvbm1lbnRzEiUucm9sbHNlcnZlLnYxLkNhbGxFbnZpcm9ubWVudHNSZXF1ZXN0GiYucm9sbHNlcnZlLnYxLkNhbGxFbnZpcm9ubWVudHNSZXNwb25zZRJPCgpSZXNpemVQb29sEh8ucm9sbHNlcnZlLnYxLlJlc2l6ZVBvb2xSZXF1ZXN0GiAucm9sbHNlcnZlLnYxLlJlc2l6ZVBvb2xSZXNwb25zZRJaCg1PYnRhaW5TYW1wbGVzEiIucm9sbHNlcnZlLnYxLk9idGFpblNhbXBsZXNSZXF1ZXN0GiMucm9sbHNlcnZlLnYxLk9idGFpblNhbXBsZXNSZXNwb25zZTABEmwKE09idGFpbkV4YWN0RXBpc29kZXMSKC5yb2xsc2VydmUudjEuT2J0YWluRXhhY3RFcGlzb2Rlc1JlcXVlc3QaKS5yb2xsc2VydmUudjEuT2J0YWluRXhhY3RFcGlzb2Rlc1Jlc3BvbnNlMAESTwoKR2V0U2FtcGxlchIfLnJvbGxzZXJ2ZS52MS5HZXRTYW1wbGVyUmVxdWVzdBogLnJvbGxzZXJ2ZS52MS5HZXRTYW1wbGVyUmVzcG9uc2USZAoRTGlzdEFnZW50VmVyc2lvbnMSJi5yb2xsc2VydmUudjEuTGlzdEFnZW50VmVyc2lvbnNSZXF1ZXN0Gicucm9sbHNlcnZlLnYxLkxpc3RBZ2VudFZlcnNpb25zUmVzcG9uc2USaQoSR2V0QWdlbnRQYXJhbWV0ZXJzEicucm9sbHNlcnZlLnYxLkdldEFnZW50UGFyYW1ldGVyc1JlcXVlc3QaKC5yb2xsc2VydmUudjEuR2V0QWdlbnRQYXJhbWV0ZXJzUmVzcG9uc2UwARJLCghFdmFsdWF0ZRIdLnJvbGxzZXJ2ZS52MS5FdmFsdWF0ZVJlcXVlc3QaHi5yb2xsc2VydmUudjEuRXZhbHVhdGVSZXNwb25zZTABEmkKEkV2YWx1YXRlUG9wdWxhdGlvbhInLnJvbGxzZXJ2ZS52MS5FdmFsdWF0ZVBvcHVsYXRpb25SZXF1ZXN0Gigucm9sbHNlcnZlLnYxLkV2YWx1YXRlUG9wdWxhdGlvblJlc3BvbnNlMAESUQoKR2V0TWV0cmljcxIfLnJvbGxzZXJ2ZS52MS5HZXRNZXRyaWNzUmVxdWVzdBogLnJvbGxzZXJ2ZS52MS5HZXRNZXRyaWNzUmVzcG9uc2UwARJYCg1DcmVhdGVTYW1wbGVyEiIucm9sbHNlcnZlLnYxLkNyZWF0ZVNhbXBsZXJSZXF1ZXN0GiMucm9sbHNlcnZlLnYxLkNyZWF0ZVNhbXBsZXJSZXNwb25zZRJYCg1EZWxldGVTYW1wbGVyEiIucm9sbHNlcnZlLnYxLkRlbGV0ZVNhbXBsZXJSZXF1ZXN0GiMucm9sbHNlcnZlLnYxLkRlbGV0ZVNhbXBsZXJSZXNwb25zZRJVCgxMaXN0U2FtcGxlcnMSIS5yb2xsc2VydmUudjEuTGlzdFNhbXBsZXJzUmVxdWVzdBoiLnJvbGxzZXJ2ZS52MS5MaXN0U2FtcGxlcnNSZXNwb25zZWIGcHJvdG8z", [file_google_protobuf_duration, file_rollserve_v1_agent, file_rollserve_v1_agent_versions, file_rollserve_v1_environment, file_rollserve_v1_episode_batch, file_rollserve_v1_episode_records, file_rollserve_v1_evaluation, file_rollserve_v1_samplers, file_rollserve_v1_space, file_rollserve_v1_tensor]);
 
 /**
  * An update of the agent.
@@ -80,7 +80,7 @@ export type UpdateAgentRequest = Message<"rollserve.v1.UpdateAgentRequest"> & {
 
   /**
    * The policy version that the caller expects to be current. FAILED_PRECONDITION if another one is
-   * (UNEXPECTED_VERSION), or if there is no agent (NO_AGENT). For parameters alone, which go into the present agent; a
+   * (UNEXPECTED_VERSION), or if there is no agent (NO_AGENT). For updates that keep a present agent or a part of it; a
    * whole agent replaces any.
    *
    * @generated from field: optional int64 expected_policy_version = 5;
@@ -118,7 +118,7 @@ export const UpdateAgentRequestSchema: GenMessage<UpdateAgentRequest> = /*@__PUR
  */
 export type AgentUpdate = Message<"rollserve.v1.AgentUpdate"> & {
   /**
-   * The new part. INVALID_ARGUMENT if none is set.
+   * The new part. INVALID_ARGUMENT if none is set, except in an element of AgentUpdatePerWorker.
    *
    * @generated from oneof rollserve.v1.AgentUpdate.update
    */
@@ -139,6 +139,14 @@ export type AgentUpdate = Message<"rollserve.v1.AgentUpdate"> & {
      */
     value: Parameters;
     case: "parameters";
+  } | {
+    /**
+     * A change of the present agent's settings, which keeps its code and its parameters.
+     *
+     * @generated from field: rollserve.v1.AgentChange change = 13;
+     */
+    value: AgentChange;
+    case: "change";
   } | { case: undefined; value?: undefined };
 };
 
@@ -150,13 +158,45 @@ export const AgentUpdateSchema: GenMessage<AgentUpdate> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_sampler_service, 1);
 
 /**
+ * A change of the settings of the present agent, which has to be a PythonAgent, else INVALID_ARGUMENT. Its code and its
+ * other parameters stay as they are. The agent is made again with the new settings, probed again, and can have other
+ * agent_infos and recurrent states. With nothing set, it is only probed again.
+ *
+ * @generated from message rollserve.v1.AgentChange
+ */
+export type AgentChange = Message<"rollserve.v1.AgentChange"> & {
+  /**
+   * Keyword arguments that are added to the present ones of the factory, or replace them; as in PythonAgent.
+   *
+   * @generated from field: string kwargs_json = 1;
+   */
+  kwargsJson: string;
+
+  /**
+   * Parameters that are added to the present ones, or replace them; as in PythonAgent.
+   *
+   * @generated from field: rollserve.v1.Parameters parameters = 2;
+   */
+  parameters?: Parameters;
+};
+
+/**
+ * Describes the message rollserve.v1.AgentChange.
+ * Use `create(AgentChangeSchema)` to create a new message.
+ */
+export const AgentChangeSchema: GenMessage<AgentChange> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 2);
+
+/**
  * Updates of agents that differ between workers.
  *
  * @generated from message rollserve.v1.AgentUpdatePerWorker
  */
 export type AgentUpdatePerWorker = Message<"rollserve.v1.AgentUpdatePerWorker"> & {
   /**
-   * One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number.
+   * One update for each worker, in the order of their indices. An element with nothing set keeps its worker's agent,
+   * which then has to be there: FAILED_PRECONDITION (NO_AGENT) before the first agent. INVALID_ARGUMENT for any other
+   * number of elements, and if nothing is set in any of them.
    *
    * @generated from field: repeated rollserve.v1.AgentUpdate updates = 1;
    */
@@ -168,7 +208,7 @@ export type AgentUpdatePerWorker = Message<"rollserve.v1.AgentUpdatePerWorker"> 
  * Use `create(AgentUpdatePerWorkerSchema)` to create a new message.
  */
 export const AgentUpdatePerWorkerSchema: GenMessage<AgentUpdatePerWorker> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 2);
+  messageDesc(file_rollserve_v1_sampler_service, 3);
 
 /**
  * The result of an update of the agent, sent once every worker has installed it.
@@ -204,7 +244,7 @@ export type UpdateAgentResponse = Message<"rollserve.v1.UpdateAgentResponse"> & 
  * Use `create(UpdateAgentResponseSchema)` to create a new message.
  */
 export const UpdateAgentResponseSchema: GenMessage<UpdateAgentResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 3);
+  messageDesc(file_rollserve_v1_sampler_service, 4);
 
 /**
  * An update of the environments.
@@ -263,7 +303,7 @@ export type UpdateEnvRequest = Message<"rollserve.v1.UpdateEnvRequest"> & {
  * Use `create(UpdateEnvRequestSchema)` to create a new message.
  */
 export const UpdateEnvRequestSchema: GenMessage<UpdateEnvRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 4);
+  messageDesc(file_rollserve_v1_sampler_service, 5);
 
 /**
  * Updates of environments that differ between workers.
@@ -272,8 +312,9 @@ export const UpdateEnvRequestSchema: GenMessage<UpdateEnvRequest> = /*@__PURE__*
  */
 export type EnvironmentUpdatePerWorker = Message<"rollserve.v1.EnvironmentUpdatePerWorker"> & {
   /**
-   * One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number, or if the spaces
-   * of the environments differ.
+   * One update for each worker, in the order of their indices. An element with nothing set keeps its worker's
+   * environments, which are only reset, like all others. INVALID_ARGUMENT for any other number of elements, if nothing
+   * is set in any of them, or if the spaces of the environments differ.
    *
    * @generated from field: repeated rollserve.v1.EnvironmentUpdate updates = 1;
    */
@@ -285,7 +326,7 @@ export type EnvironmentUpdatePerWorker = Message<"rollserve.v1.EnvironmentUpdate
  * Use `create(EnvironmentUpdatePerWorkerSchema)` to create a new message.
  */
 export const EnvironmentUpdatePerWorkerSchema: GenMessage<EnvironmentUpdatePerWorker> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 5);
+  messageDesc(file_rollserve_v1_sampler_service, 6);
 
 /**
  * The result of an update of the environments, sent once every worker has its new environments.
@@ -341,7 +382,94 @@ export type UpdateEnvResponse = Message<"rollserve.v1.UpdateEnvResponse"> & {
  * Use `create(UpdateEnvResponseSchema)` to create a new message.
  */
 export const UpdateEnvResponseSchema: GenMessage<UpdateEnvResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 6);
+  messageDesc(file_rollserve_v1_sampler_service, 7);
+
+/**
+ * A request for the values of a method.
+ *
+ * @generated from message rollserve.v1.CallEnvironmentsRequest
+ */
+export type CallEnvironmentsRequest = Message<"rollserve.v1.CallEnvironmentsRequest"> & {
+  /**
+   * The sampler's name; empty for `default`.
+   *
+   * @generated from field: string sampler = 1;
+   */
+  sampler: string;
+
+  /**
+   * The method of the environment or of one of its wrappers. INVALID_ARGUMENT if there is none of that name,
+   * PERMISSION_DENIED (METHOD_NOT_ALLOWED) if the operator does not allow it, as for the method of a Task.
+   *
+   * @generated from field: string method = 2;
+   */
+  method: string;
+
+  /**
+   * The method's arguments in their order, each as JSON with the limits of `Environment.kwargs_json`; at most 16, else
+   * INVALID_ARGUMENT.
+   *
+   * @generated from field: repeated string arguments_json = 3;
+   */
+  argumentsJson: string[];
+
+  /**
+   * The version of the environments. Not set: the current one; see SamplingOptions.
+   *
+   * @generated from field: optional int64 environment_version = 4;
+   */
+  environmentVersion?: bigint;
+
+  /**
+   * The environment version that the caller expects to be current; see SamplingOptions.
+   *
+   * @generated from field: optional int64 expected_environment_version = 5;
+   */
+  expectedEnvironmentVersion?: bigint;
+
+  /**
+   * The client; see SamplingOptions.
+   *
+   * @generated from field: string client_id = 6;
+   */
+  clientId: string;
+};
+
+/**
+ * Describes the message rollserve.v1.CallEnvironmentsRequest.
+ * Use `create(CallEnvironmentsRequestSchema)` to create a new message.
+ */
+export const CallEnvironmentsRequestSchema: GenMessage<CallEnvironmentsRequest> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 8);
+
+/**
+ * The values that a method has returned.
+ *
+ * @generated from message rollserve.v1.CallEnvironmentsResponse
+ */
+export type CallEnvironmentsResponse = Message<"rollserve.v1.CallEnvironmentsResponse"> & {
+  /**
+   * The version of the environments.
+   *
+   * @generated from field: int64 environment_version = 1;
+   */
+  environmentVersion: bigint;
+
+  /**
+   * The values as JSON, one for each element that `environments` of GetSamplerResponse has at this version: one for all
+   * workers; or one for each worker; or, where rows differ, one for each row of each worker.
+   *
+   * @generated from field: repeated string values_json = 2;
+   */
+  valuesJson: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.CallEnvironmentsResponse.
+ * Use `create(CallEnvironmentsResponseSchema)` to create a new message.
+ */
+export const CallEnvironmentsResponseSchema: GenMessage<CallEnvironmentsResponse> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 9);
 
 /**
  * A request for another number of workers.
@@ -371,7 +499,7 @@ export type ResizePoolRequest = Message<"rollserve.v1.ResizePoolRequest"> & {
  * Use `create(ResizePoolRequestSchema)` to create a new message.
  */
 export const ResizePoolRequestSchema: GenMessage<ResizePoolRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 7);
+  messageDesc(file_rollserve_v1_sampler_service, 10);
 
 /**
  * The result of a resize, sent once new calls use this number of workers.
@@ -399,7 +527,7 @@ export type ResizePoolResponse = Message<"rollserve.v1.ResizePoolResponse"> & {
  * Use `create(ResizePoolResponseSchema)` to create a new message.
  */
 export const ResizePoolResponseSchema: GenMessage<ResizePoolResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 8);
+  messageDesc(file_rollserve_v1_sampler_service, 11);
 
 /**
  * A request for at least a number of steps in whole episodes, or for exactly that many in fragments.
@@ -443,7 +571,7 @@ export type ObtainSamplesRequest = Message<"rollserve.v1.ObtainSamplesRequest"> 
  * Use `create(ObtainSamplesRequestSchema)` to create a new message.
  */
 export const ObtainSamplesRequestSchema: GenMessage<ObtainSamplesRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 9);
+  messageDesc(file_rollserve_v1_sampler_service, 12);
 
 /**
  * A call that delivers exactly the requested number of steps, equally many of each row. The rows pause where the call
@@ -526,7 +654,7 @@ export type Fragments = Message<"rollserve.v1.Fragments"> & {
  * Use `create(FragmentsSchema)` to create a new message.
  */
 export const FragmentsSchema: GenMessage<Fragments> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 10);
+  messageDesc(file_rollserve_v1_sampler_service, 13);
 
 /**
  * Options of a call that samples. All are optional.
@@ -762,7 +890,7 @@ export type SamplingOptions = Message<"rollserve.v1.SamplingOptions"> & {
  * Use `create(SamplingOptionsSchema)` to create a new message.
  */
 export const SamplingOptionsSchema: GenMessage<SamplingOptions> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 11);
+  messageDesc(file_rollserve_v1_sampler_service, 14);
 
 /**
  * How freely an agent acts in a call. `log_prob` belongs to the distribution that actions were drawn from, with all of
@@ -812,7 +940,7 @@ export type Exploration = Message<"rollserve.v1.Exploration"> & {
  * Use `create(ExplorationSchema)` to create a new message.
  */
 export const ExplorationSchema: GenMessage<Exploration> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 12);
+  messageDesc(file_rollserve_v1_sampler_service, 15);
 
 /**
  * Several messages of a stream in one, because a message takes longer to send and to receive than its bytes. The server
@@ -834,7 +962,7 @@ export type JoinedResponses = Message<"rollserve.v1.JoinedResponses"> & {
  * Use `create(JoinedResponsesSchema)` to create a new message.
  */
 export const JoinedResponsesSchema: GenMessage<JoinedResponses> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 13);
+  messageDesc(file_rollserve_v1_sampler_service, 16);
 
 /**
  * A message of the stream: the beginning, batches and progress in any number, the account.
@@ -904,7 +1032,7 @@ export type ObtainSamplesResponse = Message<"rollserve.v1.ObtainSamplesResponse"
  * Use `create(ObtainSamplesResponseSchema)` to create a new message.
  */
 export const ObtainSamplesResponseSchema: GenMessage<ObtainSamplesResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 14);
+  messageDesc(file_rollserve_v1_sampler_service, 17);
 
 /**
  * A request for an exact number of episodes of each worker.
@@ -947,7 +1075,7 @@ export type ObtainExactEpisodesRequest = Message<"rollserve.v1.ObtainExactEpisod
  * Use `create(ObtainExactEpisodesRequestSchema)` to create a new message.
  */
 export const ObtainExactEpisodesRequestSchema: GenMessage<ObtainExactEpisodesRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 15);
+  messageDesc(file_rollserve_v1_sampler_service, 18);
 
 /**
  * A message of the stream: the beginning, batches and progress in any number, the account. The fields are the same as
@@ -1017,7 +1145,7 @@ export type ObtainExactEpisodesResponse = Message<"rollserve.v1.ObtainExactEpiso
  * Use `create(ObtainExactEpisodesResponseSchema)` to create a new message.
  */
 export const ObtainExactEpisodesResponseSchema: GenMessage<ObtainExactEpisodesResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 16);
+  messageDesc(file_rollserve_v1_sampler_service, 19);
 
 /**
  * A request for the state of a sampler.
@@ -1038,7 +1166,7 @@ export type GetSamplerRequest = Message<"rollserve.v1.GetSamplerRequest"> & {
  * Use `create(GetSamplerRequestSchema)` to create a new message.
  */
 export const GetSamplerRequestSchema: GenMessage<GetSamplerRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 17);
+  messageDesc(file_rollserve_v1_sampler_service, 20);
 
 /**
  * The state of a sampler.
@@ -1220,7 +1348,7 @@ export type GetSamplerResponse = Message<"rollserve.v1.GetSamplerResponse"> & {
  * Use `create(GetSamplerResponseSchema)` to create a new message.
  */
 export const GetSamplerResponseSchema: GenMessage<GetSamplerResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 18);
+  messageDesc(file_rollserve_v1_sampler_service, 21);
 
 /**
  * An environment that the server's operator has declared. A request names it by the id `profile:NAME`, with arguments
@@ -1257,7 +1385,7 @@ export type EnvironmentProfile = Message<"rollserve.v1.EnvironmentProfile"> & {
  * Use `create(EnvironmentProfileSchema)` to create a new message.
  */
 export const EnvironmentProfileSchema: GenMessage<EnvironmentProfile> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 19);
+  messageDesc(file_rollserve_v1_sampler_service, 22);
 
 /**
  * The state of a worker.
@@ -1331,7 +1459,7 @@ export type Worker = Message<"rollserve.v1.Worker"> & {
  * Use `create(WorkerSchema)` to create a new message.
  */
 export const WorkerSchema: GenMessage<Worker> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 20);
+  messageDesc(file_rollserve_v1_sampler_service, 23);
 
 /**
  * What a sampler has done since its start.
@@ -1438,7 +1566,7 @@ export type Counters = Message<"rollserve.v1.Counters"> & {
  * Use `create(CountersSchema)` to create a new message.
  */
 export const CountersSchema: GenMessage<Counters> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 21);
+  messageDesc(file_rollserve_v1_sampler_service, 24);
 
 /**
  * Options that evaluations share. All are optional.
@@ -1551,7 +1679,7 @@ export type EvaluationOptions = Message<"rollserve.v1.EvaluationOptions"> & {
  * Use `create(EvaluationOptionsSchema)` to create a new message.
  */
 export const EvaluationOptionsSchema: GenMessage<EvaluationOptions> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 22);
+  messageDesc(file_rollserve_v1_sampler_service, 25);
 
 /**
  * A request for an evaluation.
@@ -1593,7 +1721,7 @@ export type EvaluateRequest = Message<"rollserve.v1.EvaluateRequest"> & {
  * Use `create(EvaluateRequestSchema)` to create a new message.
  */
 export const EvaluateRequestSchema: GenMessage<EvaluateRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 23);
+  messageDesc(file_rollserve_v1_sampler_service, 26);
 
 /**
  * A message of the stream: the beginning, batches and progress in any number, the evaluation.
@@ -1650,7 +1778,7 @@ export type EvaluateResponse = Message<"rollserve.v1.EvaluateResponse"> & {
  * Use `create(EvaluateResponseSchema)` to create a new message.
  */
 export const EvaluateResponseSchema: GenMessage<EvaluateResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 24);
+  messageDesc(file_rollserve_v1_sampler_service, 27);
 
 /**
  * A request for an evaluation of many parameter sets.
@@ -1705,7 +1833,7 @@ export type EvaluatePopulationRequest = Message<"rollserve.v1.EvaluatePopulation
  * Use `create(EvaluatePopulationRequestSchema)` to create a new message.
  */
 export const EvaluatePopulationRequestSchema: GenMessage<EvaluatePopulationRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 25);
+  messageDesc(file_rollserve_v1_sampler_service, 28);
 
 /**
  * A message of the stream: the beginning, progress in any number, the evaluation.
@@ -1750,7 +1878,7 @@ export type EvaluatePopulationResponse = Message<"rollserve.v1.EvaluatePopulatio
  * Use `create(EvaluatePopulationResponseSchema)` to create a new message.
  */
 export const EvaluatePopulationResponseSchema: GenMessage<EvaluatePopulationResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 26);
+  messageDesc(file_rollserve_v1_sampler_service, 29);
 
 /**
  * Whether a worker accepts work.
@@ -1869,7 +1997,7 @@ export const SamplerService: GenService<{
    * the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
    * calls that are queued use the new version.
    *
-   * Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+   * Reasons: MODEL_TOO_LARGE, NO_AGENT (for all but a whole agent, and with `expected_policy_version`), UNEXPECTED_VERSION,
    * WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY. For Python agents also AGENT_REFUSED,
    * AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
    *
@@ -1904,6 +2032,29 @@ export const SamplerService: GenService<{
     methodKind: "unary";
     input: typeof UpdateEnvRequestSchema;
     output: typeof UpdateEnvResponseSchema;
+  },
+  /**
+   * Calls a method of the workers' environments, and returns the values that it returns. Each environment is made for
+   * the call, in a child process of a worker, as it is after UpdateEnv: with its arguments, wrappers and task, and
+   * before any reset. It is thrown away afterwards. So the values are a function of environments, method and arguments,
+   * and nothing that the method does has an effect on any episode: UpdateEnv with a Task changes environments. Calls
+   * and updates go on meanwhile. Equal environments are asked once.
+   *
+   * The limits of memory and time are those of UpdateEnv when it tries environments. A method that raises an error,
+   * ends its process or takes longer fails with INVALID_ARGUMENT (ENV_REFUSED), and so does a value that JSON cannot
+   * hold or that takes more than 64 KiB. INVALID_ARGUMENT for environments that cannot be stepped one by one, such as
+   * EnvPool's, and for environments of a profile.
+   *
+   * Reasons: ENV_REFUSED, ENVIRONMENTS_TOO_LARGE (also if all values take more than 2 MiB), METHOD_NOT_ALLOWED,
+   * PATH_NOT_ALLOWED, ENV_NOT_FOUND, MODULE_NOT_FOUND, PACKAGE_NOT_FOUND, ENVIRONMENT_VERSION, UNEXPECTED_VERSION,
+   * WORKER_LOST.
+   *
+   * @generated from rpc rollserve.v1.SamplerService.CallEnvironments
+   */
+  callEnvironments: {
+    methodKind: "unary";
+    input: typeof CallEnvironmentsRequestSchema;
+    output: typeof CallEnvironmentsResponseSchema;
   },
   /**
    * Adds or removes workers while the sampler runs. An index is a position: added workers come behind the last one, and
