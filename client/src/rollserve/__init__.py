@@ -10,6 +10,7 @@ import importlib.metadata
 
 from rollserve import spaces
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
+from rollserve.agent_inputs import ActionMask
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
 from rollserve.async_sample_stream import AsyncSampleStream
@@ -49,6 +50,7 @@ __version__ = importlib.metadata.version("rollserve")
 __all__ = [
     "AccessError",
     "Account",
+    "ActionMask",
     "Advantages",
     "Agent",
     "AgentVersion",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS, HeadKind, HeadSettings
+from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,7 @@ class MlpSpec:
         norm_epsilon: epsilon of the hidden layers' layer norm; None without layer norm.
         value: source of the value; None without a value.
         core: recurrent core before the last layer; None without a core.
+        inputs: what the agent gets beside the observation.
     """
 
     layer_sizes: tuple[int, ...]
@@ -54,3 +56,4 @@ class MlpSpec:
     norm_epsilon: float | None = None
     value: Value | None = None
     core: CoreSpec | None = None
+    inputs: AgentInputs = NO_INPUTS
