@@ -16,7 +16,7 @@ from rollserve_server.agents import OnnxModel, OnnxSpec, prepare_agent
 from rollserve_server.settings import AgentSettings, SandboxLimits
 
 Node = onnx.NodeProto
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+BOOL, FLOAT, INT64 = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64
 OPSET = 18
 HEAD = "categorical"
 

@@ -44,6 +44,34 @@ class Matrix(Still):
         return (logits + noise).argmax(axis=1), {"logits": logits}, {}
 
 
+class Masked(Still):
+    """An agent that takes the first legal action after a random one, and shows the mask.
+
+    Arguments:
+        observation_space: observation space of the environment.
+        action_space: Discrete action space of the environment.
+        asks: whether the agent asks for the mask; otherwise it takes the first action.
+    """
+
+    noise_width = 1
+
+    def __init__(self, observation_space: Space[Any], action_space: Any, *, asks: bool = True) -> None:
+        super().__init__(observation_space, action_space)
+        self._num_actions, self._start = int(action_space.n), int(action_space.start)
+        if asks:
+            self.inputs = ["action_mask"]
+
+    def act(self, observations: Any, noise: np.ndarray, states: Columns, inputs: Columns | None = None) -> Any:
+        if inputs is None:
+            return np.full(len(noise), self._start), {}, {}
+        legal = inputs["action_mask"]
+        assert legal.any(axis=1).all()
+        shifts = (np.abs(noise) * 100).astype(int) % self._num_actions
+        order = (shifts + np.arange(self._num_actions)) % self._num_actions
+        first = np.take_along_axis(legal, order, axis=1).argmax(axis=1)
+        return self._start + order[np.arange(len(noise)), first], {"num_legal": legal.sum(axis=1)}, {}
+
+
 class Normalizing(Still):
     """An agent whose info depends on all rows of a call."""
 

@@ -78,6 +78,7 @@ def test_client_has_the_public_names() -> None:
     assert sorted(rollserve.__all__) == [
         "AccessError",
         "Account",
+        "ActionMask",
         "Advantages",
         "Agent",
         "AgentChange",

@@ -10,6 +10,7 @@ import importlib.metadata
 
 from rollserve import spaces
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
+from rollserve.agent_inputs import ActionMask
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import (
     Agent,
@@ -59,6 +60,7 @@ __version__ = importlib.metadata.version("rollserve")
 __all__ = [
     "AccessError",
     "Account",
+    "ActionMask",
     "Advantages",
     "Agent",
     "AgentChange",

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollserve._checks import check_names, check_type, choices_text, type_error
 from rollserve._codec.tensors import named_tensors_to_proto
+from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
 from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
@@ -59,6 +60,8 @@ class OnnxAgent:
         inputs: names of inputs by role, where they differ from the role.
         outputs: names of outputs by role, where they differ from the role.
         infos: names of further outputs, which become agent_infos.
+        action_mask: source of the action mask, for the heads `categorical` and `actions`. A model gets the mask in an
+            input `action_mask`, if it has one.
 
     Raises:
         TypeError: an attribute of the wrong type.
@@ -72,6 +75,7 @@ class OnnxAgent:
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
     infos: Sequence[str] = ()
+    action_mask: ActionMask | None = None
 
     def __post_init__(self) -> None:
         check_type("model", self.model, bytes | str | PathLike, "the bytes of a model, or a path")
@@ -81,13 +85,26 @@ class OnnxAgent:
             check_type(name, names, Mapping, "a mapping from roles to names")
             check_names(name, (*names, *names.values()))
         check_names("infos", self.infos)
+        check_mask(self.action_mask)
         if not isinstance(self.model, bytes):
             object.__setattr__(self, "model", Path(self.model).read_bytes())
 
 
 @dataclass(frozen=True)
 class RandomAgent:
-    """An agent that draws actions uniformly from the action space, as `gymnasium.Space.sample` does."""
+    """An agent that draws actions uniformly from the action space, as `gymnasium.Space.sample` does.
+
+    Attributes:
+        action_mask: source of the action mask; without one, all actions are legal.
+
+    Raises:
+        TypeError: a mask of the wrong type.
+    """
+
+    action_mask: ActionMask | None = None
+
+    def __post_init__(self) -> None:
+        check_mask(self.action_mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +113,17 @@ class ConstantAgent:
 
     Attributes:
         action: a value of the action space; for Dict and Tuple spaces a mapping from leaf names to values.
+        action_mask: source of the action mask: calls fail where the action is masked. Without one, all are legal.
+
+    Raises:
+        TypeError: a mask of the wrong type.
     """
 
     action: ArrayLike | Mapping[str, ArrayLike]
+    action_mask: ActionMask | None = None
+
+    def __post_init__(self) -> None:
+        check_mask(self.action_mask)
 
 
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
@@ -120,7 +145,13 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
         case MlpAgent():
             return agent_pb2.Agent(mlp=mlp_to_proto(agent))
         case OnnxAgent(model=bytes(model)):
-            onnx = agent_pb2.OnnxAgent(model=model, inputs=agent.inputs, outputs=agent.outputs, infos=agent.infos)
+            onnx = agent_pb2.OnnxAgent(
+                model=model,
+                inputs=agent.inputs,
+                outputs=agent.outputs,
+                infos=agent.infos,
+                action_mask=mask_to_proto(agent.action_mask),
+            )
             getattr(onnx, agent.head).SetInParent()
             return agent_pb2.Agent(onnx=onnx)
         case PythonAgent():
@@ -128,11 +159,12 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
         case PickledAgent():
             return agent_pb2.Agent(pickled=pickled_to_proto(agent))
         case RandomAgent():
-            return agent_pb2.Agent(random=agent_pb2.RandomAgent())
+            return agent_pb2.Agent(random=agent_pb2.RandomAgent(action_mask=mask_to_proto(agent.action_mask)))
         case ConstantAgent(action=action):
             leaves = action if isinstance(action, Mapping) else {"": action}
             tensors = named_tensors_to_proto({name: np.asarray(leaf) for name, leaf in leaves.items()})
-            return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors))
+            mask = mask_to_proto(agent.action_mask)
+            return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors, action_mask=mask))
     raise type_error("agent", "an agent", agent)
 
 

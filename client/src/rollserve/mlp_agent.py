@@ -12,8 +12,9 @@ import numpy as np
 
 from rollserve._checks import check_type, choices_text
 from rollserve._codec.tensors import named_tensors_to_proto
+from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
 from rollserve.errors import mismatch
-from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from rollserve.v1 import agent_pb2
 
 __all__ = ["MlpAgent", "mlp_to_proto", "parameters_to_proto"]
@@ -87,6 +88,8 @@ class MlpAgent:
         max_log_std: upper bound that log_std of a Gaussian head is clipped to.
         epsilon: probability of random actions of the head `epsilon_greedy`, from 0 to 1; 0 by default.
         temperature: divisor of the Q-values of the head `boltzmann`; 1 by default.
+        action_mask: source of the action mask, for actions that are Discrete or MultiDiscrete. The input of the network
+            has no leaf that is the mask.
 
     Raises:
         TypeError: parameters that are not a mapping, or a setting that is not a number.
@@ -103,6 +106,7 @@ class MlpAgent:
     temperature: float | None = None
     normalization_epsilon: float = 1e-8
     normalization_clip: float = 10.0
+    action_mask: ActionMask | None = None
 
     def __post_init__(self) -> None:
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
@@ -110,6 +114,7 @@ class MlpAgent:
         _check_choice("activation", self.activation, get_args(Activation))
         for name in ("layer_norm_epsilon", "normalization_epsilon", "normalization_clip"):
             check_type(name, getattr(self, name), numbers.Real, "a number")
+        check_mask(self.action_mask)
         for name, heads in _SETTINGS.items():
             value = getattr(self, name)
             if value is not None:
@@ -163,6 +168,7 @@ class MlpAgent:
         core: Core | None = None,
         core_size: int = 64,
         normalization: bool = False,
+        action_mask: ActionMask | None = None,
     ) -> MlpAgent:
         """Return an untrained agent for the spaces: a start for training, or for a first try.
 
@@ -189,6 +195,7 @@ class MlpAgent:
             core_size: size H of the core.
             normalization: whether observations are normalized; at first with mean 0 and variance 1. `update_agent` puts
                 in other ones by `observation_moments`.
+            action_mask: source of the action mask.
 
         Raises:
             TypeError: a space that is not from `rollserve.spaces`, or sizes that are not a sequence of integers.
@@ -210,7 +217,8 @@ class MlpAgent:
         head = _head_for(action_space, head)
         outputs = action_space.flat_size
         generator = np.random.default_rng(seed)
-        sizes = (observation_space.flat_size, *hidden_sizes)
+        check_mask(action_mask)
+        sizes = (_input_size(observation_space, action_mask), *hidden_sizes)
         is_predicted = predicted_log_std and head in _GAUSSIANS
         num_features = core_size if core else sizes[-1]
         policy_sizes = *sizes, outputs * (1 + is_predicted)
@@ -231,7 +239,7 @@ class MlpAgent:
         if normalization:
             parameters["observation/mean"] = np.zeros(sizes[0])
             parameters["observation/variance"] = np.ones(sizes[0])
-        return cls(parameters, head, activation)
+        return cls(parameters, head, activation, action_mask=action_mask)
 
 
 def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
@@ -244,6 +252,7 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
         layer_sizes=agent.layer_sizes,
         activation=_ACTIVATIONS[agent.activation],
         parameters=parameters_to_proto(agent.parameters),
+        action_mask=mask_to_proto(agent.action_mask),
     )
     head = getattr(mlp, agent.head)
     head.SetInParent()
@@ -276,6 +285,25 @@ def parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Param
         ValueError: a dtype that the wire does not have; the message begins with the parameter's name.
     """
     return agent_pb2.Parameters(tensors=named_tensors_to_proto(parameters))
+
+
+def _input_size(observation_space: Space, action_mask: ActionMask | None) -> int:
+    """Return the size of a network's input: a flat observation without the mask."""
+    if action_mask is None or action_mask.observation is None:
+        return observation_space.flat_size
+    leaf = observation_space
+    for name in action_mask.observation.split("/"):
+        parts: Mapping[str, Space] = {}
+        match leaf:
+            case Dict(spaces=spaces):
+                parts = spaces
+            case Tuple(spaces=spaces):
+                parts = {str(position): space for position, space in enumerate(spaces)}
+        if name not in parts:
+            expected = f"a leaf of {observation_space}"
+            raise ValueError(f"action_mask: {mismatch(expected, repr(action_mask.observation))}")
+        leaf = parts[name]
+    return observation_space.flat_size - leaf.flat_size
 
 
 def _weight_shapes(parameters: Mapping[str, np.ndarray], prefix: str) -> list[tuple[int, ...]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rollserve._checks import check_text, check_type, type_error
 from rollserve._codec.json_arguments import kwargs_to_json
+from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
 from rollserve.mlp_agent import parameters_to_proto
 from rollserve.v1 import agent_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -30,6 +31,7 @@ class PythonAgent:
         name: name of an entry point of the group `rollserve.agents`.
         kwargs: keyword arguments of its factory; JSON has to be able to hold them.
         parameters: arrays by name. An update may replace any of them alone.
+        action_mask: source of the action mask, which the policy gets if it asks for it.
 
     Raises:
         TypeError: an attribute of the wrong type.
@@ -39,11 +41,13 @@ class PythonAgent:
     name: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
+    action_mask: ActionMask | None = None
 
     def __post_init__(self) -> None:
         check_text("name", self.name)
         check_type("kwargs", self.kwargs, Mapping, "a mapping")
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
+        check_mask(self.action_mask)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,7 @@ class PickledAgent:
             its pickle. A callable is pickled by cloudpickle if that is installed, which includes the code of `__main__`
             and of nested functions; otherwise by Python's pickle, which refers to code that the server has installed.
         parameters: arrays by name. An update may replace any of them alone.
+        action_mask: source of the action mask, which the policy gets if it asks for it.
 
     Raises:
         TypeError: an attribute of the wrong type.
@@ -85,11 +90,13 @@ class PickledAgent:
 
     factory: object
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
+    action_mask: ActionMask | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.factory, bytes) and not callable(self.factory):
             raise type_error("factory", "a callable or its pickle", self.factory)
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
+        check_mask(self.action_mask)
         if not isinstance(self.factory, bytes):
             has_cloudpickle = importlib.util.find_spec("cloudpickle") is not None
             pickler = importlib.import_module("cloudpickle" if has_cloudpickle else "pickle")
@@ -106,6 +113,7 @@ def python_to_proto(agent: PythonAgent) -> agent_pb2.PythonAgent:
         name=agent.name,
         kwargs_json=kwargs_to_json("kwargs", agent.kwargs),
         parameters=parameters_to_proto(agent.parameters),
+        action_mask=mask_to_proto(agent.action_mask),
     )
 
 
@@ -127,4 +135,8 @@ def pickled_to_proto(agent: PickledAgent) -> agent_pb2.PickledAgent:
         ValueError: a dtype that the wire does not have.
     """
     assert isinstance(agent.factory, bytes)  # noqa: S101
-    return agent_pb2.PickledAgent(data=agent.factory, parameters=parameters_to_proto(agent.parameters))
+    return agent_pb2.PickledAgent(
+        data=agent.factory,
+        parameters=parameters_to_proto(agent.parameters),
+        action_mask=mask_to_proto(agent.action_mask),
+    )

@@ -20,6 +20,7 @@ from sample_envs.failing import (
 from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
 from sample_envs.infos import VariedInfos
 from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Ragged
+from sample_envs.masks import Masked, MaskedRows
 from sample_envs.native import (
     CoinRows,
     FlakyCoinRows,
@@ -76,6 +77,8 @@ __all__ = [
     "InfoRows",
     "Licensed",
     "ManyActions",
+    "Masked",
+    "MaskedRows",
     "Misfit",
     "Nested",
     "NoNumbers",
@@ -125,3 +128,4 @@ gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
 gymnasium.register("OddRows-v0", vector_entry_point=OddRows)
 gymnasium.register("WideRows-v0", vector_entry_point=WideRows)
 gymnasium.register("Crashing-v0", Crashing)
+gymnasium.register("Masked-v0", Masked, vector_entry_point=MaskedRows)

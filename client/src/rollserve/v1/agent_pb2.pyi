@@ -170,6 +170,7 @@ class MlpAgent(google.protobuf.message.Message):
     GRU_FIELD_NUMBER: builtins.int
     LSTM_FIELD_NUMBER: builtins.int
     NORMALIZATION_FIELD_NUMBER: builtins.int
+    ACTION_MASK_FIELD_NUMBER: builtins.int
     activation: global___Activation.ValueType
     """The activation of the hidden layers. Optional without hidden layers."""
     @property
@@ -234,6 +235,13 @@ class MlpAgent(google.protobuf.message.Message):
     def normalization(self) -> global___ObservationNormalization:
         """If set, observations are normalized before the first layer, also before that of a separate value."""
 
+    @property
+    def action_mask(self) -> global___ActionMask:
+        """The source of the action mask, for the heads categorical, multi_categorical, epsilon_greedy and boltzmann;
+        INVALID_ARGUMENT for others. A mask from the observation is no part of the network's input: layer_sizes[0] is the
+        flat size of the observation space without that leaf. Not set: all actions are legal.
+        """
+
     def __init__(
         self,
         *,
@@ -253,9 +261,10 @@ class MlpAgent(google.protobuf.message.Message):
         gru: global___GruCore | None = ...,
         lstm: global___LstmCore | None = ...,
         normalization: global___ObservationNormalization | None = ...,
+        action_mask: global___ActionMask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["core", b"core"]) -> typing.Literal["gru", "lstm"] | None: ...
     @typing.overload
@@ -300,6 +309,49 @@ class ObservationNormalization(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_epsilon", b"_epsilon"]) -> typing.Literal["epsilon"] | None: ...
 
 global___ObservationNormalization = ObservationNormalization
+
+@typing.final
+class ActionMask(google.protobuf.message.Message):
+    """The source of an agent's action mask, which says for each action whether it is legal at a step. Action spaces are
+    Discrete or MultiDiscrete; INVALID_ARGUMENT for others.
+
+    A mask has S zeros and ones, numbers or booleans: one for each of the n actions of a Discrete space, in their order,
+    or one for each value of the first element of a MultiDiscrete space, then of the second, and so on, in C order. An
+    info may also be a list of an array for each element, as `gymnasium.spaces.MultiDiscrete.sample` takes it.
+
+    An agent takes no masked action: heads give it the probability 0, and `log_prob` is of the distribution over the legal
+    actions; the info of the head's outputs (`logits`, `q_values`) has them without the mask. An epsilon-greedy agent and
+    a random one draw from the legal actions. agent_infos: `action_mask` (T, S) bool, the mask at each step.
+
+    A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if the mask is missing at a step at which the agent
+    acts, has another size, has other values, or leaves no legal action (or no legal value of an element); or if a
+    constant agent, a model or a Python agent chooses a masked action. Masks of observations at which no agent acts, such
+    as the last of an episode, do not matter.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: builtins.int
+    OBSERVATION_FIELD_NUMBER: builtins.int
+    info: builtins.str
+    """The name of an info that the environment returns with each observation, at resets and at steps, such as
+    `action_mask`. Nested names are joined by `/`.
+    """
+    observation: builtins.str
+    """The name of a leaf of the observation space, such as `action_mask`: of shape (S), with the values 0 and 1.
+    INVALID_ARGUMENT if there is no such leaf.
+    """
+    def __init__(
+        self,
+        *,
+        info: builtins.str = ...,
+        observation: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["info", b"info", "observation", b"observation", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["info", b"info", "observation", b"observation", "source", b"source"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["source", b"source"]) -> typing.Literal["info", "observation"] | None: ...
+
+global___ActionMask = ActionMask
 
 @typing.final
 class GruCore(google.protobuf.message.Message):
@@ -433,6 +485,8 @@ class OnnxAgent(google.protobuf.message.Message):
     - `state/NAME` (N, *H) float, for each state of a recurrent model. The model then needs an output `next_state/NAME`
       of the same type and shape. The input is zeros at an episode's start, and then the output of the action before. All
       axes of the input except the first have to be numbers.
+    - `action_mask` (N, S), if the model has this input and the agent has the field `action_mask`: 1 for legal actions, of
+      any type of numbers or booleans. A mask from the observation is no `observation/NAME`.
     - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
     - `value` (N) or (N, 1) float, if the model has this output: agent_infos `value` (T).
 
@@ -491,6 +545,7 @@ class OnnxAgent(google.protobuf.message.Message):
     SQUASHED_GAUSSIAN_FIELD_NUMBER: builtins.int
     ACTIONS_FIELD_NUMBER: builtins.int
     INFOS_FIELD_NUMBER: builtins.int
+    ACTION_MASK_FIELD_NUMBER: builtins.int
     model: builtins.bytes
     """The serialized ModelProto."""
     @property
@@ -521,6 +576,12 @@ class OnnxAgent(google.protobuf.message.Message):
     def infos(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The names of further outputs, each (N, ...), which become agent_infos of the same names."""
 
+    @property
+    def action_mask(self) -> global___ActionMask:
+        """The source of the action mask, for the heads categorical and actions; INVALID_ARGUMENT for others. The categorical
+        head masks the model's logits. Not set: all actions are legal.
+        """
+
     def __init__(
         self,
         *,
@@ -532,9 +593,10 @@ class OnnxAgent(google.protobuf.message.Message):
         squashed_gaussian: global___SquashedGaussianHead | None = ...,
         actions: global___ActionsHead | None = ...,
         infos: collections.abc.Iterable[builtins.str] | None = ...,
+        action_mask: global___ActionMask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "squashed_gaussian", b"squashed_gaussian"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "infos", b"infos", "inputs", b"inputs", "model", b"model", "outputs", b"outputs", "squashed_gaussian", b"squashed_gaussian"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "squashed_gaussian", b"squashed_gaussian"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "infos", b"infos", "inputs", b"inputs", "model", b"model", "outputs", b"outputs", "squashed_gaussian", b"squashed_gaussian"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "actions"] | None: ...
 
 global___OnnxAgent = OnnxAgent
@@ -727,9 +789,18 @@ class RandomAgent(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    ACTION_MASK_FIELD_NUMBER: builtins.int
+    @property
+    def action_mask(self) -> global___ActionMask:
+        """The source of the action mask: the actions are drawn uniformly from the legal ones. Not set: all are legal."""
+
     def __init__(
         self,
+        *,
+        action_mask: global___ActionMask | None = ...,
     ) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask"]) -> None: ...
 
 global___RandomAgent = RandomAgent
 
@@ -740,18 +811,25 @@ class ConstantAgent(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACTION_FIELD_NUMBER: builtins.int
+    ACTION_MASK_FIELD_NUMBER: builtins.int
     @property
     def action(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
         """The action, one tensor for each leaf of the action space, of the leaf's type or one of the same kind (integers of
         another width, floats of another precision).
         """
 
+    @property
+    def action_mask(self) -> global___ActionMask:
+        """The source of the action mask: a call fails where the action is masked. Not set: all actions are legal."""
+
     def __init__(
         self,
         *,
         action: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
+        action_mask: global___ActionMask | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "action_mask", b"action_mask"]) -> None: ...
 
 global___ConstantAgent = ConstantAgent
 
@@ -777,6 +855,7 @@ class PythonAgent(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
+    ACTION_MASK_FIELD_NUMBER: builtins.int
     name: builtins.str
     """The name of the entry point. NOT_FOUND (AGENT_NOT_FOUND) if none of that name is installed: the message lists the
     installed ones. NOT_FOUND (MODULE_NOT_FOUND) if its module cannot be imported.
@@ -789,15 +868,22 @@ class PythonAgent(google.protobuf.message.Message):
     def parameters(self) -> global___Parameters:
         """The parameters. The code determines their names, types and shapes. Floats have to be finite, else INVALID_ARGUMENT."""
 
+    @property
+    def action_mask(self) -> global___ActionMask:
+        """The source of the action mask. The policy gets the mask if it asks for it. Not set: all actions are legal;
+        INVALID_ARGUMENT (AGENT_REFUSED) if the policy asks for a mask.
+        """
+
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         kwargs_json: builtins.str = ...,
         parameters: global___Parameters | None = ...,
+        action_mask: global___ActionMask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["kwargs_json", b"kwargs_json", "name", b"name", "parameters", b"parameters"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "kwargs_json", b"kwargs_json", "name", b"name", "parameters", b"parameters"]) -> None: ...
 
 global___PythonAgent = PythonAgent
 
@@ -811,6 +897,7 @@ class PickledAgent(google.protobuf.message.Message):
 
     DATA_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
+    ACTION_MASK_FIELD_NUMBER: builtins.int
     data: builtins.bytes
     """A factory that is called with the observation space and the action space, pickled by Python's `pickle` or by
     `cloudpickle`, with the server's version of Python. RESOURCE_EXHAUSTED (MODEL_TOO_LARGE) if it is larger than
@@ -820,13 +907,18 @@ class PickledAgent(google.protobuf.message.Message):
     def parameters(self) -> global___Parameters:
         """The parameters, as in PythonAgent."""
 
+    @property
+    def action_mask(self) -> global___ActionMask:
+        """The source of the action mask, as in PythonAgent."""
+
     def __init__(
         self,
         *,
         data: builtins.bytes = ...,
         parameters: global___Parameters | None = ...,
+        action_mask: global___ActionMask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["data", b"data", "parameters", b"parameters"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "data", b"data", "parameters", b"parameters"]) -> None: ...
 
 global___PickledAgent = PickledAgent

@@ -1,6 +1,16 @@
 """Agents: what acts in rows of environments, checked and built from specs."""
 
-from rollserve_server.agents.agent import VALUE, Agent, Decision, InfoSpec, NoiseKind, PopulationAgent, StateSpec
+from rollserve_server.agents.action_masks import is_without_choice
+from rollserve_server.agents.agent import (
+    VALUE,
+    ActionMask,
+    Agent,
+    Decision,
+    InfoSpec,
+    NoiseKind,
+    PopulationAgent,
+    StateSpec,
+)
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
@@ -9,6 +19,7 @@ from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
+from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs, MaskSource
 from rollserve_server.agents.specs.kinds import (
     SPEC_CLASSES,
     AgentSource,
@@ -26,10 +37,13 @@ from rollserve_server.agents.values import check_value
 
 __all__ = [
     "DEFAULT_EXPLORATION",
+    "NO_INPUTS",
     "SPEC_CLASSES",
     "VALUE",
+    "ActionMask",
     "Activation",
     "Agent",
+    "AgentInputs",
     "AgentSource",
     "AgentSpec",
     "ConstantSpec",
@@ -40,6 +54,7 @@ __all__ = [
     "HeadSettings",
     "InfoSpec",
     "InstalledFactory",
+    "MaskSource",
     "MlpSpec",
     "NoiseKind",
     "Normalization",
@@ -64,6 +79,7 @@ __all__ = [
     "content_hash",
     "is_quick_to_prepare",
     "is_same",
+    "is_without_choice",
     "kind_of",
     "load_agent",
     "parameters_bytes",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 __all__ = [
+    "ACTION_MASK",
     "FLOAT32",
     "FLOAT64",
     "LOG_PROB",
     "VALUE",
+    "ActionMask",
     "Agent",
     "Decision",
     "InfoSpec",
@@ -50,6 +52,41 @@ class StateSpec(NamedTuple):
     initial: np.ndarray
 
 
+class ActionMask(NamedTuple):
+    """The action mask of an agent: which values of each element of a Discrete or MultiDiscrete action are legal.
+
+    Attributes:
+        info: path of the info that has the mask; empty if an observation has it.
+        leaf: position among the leaves of the observation space; None if an info has the mask.
+        counts: number of values of each element of the action.
+        start: lowest value of each element of the action, (elements,).
+        parts: columns of each element's values.
+    """
+
+    info: tuple[str, ...]
+    leaf: int | None
+    counts: tuple[int, ...]
+    start: np.ndarray
+    parts: tuple[slice, ...]
+
+    @property
+    def size(self) -> int:
+        """S, the number of values of all elements."""
+        return sum(self.counts)
+
+    @property
+    def spec(self) -> InfoSpec:
+        """Info that records the mask."""
+        return InfoSpec(ACTION_MASK, np.dtype(np.bool_), (self.size,))
+
+    def without_leaf(self, values: Sequence[Any]) -> list[Any]:
+        """Return values, one for each leaf of the observation space, without the leaf that has the mask."""
+        return [value for position, value in enumerate(values) if position != self.leaf]
+
+
+ACTION_MASK = "action_mask"
+"""Name of the mask among the infos of a batch, among a model's inputs, and of the field of agents."""
+
 LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
 VALUE = InfoSpec("value", FLOAT32, ())
 
@@ -84,6 +121,7 @@ class Agent(ABC):
             i use `factors[i % len(factors)]`.
         infos: infos that `act` returns.
         states: arrays of the recurrent state; empty unless the agent is recurrent.
+        mask: action mask that the agent gets; None without one.
     """
 
     noise_width: int
@@ -91,6 +129,7 @@ class Agent(ABC):
     factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
     states: tuple[StateSpec, ...] = ()
+    mask: ActionMask | None = None
 
     @abstractmethod
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
@@ -101,7 +140,8 @@ class Agent(ABC):
         """Choose an action for each row.
 
         Args:
-            observations: an array (M, *O) for each leaf of the observation space.
+            observations: an array (M, *O) for each leaf of the observation space; then, with a mask, the legal actions
+                (M, S) bool, at least one for each element of each row's action.
             noise: (M, K) float64.
             states: an array (M, *S) for each of the agent's states, as the previous action left it; overwritten with
                 the state after this action.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollserve_server.agents.action_masks import action_mask_of
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.agent import MlpAgent
@@ -11,7 +12,7 @@ from rollserve_server.agents.mlp.checks import check_mlp
 from rollserve_server.agents.mlp.flattening import Flattener
 from rollserve_server.agents.onnx.agent import OnnxAgent
 from rollserve_server.agents.onnx.preparing import check_onnx, prepare_onnx
-from rollserve_server.agents.open_loop import RandomAgent, build_constant
+from rollserve_server.agents.open_loop import build_constant, build_random
 from rollserve_server.agents.python.agent import PythonAgent, load_python
 from rollserve_server.agents.python.preparing import check_python, prepare_python
 from rollserve_server.agents.specs.kinds import content_bytes
@@ -106,17 +107,19 @@ def build_agent(
         AgentFailedError: ONNX Runtime refuses the model on this machine.
         NotFoundError: a Python agent was not loaded with `load_agent`, and is not installed here.
     """
+    inputs = spec.agent_inputs if isinstance(spec, OnnxSpec) else spec.inputs
+    mask = action_mask_of(inputs.action_mask, observation_space, action_space)
     match spec:
         case MlpSpec():
-            flattener = Flattener(leaves_of_space(observation_space))
-            check_mlp(spec, flattener.size, action_space)
-            head = build_head(spec.head, action_space, spec.parameters.get("log_std"), spec.settings, exploration)
-            return MlpAgent(spec, flattener, head, num_rows, together=together)
+            flattener = Flattener(leaves_of_space(observation_space), mask)
+            check_mlp(spec, flattener, action_space)
+            head = build_head(spec.head, action_space, spec.parameters.get("log_std"), spec.settings, exploration, mask)
+            return MlpAgent(spec, flattener, head, num_rows, mask=mask, together=together)
         case RandomSpec():
-            return RandomAgent(leaves_of_space(action_space))
+            return build_random(action_space, mask)
         case ConstantSpec():
-            return build_constant(spec, action_space, num_rows)
+            return build_constant(spec, action_space, num_rows, mask)
         case OnnxSpec():
-            return OnnxAgent(spec, action_space, num_rows, together=together, exploration=exploration)
+            return OnnxAgent(spec, action_space, num_rows, mask=mask, together=together, exploration=exploration)
         case PythonSpec():
-            return PythonAgent(spec, num_rows, together=together, exploration=exploration)
+            return PythonAgent(spec, num_rows, mask=mask, together=together, exploration=exploration)

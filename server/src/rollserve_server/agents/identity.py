@@ -28,7 +28,7 @@ def is_same(spec: AgentSpec, source: AgentSource) -> bool:
             return isinstance(spec, OnnxSpec) and spec.source == model_digest(source)
         case PythonSource():
             return isinstance(spec, PythonSpec) and _are_same(
-                (spec.factory, spec.parameters), (source.factory, source.parameters)
+                (spec.factory, spec.parameters, spec.inputs), (source.factory, source.parameters, source.inputs)
             )
     return _are_same(spec, source)
 

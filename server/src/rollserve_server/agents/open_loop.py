@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.agents.agent import Agent, Decision
+from rollserve_server.agents.action_masks import choose_legal, masked_actions
+from rollserve_server.agents.agent import ACTION_MASK, Agent, Decision
 from rollserve_server.agents.specs.shapes import consecutive
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.specs.open_loop import ConstantSpec
     from rollserve_server.envs import Leaf
 
-__all__ = ["ConstantAgent", "RandomAgent", "build_constant"]
+__all__ = ["ConstantAgent", "MaskedRandomAgent", "RandomAgent", "build_constant", "build_random"]
 
 
 class RandomAgent(Agent):
@@ -44,24 +46,68 @@ class RandomAgent(Agent):
         return [leaf.act(noise[:, part]) for leaf, part in zip(self._leaves, self._parts, strict=True)], {}
 
 
+class MaskedRandomAgent(Agent):
+    """An agent that draws uniformly from the legal actions, as `sample(mask)` of gymnasium's spaces does.
+
+    Its noise is the same as RandomAgent's.
+    """
+
+    def __init__(self, leaf: Leaf, mask: ActionMask) -> None:
+        """Draw actions of a Discrete or MultiDiscrete space."""
+        self._leaf = leaf
+        self.mask = self._mask = mask
+        self.infos = (mask.spec,)
+        self.noise_width = len(mask.counts)
+
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """Draw uniform numbers."""
+        generator.random(out=noise)
+
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
+        """Draw a legal action for each row."""
+        legal, leaf = observations[-1], self._leaf
+        elements = [choose_legal(legal[:, part], noise[:, i]) for i, part in enumerate(self._mask.parts)]
+        values = np.stack(elements, axis=1) + self._mask.start
+        return [values.astype(leaf.dtype).reshape(len(noise), *leaf.shape)], {ACTION_MASK: legal}
+
+
 class ConstantAgent(Agent):
     """An agent that always takes the same action."""
 
     noise_width = 0
 
-    def __init__(self, action: Sequence[np.ndarray], num_rows: int) -> None:
+    def __init__(self, action: Sequence[np.ndarray], num_rows: int, mask: ActionMask | None) -> None:
         """Repeat the action, given as the leaves of the action space, in all rows."""
         self._actions = [np.repeat(leaf[np.newaxis], num_rows, axis=0) for leaf in action]
+        self.mask = mask
+        self.infos = () if mask is None else (mask.spec,)
+        self._failures: Mapping[int, str] = {}
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw nothing."""
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Return the constant action in each row."""
-        return self._actions, {}
+        if self.mask is None:
+            return self._actions, {}
+        legal = observations[-1]
+        self._failures = masked_actions(self.mask, legal, self._actions[0])
+        return self._actions, {ACTION_MASK: legal}
+
+    def failures(self) -> Mapping[int, str]:
+        """Return the rows in which the action is masked."""
+        return self._failures
 
 
-def build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) -> ConstantAgent:
+def build_random(action_space: Space[Any], mask: ActionMask | None) -> RandomAgent | MaskedRandomAgent:
+    """Build a random agent."""
+    leaves = leaves_of_space(action_space)
+    return RandomAgent(leaves) if mask is None else MaskedRandomAgent(leaves[0], mask)
+
+
+def build_constant(
+    spec: ConstantSpec, action_space: Space[Any], num_rows: int, mask: ActionMask | None
+) -> ConstantAgent:
     """Build a constant agent.
 
     Raises:
@@ -72,7 +118,7 @@ def build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) 
     if set(spec.action) != set(names):
         expected, got = (f"leaves {listed(sorted(each))}" for each in (names, spec.action))
         raise InvalidValueError.of("action", expected=expected, got=got)
-    return ConstantAgent([_converted(leaf, spec.action[leaf.name]) for leaf in leaves], num_rows)
+    return ConstantAgent([_converted(leaf, spec.action[leaf.name]) for leaf in leaves], num_rows, mask)
 
 
 def _converted(leaf: Leaf, value: np.ndarray) -> np.ndarray:

@@ -82,13 +82,13 @@ def build_population(
     """
     is_small = num_rows * parameters_bytes(spec) <= _MAX_STACKED_BYTES
     if isinstance(spec, MlpSpec) and not agent.states and is_small:
-        flattener = Flattener(leaves_of_space(observation_space))
-        head = build_head(spec.head, action_space, None, spec.settings, exploration)
+        flattener = Flattener(leaves_of_space(observation_space), agent.mask)
+        head = build_head(spec.head, action_space, None, spec.settings, exploration, agent.mask)
 
         def member_spec(member: int) -> MlpSpec:
             return dataclasses.replace(spec, parameters=_member_parameters(spec, stacked, member))
 
-        return StackedMlpAgent(spec, member_spec, flattener, head, num_rows)
+        return StackedMlpAgent(spec, member_spec, flattener, head, num_rows, agent.mask)
 
     def build_member(member: int) -> Agent:
         own_spec = with_parameters(spec, _member_parameters(spec, stacked, member))
@@ -108,7 +108,7 @@ class _OneMemberAtATime(PopulationAgent):
         self._build_member = build_member
         self._member: int | None = None
         self.noise_width, self.factors, self.infos = agent.noise_width, agent.factors, agent.infos
-        self.states = agent.states
+        self.states, self.mask = agent.states, agent.mask
 
     def assign(self, row: int, member: int) -> None:
         if member != self._member:

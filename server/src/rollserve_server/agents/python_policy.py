@@ -19,7 +19,9 @@ class PythonPolicy(Protocol):
     nothing that the policy remembers from an earlier call beside the states. So a policy needs no reset, and episodes
     can be repeated anywhere.
 
-    An optional attribute `noise_width` is K, the number of random numbers per action; without it, K is 0.
+    An optional attribute `noise_width` is K, the number of random numbers per action; without it, K is 0. An optional
+    attribute `inputs` is a list of names of what the policy asks for beside the observation: `action_mask`. `act` then
+    gets a mapping with them as a fourth argument.
     """
 
     def set_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:

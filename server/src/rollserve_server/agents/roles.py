@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
 
-__all__ = ["NEXT_STATE", "STATE", "leaf_role"]
+__all__ = ["NEXT_STATE", "OBSERVATION", "STATE", "leaf_role"]
+
+OBSERVATION = "observation"
+"""Role of an observation, or of each of its leaves, as input of a model; see `leaf_role`."""
 
 STATE = "state/"
 """Prefix of a recurrent state's name, as input of a model and among the infos of a batch."""

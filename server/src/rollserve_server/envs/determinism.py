@@ -16,6 +16,7 @@ import numpy as np
 
 from rollserve import Reproducibility
 from rollserve_server.activity import current_activity
+from rollserve_server.envs.legal_actions import legal_action
 
 if TYPE_CHECKING:
     import gymnasium
@@ -83,7 +84,7 @@ def trace_episode(
     reset_options: Mapping[str, object],
     until: float | None = None,
 ) -> Trace:
-    """Run an episode with random actions.
+    """Run an episode with random actions, legal ones if the environment shows a mask (see `legal_action`).
 
     Args:
         env: environment.
@@ -99,7 +100,8 @@ def trace_episode(
     steps = [numbers_in({"observations": observation, "episode_infos": info})]
     for _ in range(max_steps):
         activity.count += 1
-        observation, reward, terminated, truncated, info = env.step(actions.sample())
+        action = legal_action(actions, actions.sample(), observation, info)
+        observation, reward, terminated, truncated, info = env.step(action)
         results = {"observations": observation, "rewards": reward, "terminated": terminated, "truncated": truncated}
         steps.append(numbers_in({**results, "environment_infos": info}))
         if terminated or truncated or (until is not None and time.perf_counter() > until):

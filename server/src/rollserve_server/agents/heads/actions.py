@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.envs import Leaf
 
 __all__ = ["ActionsHead"]
@@ -24,21 +25,25 @@ class ActionsHead(Head):
 
     noise_width = 0
 
-    def __init__(self, leaves: Sequence[Leaf], *, has_log_prob: bool) -> None:
-        """Read the leaves of the action space and, if the model gives it, the log-probability."""
+    def __init__(self, leaves: Sequence[Leaf], *, has_log_prob: bool, mask: ActionMask | None = None) -> None:
+        """Read the leaves of the action space and, if the model gives it, the log-probability.
+
+        With a mask, the head gets the legal actions after these, and returns them as an info; it does not apply them.
+        """
         self._leaves = leaves
         actions = (InfoSpec(leaf_role("action", leaf), leaf.dtype, (math.prod(leaf.shape),)) for leaf in leaves)
         log_prob = [InfoSpec("log_prob", FLOAT32, (1,))] if has_log_prob else []
         self.inputs = (*actions, *log_prob)
-        self.infos = (LOG_PROB,) if has_log_prob else ()
+        self.infos = (*((LOG_PROB,) if has_log_prob else ()), *(() if mask is None else (mask.spec,)))
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw nothing."""
 
     def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> Choice:
         """Return the actions, with their log-probability if the model gives it."""
+        num_leaves = len(self._leaves)
         actions = [
-            output.reshape(-1, *leaf.shape)
-            for output, leaf in zip(outputs[: len(self._leaves)], self._leaves, strict=True)
+            output.reshape(-1, *leaf.shape) for output, leaf in zip(outputs[:num_leaves], self._leaves, strict=True)
         ]
-        return actions, {info.name: outputs[-1][:, 0] for info in self.infos}
+        others = zip(self.infos, outputs[num_leaves:], strict=True)
+        return actions, {info.name: output.reshape(-1, *info.shape) for info, output in others}

@@ -12,9 +12,11 @@ from rollserve_server.agents.heads.discrete import (
     BernoulliHead,
     CategoricalHead,
     EpsilonGreedyHead,
+    LegalEpsilonGreedyHead,
     MultiCategoricalHead,
 )
 from rollserve_server.agents.heads.gaussian import DiagonalGaussianHead, SquashedGaussianHead
+from rollserve_server.agents.heads.masked import MaskedHead
 from rollserve_server.agents.heads.varied import BestHead, VariedHead
 from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS
 from rollserve_server.errors import InvalidValueError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.heads.head import Head, SampledHead
     from rollserve_server.agents.specs.heads import HeadKind, HeadSettings
@@ -49,6 +52,7 @@ def build_head(
     log_std: np.ndarray | None = None,
     settings: HeadSettings = DEFAULT_HEAD_SETTINGS,
     exploration: Exploration = DEFAULT_EXPLORATION,
+    mask: ActionMask | None = None,
 ) -> Head:
     """Build a head.
 
@@ -58,19 +62,29 @@ def build_head(
         log_std: log_std of a Gaussian, (size,), if it is constant; None if the network predicts it.
         settings: settings of the head.
         exploration: how freely the head acts; factors that the kind does not use are ignored.
+        mask: mask of the actions, which are then Discrete or MultiDiscrete; None without one.
 
     Raises:
         InvalidValueError: the head does not fit the action space; the field is `head`.
     """
     factors = exploration.factors(kind, settings)
-    if len(factors) > 1:
-        return VariedHead(_build(kind, action_space, log_std, settings, 1.0), factors)
-    head = _build(kind, action_space, log_std, settings, factors[0])
+    is_varied = len(factors) > 1
+    head = _build(kind, action_space, log_std, settings, 1.0 if is_varied else factors[0], is_masked=mask is not None)
+    if mask is not None:  # of a space whose heads all have one input
+        head = MaskedHead(head, mask)
+    if is_varied:
+        return VariedHead(head, factors)
     return BestHead(head) if exploration.deterministic else head
 
 
 def _build(
-    kind: HeadKind, action_space: Space[Any], log_std: np.ndarray | None, settings: HeadSettings, factor: float
+    kind: HeadKind,
+    action_space: Space[Any],
+    log_std: np.ndarray | None,
+    settings: HeadSettings,
+    factor: float,
+    *,
+    is_masked: bool,
 ) -> SampledHead:
     match kind, action_space:
         case "categorical", spaces.Discrete():
@@ -78,7 +92,7 @@ def _build(
         case "boltzmann", spaces.Discrete():
             return CategoricalHead(action_space, factor, "q_values")
         case "epsilon_greedy", spaces.Discrete():
-            return EpsilonGreedyHead(action_space, factor)
+            return (LegalEpsilonGreedyHead if is_masked else EpsilonGreedyHead)(action_space, factor)
         case "multi_categorical", spaces.MultiDiscrete():
             return MultiCategoricalHead(action_space, factor)
         case "bernoulli", spaces.MultiBinary():

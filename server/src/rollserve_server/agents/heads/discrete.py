@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.agents.action_masks import choose_legal
 from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec, NoiseKind
 from rollserve_server.agents.heads.head import Choice, SampledHead
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from gymnasium import spaces
 
-__all__ = ["BernoulliHead", "CategoricalHead", "EpsilonGreedyHead", "MultiCategoricalHead"]
+__all__ = ["BernoulliHead", "CategoricalHead", "EpsilonGreedyHead", "LegalEpsilonGreedyHead", "MultiCategoricalHead"]
 
 _TINY = 2.0**-60  # below any uniform number except 0
 
@@ -75,13 +76,29 @@ class EpsilonGreedyHead(_ChoiceHead):
         """Choose actions; `factors` are values of epsilon."""
         (q_values,) = outputs
         epsilon = self._epsilon if factors is None else factors.astype(np.float64)
-        best, uniform, num_actions = q_values.argmax(axis=1), noise[:, 0], q_values.shape[1]
+        best, uniform = q_values.argmax(axis=1), noise[:, 0]
         # A uniform number below epsilon is uniform in [0, epsilon), so it also chooses the random action.
-        others = np.minimum(uniform / np.maximum(epsilon, _TINY) * num_actions, num_actions - 1).astype(np.intp)
+        others, num_others = self._others(q_values, uniform / np.maximum(epsilon, _TINY))
         choices = np.where(uniform < epsilon, others, best)
-        other = epsilon / num_actions
+        other = epsilon / num_others
         log_prob = np.log(np.where(choices == best, 1 - epsilon + other, other)).astype(np.float32)
         return [_from_start(choices, self._space)], {"log_prob": log_prob, "q_values": q_values}
+
+    def _others(self, q_values: np.ndarray, fractions: np.ndarray) -> tuple[np.ndarray, int | np.ndarray]:
+        """Return random actions, chosen by fractions (M,) of 1 or more, and from how many they were drawn."""
+        num_actions = q_values.shape[1]
+        return np.minimum(fractions * num_actions, num_actions - 1).astype(np.intp), num_actions
+
+
+class LegalEpsilonGreedyHead(EpsilonGreedyHead):
+    """The legal action with the highest Q-value or, with probability epsilon, any legal action.
+
+    The Q-values of other actions are minus infinity.
+    """
+
+    def _others(self, q_values: np.ndarray, fractions: np.ndarray) -> tuple[np.ndarray, int | np.ndarray]:
+        legal = q_values > -np.inf
+        return choose_legal(legal, fractions), legal.sum(axis=1)
 
 
 class MultiCategoricalHead(_UniformHead):

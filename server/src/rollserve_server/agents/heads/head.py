@@ -43,7 +43,7 @@ class Head(ABC):
         """Choose an action for each row.
 
         Args:
-            outputs: an array (M, size) for each of `inputs`, of its dtype.
+            outputs: an array (M, size) for each of `inputs`, of its dtype; then, for a masked head, the legal actions.
             noise: (M, K) float64.
         """
 

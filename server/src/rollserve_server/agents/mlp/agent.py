@@ -15,6 +15,7 @@ from rollserve_server.agents.specs.shapes import consecutive
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.heads.head import Head
     from rollserve_server.agents.mlp.flattening import Flattener
     from rollserve_server.agents.specs.mlp import MlpSpec
@@ -26,7 +27,14 @@ class MlpAgent(Agent):
     """Networks and a head, with buffers for a fixed number of rows."""
 
     def __init__(
-        self, spec: MlpSpec, flattener: Flattener, head: Head, num_rows: int, *, together: bool = False
+        self,
+        spec: MlpSpec,
+        flattener: Flattener,
+        head: Head,
+        num_rows: int,
+        *,
+        mask: ActionMask | None = None,
+        together: bool = False,
     ) -> None:
         """Build the networks of a spec that was checked.
 
@@ -35,12 +43,14 @@ class MlpAgent(Agent):
             flattener: flattener of observations.
             head: head of the policy.
             num_rows: number of rows that act together.
+            mask: action mask, which the head takes; None without one.
             together: whether the rows are always the same; see `build_agent`.
         """
         self._flattener = flattener
         self._head = head
         self.noise_width, self.noise_kind = head.noise_width, head.noise_kind
         self.factors = head.factors
+        self.mask = mask
         self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
         networks = networks_of(spec)
         rows = num_rows if together else num_tile_rows(spec, networks)
@@ -77,7 +87,8 @@ class MlpAgent(Agent):
         for memory, state in zip(self._memory, states, strict=True):
             state[...] = memory
         self._finiteness.look()
-        actions, infos = self._head.act(self._outputs, noise)
+        outputs = self._outputs if self.mask is None else [*self._outputs, observations[-1]]
+        actions, infos = self._head.act(outputs, noise)
         if self._value is not None:
             infos["value"] = self._value
         return actions, infos

@@ -17,6 +17,7 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from gymnasium import Space
 
+    from rollserve_server.agents.mlp.flattening import Flattener
     from rollserve_server.agents.specs.mlp import MlpSpec
     from rollserve_server.agents.specs.shapes import ArrayType
 
@@ -29,19 +30,19 @@ _MAX_CORE_SIZE = 4096
 _GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")
 
 
-def check_mlp(spec: MlpSpec, input_size: int, action_space: Space[Any]) -> None:
+def check_mlp(spec: MlpSpec, flattener: Flattener, action_space: Space[Any]) -> None:
     """Raise InvalidValueError unless the spec is complete and fits the spaces; the error names the field.
 
     Args:
         spec: MLP.
-        input_size: size of a flat observation.
+        flattener: flattener of observations.
         action_space: action space of one row.
     """
     _check_settings(spec)
     inputs = build_head(spec.head, action_space, settings=spec.settings).inputs
     if _has_log_std(spec):
         inputs = inputs[:1]
-    _check_sizes(spec, input_size, sum(column.shape[0] for column in inputs))
+    _check_sizes(spec, flattener, sum(column.shape[0] for column in inputs))
     check_parameters(spec.parameters, _parameter_shapes(spec))
     check_variance(spec.parameters)
 
@@ -70,14 +71,14 @@ def _check_settings(spec: MlpSpec) -> None:
             raise InvalidValueError.of("normalization.clip", expected="a positive, finite number", got=clip)
 
 
-def _check_sizes(spec: MlpSpec, input_size: int, output_size: int) -> None:
+def _check_sizes(spec: MlpSpec, flattener: Flattener, output_size: int) -> None:
     sizes = spec.layer_sizes
     if not 2 <= len(sizes) <= _MAX_LAYERS + 1:
         expected = f"from 2 to {_MAX_LAYERS + 1} sizes, of the input and of each layer"
         raise InvalidValueError.of("layer_sizes", expected=expected, got=f"{len(sizes)} sizes")
     _check_positive("layer_sizes", sizes)
-    if sizes[0] != input_size:
-        expected = f"{input_size}, the flat size of the observation space"
+    if sizes[0] != flattener.size:
+        expected = f"{flattener.size}, the flat size of {flattener.content}"
         raise InvalidValueError.of("layer_sizes[0]", expected=expected, got=sizes[0])
     if sizes[-1] != output_size:
         purpose = "means and log_std of the action space" if spec.settings.predicted_log_std else "the action space"

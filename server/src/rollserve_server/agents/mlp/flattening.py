@@ -12,6 +12,7 @@ from rollserve_server.agents.specs.shapes import consecutive
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.envs import Leaf
 
 __all__ = ["Flattener"]
@@ -22,22 +23,30 @@ class Flattener:
 
     Attributes:
         size: size of a flat observation.
+        content: what the flat observation holds, for errors.
     """
 
-    def __init__(self, leaves: Sequence[Leaf]) -> None:
-        self._spaces = [leaf.space for leaf in leaves]
-        sizes = [spaces.flatdim(space) for space in self._spaces]
-        self.size, self._parts = sum(sizes), consecutive(sizes)
+    def __init__(self, leaves: Sequence[Leaf], mask: ActionMask | None = None) -> None:
+        """Flatten the leaves of the observation space, except one that has the mask."""
+        positions = [position for position in range(len(leaves)) if mask is None or position != mask.leaf]
+        flat_spaces = [leaves[position].space for position in positions]
+        sizes = [spaces.flatdim(space) for space in flat_spaces]
+        self.size = sum(sizes)
+        self.content = "the observation space"
+        if len(positions) < len(leaves):
+            self.content += " without the action mask"
+        # For each leaf: its space, its position among the observations, and its columns.
+        self._parts = list(zip(flat_spaces, positions, consecutive(sizes), strict=True))
 
     def __call__(self, observations: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Write the flat observations to `out`.
 
         Args:
-            observations: an array (M, *O) for each leaf.
+            observations: an array (M, *O) for each leaf; others may follow.
             out: (M, size), floats.
         """
-        for space, part, column in zip(self._spaces, self._parts, observations, strict=True):
-            _flatten_leaf(space, column, out[:, part])
+        for space, position, part in self._parts:
+            _flatten_leaf(space, observations[position], out[:, part])
 
 
 def _flatten_leaf(space: Any, column: np.ndarray, out: np.ndarray) -> None:

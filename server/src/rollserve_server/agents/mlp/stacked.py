@@ -15,6 +15,7 @@ from rollserve_server.agents.specs.shapes import consecutive
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.heads.head import Head
     from rollserve_server.agents.mlp.flattening import Flattener
     from rollserve_server.agents.specs.mlp import MlpSpec
@@ -38,6 +39,7 @@ class StackedMlpAgent(PopulationAgent):
         flattener: Flattener,
         head: Head,
         num_rows: int,
+        mask: ActionMask | None,
     ) -> None:
         """Allocate parameters and buffers for all rows.
 
@@ -47,8 +49,10 @@ class StackedMlpAgent(PopulationAgent):
             flattener: flattener of observations.
             head: head built without `log_std`. If `log_std` is a parameter, the head gets it as an output, per row.
             num_rows: M.
+            mask: action mask, which the head takes; None without one.
         """
         self._member_spec = member_spec
+        self.mask = mask
         self._flattener = flattener
         self._head = head
         self.noise_width, self.factors, self.infos = head.noise_width, head.factors, head.infos
@@ -107,7 +111,8 @@ class StackedMlpAgent(PopulationAgent):
         self._network.run()
         np.copyto(self._output, self._first_rows)
         self._finiteness.look()
-        return self._head.act(self._outputs, noise)
+        outputs = self._outputs if self.mask is None else [*self._outputs, observations[-1]]
+        return self._head.act(outputs, noise)
 
     def failures(self) -> Mapping[int, str]:
         """Return the rows whose network outputs were not finite."""

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve.errors import mismatch
-from rollserve_server.agents.agent import VALUE, Agent, Decision, InfoSpec, StateSpec
+from rollserve_server.agents.action_masks import masked_actions
+from rollserve_server.agents.agent import ACTION_MASK, VALUE, Agent, Decision, InfoSpec, StateSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
 from rollserve_server.agents.onnx.head import onnx_head
+from rollserve_server.agents.onnx.ports import NOISE
 from rollserve_server.agents.roles import NEXT_STATE, STATE, leaf_role
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import AgentFailedError, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.onnx.session import Runner
     from rollserve_server.agents.specs.onnx import OnnxSpec, Port
@@ -39,6 +42,7 @@ class OnnxAgent(Agent):
         action_space: Space[Any],
         num_rows: int,
         *,
+        mask: ActionMask | None = None,
         together: bool = False,
         exploration: Exploration = DEFAULT_EXPLORATION,
     ) -> None:
@@ -48,6 +52,7 @@ class OnnxAgent(Agent):
             spec: model.
             action_space: action space of one row.
             num_rows: number of rows that act together.
+            mask: action mask; None without one.
             together: whether the rows are always the same; see `build_agent`.
             exploration: how freely the agent acts.
 
@@ -64,8 +69,13 @@ class OnnxAgent(Agent):
             (inputs[port.name], outputs[spec.outputs[f"{NEXT_STATE}{state.name}"].name])
             for port, state in zip(state_ports, self.states, strict=True)
         ]
-        self._inputs = [inputs[port.name] for port in spec.inputs if port not in state_ports]
-        self._head = onnx_head(spec.head, spec.outputs, action_space, exploration)
+        ports = [port for port in spec.inputs if port not in state_ports]
+        self._inputs = [
+            (inputs[port.name], position) for port, position in zip(ports, _positions(ports, mask), strict=True)
+        ]
+        self.mask = mask
+        self._head = onnx_head(spec.head, spec.outputs, action_space, exploration, mask)
+        self._legal: np.ndarray | None = None  # of the last step
         self._deterministic = exploration.deterministic
         self._head_outputs = [
             (outputs[spec.outputs[column.name].name].reshape(num_rows, -1), column.dtype)
@@ -100,8 +110,9 @@ class OnnxAgent(Agent):
         if self._deterministic:
             model_noise = np.zeros_like(model_noise)
         with np.errstate(over="ignore"):  # numbers that are too large become infinite
-            for column, values in zip(self._inputs, (*observations, model_noise), strict=False):
-                np.copyto(column, values, casting="same_kind")
+            values = (*observations, model_noise)
+            for column, position in self._inputs:
+                np.copyto(column, values[position], casting="same_kind")
         for (column, _), state in zip(self._memory, states, strict=True):
             column[...] = state
         try:
@@ -111,6 +122,9 @@ class OnnxAgent(Agent):
         for (_, column), state in zip(self._memory, states, strict=True):
             state[...] = column
         outputs = [column.astype(dtype, copy=False) for column, dtype in self._head_outputs]
+        if self.mask is not None:
+            self._legal = observations[-1]
+            outputs.append(self._legal)
         with np.errstate(all="ignore"):  # `failures` reports numbers that are not finite
             actions, infos = self._head.act(outputs, noise[:, :split])
         infos |= self._info_outputs
@@ -122,11 +136,13 @@ class OnnxAgent(Agent):
         """Return the rows with outputs that are not finite, or actions outside the action space."""
         found: dict[int, str] = {}
         for port, column, bounds in self._checked:
-            good = _is_good(column, port.role, bounds)
+            good = _is_good(column, port.role, bounds, self._legal)
             if not good.all():
                 expected = FINITE if bounds is None else "an action in the action space"
                 for row, value in first_bad_elements(column, good):
                     found.setdefault(row, f"output {port.name!r} of the model: {mismatch(expected, value)}")
+            elif self.mask is not None and self._legal is not None and bounds is not None:
+                found.update(masked_actions(self.mask, self._legal, column))
         return found
 
 
@@ -161,14 +177,27 @@ def _checked_outputs(
     ]
 
 
-def _is_good(column: np.ndarray, role: str, bounds: _Bounds | None) -> np.ndarray:
+def _positions(ports: Sequence[Port], mask: ActionMask | None) -> Iterator[int]:
+    """Yield where the values of inputs are: among the columns that `act` gets, with noise at the end."""
+    leaf = None if mask is None else mask.leaf
+    for number, port in enumerate(ports):
+        if port.role == ACTION_MASK:
+            yield -2
+        elif port.role == NOISE:
+            yield -1
+        else:
+            yield number if leaf is None or number < leaf else number + 1
+
+
+def _is_good(column: np.ndarray, role: str, bounds: _Bounds | None, legal: np.ndarray | None) -> np.ndarray:
     """Return which elements of an output (M, size) are valid."""
     good: np.ndarray
     if bounds is not None:
         low, high = bounds
         good = (low <= column) & (column <= high)
     elif role == "logits":  # -inf rules out an action, but not all actions may be ruled out
-        good = (column < np.inf) & np.isfinite(column).any(axis=1, keepdims=True)
+        possible = np.isfinite(column) if legal is None else np.isfinite(column) & legal
+        good = (column < np.inf) & possible.any(axis=1, keepdims=True)
     else:
         good = np.isfinite(column)
     return good

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.heads.head import Head
     from rollserve_server.agents.specs.heads import OnnxHeadKind
@@ -28,13 +29,14 @@ def onnx_head(
     outputs: Mapping[str, Port],
     action_space: Space[Any],
     exploration: Exploration = DEFAULT_EXPLORATION,
+    mask: ActionMask | None = None,
 ) -> Head:
-    """Build the head for a model with these outputs.
+    """Build the head for a model with these outputs; with a mask, it gets the legal actions after them.
 
     Raises:
         InvalidValueError: the head does not fit the action space, or an output is missing.
     """
-    head = _build(kind, action_space, exploration, has_log_prob="log_prob" in outputs)
+    head = _build(kind, action_space, exploration, has_log_prob="log_prob" in outputs, mask=mask)
     for column in head.inputs:
         if column.name not in outputs:
             expected = f"an output {column.name!r}, or one that `outputs` names for it"
@@ -52,7 +54,14 @@ def roles_of_head(kind: OnnxHeadKind, action_space: Space[Any]) -> list[str]:
     return [column.name for column in _build(kind, action_space, DEFAULT_EXPLORATION, has_log_prob=True).inputs]
 
 
-def _build(kind: OnnxHeadKind, action_space: Space[Any], exploration: Exploration, *, has_log_prob: bool) -> Head:
+def _build(
+    kind: OnnxHeadKind,
+    action_space: Space[Any],
+    exploration: Exploration,
+    *,
+    has_log_prob: bool,
+    mask: ActionMask | None = None,
+) -> Head:
     if kind == "actions":
-        return ActionsHead(leaves_of_space(action_space), has_log_prob=has_log_prob)
-    return build_head(kind, action_space, exploration=exploration)
+        return ActionsHead(leaves_of_space(action_space), has_log_prob=has_log_prob, mask=mask)
+    return build_head(kind, action_space, exploration=exploration, mask=mask)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.agents.agent import FLOAT32
+from rollserve_server.agents.agent import ACTION_MASK, FLOAT32
 from rollserve_server.agents.onnx.head import roles_of_head
 from rollserve_server.agents.onnx.states import check_next_states, missing, next_state_roles, state_ports
-from rollserve_server.agents.roles import leaf_role
+from rollserve_server.agents.roles import OBSERVATION, leaf_role
 from rollserve_server.agents.specs.onnx import Port
 from rollserve_server.errors import InvalidValueError, listed
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.onnx.model import Declared, ModelParts
     from rollserve_server.agents.specs.onnx import OnnxModel
     from rollserve_server.agents.specs.shapes import Shapes
@@ -32,21 +33,29 @@ NOISE = "noise"
 _OPTIONAL_OUTPUTS = ("log_prob", "value")
 
 
-def match_inputs(model: OnnxModel, parts: ModelParts, leaves: Sequence[Leaf]) -> tuple[Port, ...]:
-    """Return the inputs for the leaves of the observation space, then for noise, then for states.
+def match_inputs(
+    model: OnnxModel, parts: ModelParts, leaves: Sequence[Leaf], mask: ActionMask | None
+) -> tuple[Port, ...]:
+    """Return the inputs for the leaves of the observation space, then for the mask and for noise, then for states.
+
+    Args:
+        model: model as the request sends it.
+        parts: parts of the model.
+        leaves: leaves of the observation space, without one that has the mask.
+        mask: action mask; None without one.
 
     Raises:
         InvalidValueError: an input is missing, has no role, or does not fit.
     """
-    roles = {leaf_role("observation", leaf): leaf for leaf in leaves}
+    roles = {leaf_role(OBSERVATION, leaf): leaf for leaf in leaves}
     states = state_ports(model.inputs, parts.inputs)
-    _check_roles("inputs", model.inputs, (*roles, NOISE, *(port.role for port in states)))
+    others = [NOISE] if mask is None else [ACTION_MASK, NOISE]
+    _check_roles("inputs", model.inputs, (*roles, *others, *(port.role for port in states)))
     ports = [_leaf_port(role, model.inputs.get(role, role), parts.inputs, leaf) for role, leaf in roles.items()]
-    name = model.inputs.get(NOISE, NOISE)
-    if name in parts.inputs:
+    if mask is not None and (name := _optional_input(ACTION_MASK, model, parts.inputs)) is not None:
+        ports.append(_mask_port(name, parts.inputs[name], mask))
+    if (name := _optional_input(NOISE, model, parts.inputs)) is not None:
         ports.append(_noise_port(name, parts.inputs[name]))
-    elif NOISE in model.inputs:
-        raise missing("input", NOISE, name, parts.inputs)
     for port in states:
         _check_axes(port.name, parts.inputs[port.name][1], port.shape)
         ports.append(port)
@@ -68,7 +77,8 @@ def match_outputs(
     heads_roles = roles_of_head(model.head, action_space)
     state_roles = next_state_roles(states, model.outputs, outputs, model.infos)
     names = _output_names(model, outputs, list(dict.fromkeys([*heads_roles, "value", *state_roles])))
-    _add_infos(names, model.infos, outputs, {*names, *(port.role for port in states)})
+    taken = {*names, *(port.role for port in states), *((ACTION_MASK,) if model.agent_inputs.action_mask else ())}
+    _add_infos(names, model.infos, outputs, taken)
     if unused := [name for name in outputs if name not in names.values()]:
         expected = "only outputs that have a role or are named in `infos`"
         raise InvalidValueError.of("model.output", expected=expected, got=f"output {unused[0]!r}")
@@ -104,6 +114,22 @@ def _leaf_port(role: str, name: str, inputs: Mapping[str, Declared], leaf: Leaf)
     check_converts(leaf.dtype, port)
     _check_axes(name, axes, leaf.shape)
     return port
+
+
+def _optional_input(role: str, model: OnnxModel, inputs: Mapping[str, Declared]) -> str | None:
+    """Return the name of an input that a model may have; None if it has none."""
+    name = model.inputs.get(role, role)
+    if name not in inputs and role in model.inputs:
+        raise missing("input", role, name, inputs)
+    return name if name in inputs else None
+
+
+def _mask_port(name: str, declared: Declared, mask: ActionMask) -> Port:
+    dtype, axes = declared
+    if dtype.kind not in "biuf":
+        raise InvalidValueError.of(f"model.input[{name!r}]", expected="numbers or booleans", got=dtype)
+    _check_axes(name, axes, (mask.size,))
+    return Port(ACTION_MASK, name, dtype, (mask.size,))
 
 
 def _noise_port(name: str, declared: Declared) -> Port:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollserve_server.agents.action_masks import action_mask_of
+from rollserve_server.agents.agent import ACTION_MASK
 from rollserve_server.agents.identity import model_digest
 from rollserve_server.agents.onnx.head import onnx_head
 from rollserve_server.agents.onnx.model import read_model
-from rollserve_server.agents.onnx.ports import NOISE, check_converts, check_output, match_inputs, match_outputs
+from rollserve_server.agents.onnx.ports import check_converts, check_output, match_inputs, match_outputs
 from rollserve_server.agents.onnx.run_probe import run_probe
 from rollserve_server.agents.parameters import check_parameters
-from rollserve_server.agents.roles import STATE, leaf_role
+from rollserve_server.agents.roles import OBSERVATION, STATE, leaf_role
 from rollserve_server.agents.specs.onnx import OnnxSpec
 from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.envs import leaves_of_space
@@ -19,7 +21,9 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.specs.onnx import OnnxModel
+    from rollserve_server.envs import Leaf
     from rollserve_server.settings import AgentSettings
 
 __all__ = ["check_onnx", "prepare_onnx"]
@@ -35,10 +39,11 @@ def prepare_onnx(
         OverLimitError: the model is too large.
     """
     parts = read_model(model.data, settings.max_model_bytes)
-    leaves = leaves_of_space(observation_space)
-    inputs = match_inputs(model, parts, leaves)
+    mask = action_mask_of(model.agent_inputs.action_mask, observation_space, action_space)
+    leaves = _observed(observation_space, mask)
+    inputs = match_inputs(model, parts, leaves, mask)
     states = [port for port in inputs if port.role.startswith(STATE)]
-    outputs, batching = run_probe(parts, inputs, leaves, settings.onnx_providers, settings.model_sandbox)
+    outputs, batching = run_probe(parts, inputs, leaves, mask, settings.onnx_providers, settings.model_sandbox)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
@@ -49,6 +54,7 @@ def prepare_onnx(
         providers=settings.onnx_providers,
         parameters=parts.parameters,
         shapes=shapes_of(parts.parameters),
+        agent_inputs=model.agent_inputs,
         source=model_digest(model),
     )
     check_onnx(spec, observation_space, action_space)
@@ -57,9 +63,10 @@ def prepare_onnx(
 
 def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Space[Any]) -> None:
     """Raise InvalidValueError if the model does not fit the spaces, or its parameters do not fit the model."""
-    leaves = leaves_of_space(observation_space)
-    ports = [port for port in spec.inputs if port.role != NOISE and not port.role.startswith(STATE)]
-    expected, got = [leaf_role("observation", leaf) for leaf in leaves], [port.role for port in ports]
+    mask = action_mask_of(spec.agent_inputs.action_mask, observation_space, action_space)
+    leaves = _observed(observation_space, mask)
+    ports = [port for port in spec.inputs if port.role == OBSERVATION or port.role.startswith(f"{OBSERVATION}/")]
+    expected, got = [leaf_role(OBSERVATION, leaf) for leaf in leaves], [port.role for port in ports]
     if got != expected:
         raise InvalidValueError.of("inputs", expected=f"inputs for {expected}", got=f"inputs for {got}")
     for leaf, port in zip(leaves, ports, strict=True):
@@ -67,6 +74,16 @@ def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Spac
         if port.shape != leaf.shape:
             field = f"model.input[{port.name!r}]"
             raise InvalidValueError.of(field, expected=f"rows of shape {leaf.shape}", got=f"rows of shape {port.shape}")
+    for port in spec.inputs:
+        if mask is not None and port.role == ACTION_MASK and port.shape != (mask.size,):
+            field, wanted = f"model.input[{port.name!r}]", f"rows of shape {(mask.size,)}"
+            raise InvalidValueError.of(field, expected=wanted, got=f"rows of shape {port.shape}")
     for column in onnx_head(spec.head, spec.outputs, action_space).inputs:
         check_output(spec.outputs[column.name], column.dtype, column.shape[0])
     check_parameters(spec.parameters, spec.shapes)
+
+
+def _observed(observation_space: Space[Any], mask: ActionMask | None) -> list[Leaf]:
+    """Return the leaves of the observation space that the model gets as observations."""
+    leaves = leaves_of_space(observation_space)
+    return list(leaves) if mask is None else mask.without_leaf(leaves)

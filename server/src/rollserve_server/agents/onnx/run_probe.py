@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_rows
+from rollserve_server.agents.agent import ACTION_MASK
+from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_masks, random_rows
 from rollserve_server.agents.sandbox.run import SandboxError, run_in_sandbox
 from rollserve_server.agents.specs.batching import Batching
 from rollserve_server.errors import InvalidValueError
@@ -16,6 +17,7 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.onnx.model import ModelParts
     from rollserve_server.agents.specs.onnx import Port
     from rollserve_server.agents.specs.shapes import Shapes
@@ -32,6 +34,7 @@ def run_probe(
     parts: ModelParts,
     inputs: Sequence[Port],
     leaves: Sequence[Leaf],
+    mask: ActionMask | None,
     providers: Sequence[str],
     limits: SandboxLimits,
 ) -> tuple[Shapes, Batching]:
@@ -39,8 +42,9 @@ def run_probe(
 
     Args:
         parts: model.
-        inputs: inputs for the leaves, in their order, then for noise and states, which are floats.
-        leaves: leaves of the observation space.
+        inputs: inputs for the leaves, in their order, then for the mask, noise and states.
+        leaves: leaves of the observation space that the model gets as observations.
+        mask: action mask; None without one.
         providers: execution providers of ONNX Runtime, the best first.
         limits: limits of the sandbox.
 
@@ -52,13 +56,13 @@ def run_probe(
     """
     num_others = sum(math.prod(port.shape) for port in inputs[len(leaves) :])
     if num_others > _MAX_OTHER_NUMBERS:
-        expected = f"at most {_MAX_OTHER_NUMBERS} numbers of noise and states per row"
+        expected = f"at most {_MAX_OTHER_NUMBERS} numbers of masks, noise and states per row"
         raise InvalidValueError.of("model.input", expected=expected, got=num_others)
     arguments = {
         "graph": parts.graph,
         "parameters": dict(parts.parameters),
         "providers": list(providers),
-        "rows": _random_inputs(inputs, leaves),
+        "rows": _random_inputs(inputs, leaves, mask),
     }
     num_bytes = len(parts.graph) + sum(value.nbytes for value in parts.parameters.values())
     try:
@@ -69,12 +73,15 @@ def run_probe(
     return outputs, Batching(*result["batching"])
 
 
-def _random_inputs(inputs: Sequence[Port], leaves: Sequence[Leaf]) -> dict[str, np.ndarray]:
+def _random_inputs(inputs: Sequence[Port], leaves: Sequence[Leaf], mask: ActionMask | None) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     rows = {
         port.name: random_rows(leaf, generator).astype(port.dtype)
         for port, leaf in zip(inputs[: len(leaves)], leaves, strict=True)
     }
     for port in inputs[len(leaves) :]:
-        rows[port.name] = generator.standard_normal((NUM_PROBE_ROWS, *port.shape)).astype(port.dtype)
+        if mask is not None and port.role == ACTION_MASK:
+            rows[port.name] = random_masks(mask, generator).astype(port.dtype)
+        else:
+            rows[port.name] = generator.standard_normal((NUM_PROBE_ROWS, *port.shape)).astype(port.dtype)
     return rows

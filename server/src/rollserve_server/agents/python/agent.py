@@ -9,7 +9,8 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve.errors import mismatch
-from rollserve_server.agents.agent import Agent, Decision, InfoSpec
+from rollserve_server.agents.action_masks import action_mask_of, masked_actions
+from rollserve_server.agents.agent import ACTION_MASK, Agent, Decision, InfoSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
 from rollserve_server.agents.python.arrays import entry, misfit
@@ -21,9 +22,9 @@ from rollserve_server.errors import InvalidValueError, listed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.python.calls import PolicyResult
-    from rollserve_server.agents.python_policy import PythonPolicy
     from rollserve_server.agents.specs.python import PythonSpec
 
 __all__ = ["PythonAgent", "load_python"]
@@ -41,11 +42,13 @@ def load_python(spec: PythonSpec) -> PythonSpec:
         InvalidValueError: the code refuses the parameters, or differs from the code that was probed.
     """
     policy = make_policy(spec.factory, spec.observation_space, spec.action_space, spec.parameters)
-    calls = _calls(spec, policy)
+    mask = action_mask_of(spec.inputs.action_mask, spec.observation_space, spec.action_space)
+    calls = PolicyCalls(policy, spec.observation_space, spec.action_space, mask)
     states = tuple(InfoSpec(state.name, state.initial.dtype, state.initial.shape) for state in calls.states)
-    expected, got = (spec.form.noise_width, spec.form.states), (calls.noise_width, states)
+    form = spec.form
+    expected, got = (form.noise_width, form.inputs, form.states), (calls.noise_width, calls.inputs, states)
     if got != expected:
-        text = f"noise width and states: {mismatch(expected, got, _AS_PROBED)}"
+        text = f"noise width, inputs and states: {mismatch(expected, got, _AS_PROBED)}"
         raise InvalidValueError(text, reason=Reason.AGENT_REFUSED)
     return dataclasses.replace(spec, policy=policy)
 
@@ -58,6 +61,7 @@ class PythonAgent(Agent):
         spec: PythonSpec,
         num_rows: int,
         *,
+        mask: ActionMask | None = None,
         together: bool = False,
         exploration: Exploration = DEFAULT_EXPLORATION,
     ) -> None:
@@ -66,6 +70,7 @@ class PythonAgent(Agent):
         Args:
             spec: agent.
             num_rows: number of rows that act together.
+            mask: action mask; None without one.
             together: whether the rows are always the same; see `build_agent`.
             exploration: how freely the agent acts.
 
@@ -74,10 +79,11 @@ class PythonAgent(Agent):
         """
         policy = spec.policy or load_python(spec).policy
         assert policy is not None  # noqa: S101
-        self._calls = _calls(spec, policy)
+        self._calls = PolicyCalls(policy, spec.observation_space, spec.action_space, mask)
+        self.mask = mask
         self.noise_width = self._calls.noise_width
         self.states = self._calls.states
-        self.infos = spec.form.infos
+        self.infos = spec.form.infos if mask is None else (*spec.form.infos, mask.spec)
         self._deterministic = exploration.deterministic
         self._batches = _batches(num_rows, *((1, num_rows) if together else spec.form.batching))
         leaves = leaves_of_space(spec.action_space)
@@ -85,7 +91,7 @@ class PythonAgent(Agent):
         self._actions = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in leaves]
         # As with other agents, only integers have to be within the bounds.
         self._bounds = [leaf_bounds(leaf) if leaf.dtype.kind != "f" else None for leaf in leaves]
-        self._infos = {info.name: np.zeros((num_rows, *info.shape), info.dtype) for info in self.infos}
+        self._infos = {info.name: np.zeros((num_rows, *info.shape), info.dtype) for info in spec.form.infos}
         self._failures: dict[int, str] = {}
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
@@ -106,7 +112,12 @@ class PythonAgent(Agent):
                 [column[rows] for column in observations], noise[rows], [column[rows] for column in states]
             )
             self._store(result, slice(int(rows[0]), int(rows[0]) + num_rows), states)
-        return self._actions, self._infos
+        if self.mask is None:
+            return self._actions, self._infos
+        legal = observations[-1]
+        for row, text in masked_actions(self.mask, legal, self._actions[0]).items():
+            self._failures.setdefault(row, text)
+        return self._actions, {**self._infos, ACTION_MASK: legal}
 
     def failures(self) -> Mapping[int, str]:
         """Return the rows with invalid actions, infos or states."""
@@ -159,10 +170,6 @@ class PythonAgent(Agent):
             return
         for row, value in first_bad_elements(column.reshape(len(column), -1), good.reshape(len(column), -1)):
             self._failures.setdefault(rows.start + row, f"{what}: {mismatch(expected, value)}")
-
-
-def _calls(spec: PythonSpec, policy: PythonPolicy) -> PolicyCalls:
-    return PolicyCalls(policy, spec.observation_space, spec.action_space)
 
 
 def _batches(num_rows: int, multiple: int, max_rows: int) -> list[tuple[np.ndarray, int]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollserve import Reason
-from rollserve_server.agents.agent import StateSpec
+from rollserve_server.agents.agent import ACTION_MASK, StateSpec
 from rollserve_server.agents.finiteness import FINITE
 from rollserve_server.agents.python.arrays import (
     action_column,
@@ -23,11 +23,12 @@ from rollserve_server.agents.python.arrays import (
     wire_dtype,
 )
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, InvalidValueError, describe, show
+from rollserve_server.errors import AgentFailedError, InvalidValueError, describe, listed, show
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.python_policy import PythonPolicy
     from rollserve_server.envs import Leaf
 
@@ -56,10 +57,17 @@ class PolicyCalls:
     Attributes:
         noise_width: K, random numbers per action.
         states: arrays of the recurrent state.
+        inputs: names of what the policy asks for beside the observation.
     """
 
-    def __init__(self, policy: PythonPolicy, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        """Read noise width and initial states from the policy.
+    def __init__(
+        self,
+        policy: PythonPolicy,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        mask: ActionMask | None,
+    ) -> None:
+        """Read noise width, inputs and initial states from the policy.
 
         Raises:
             InvalidValueError: one of them is invalid.
@@ -70,6 +78,8 @@ class PolicyCalls:
         try:
             with _failing("noise_width"):
                 self.noise_width = _noise_width(getattr(policy, "noise_width", 0))
+            with _failing("inputs"):
+                self.inputs = _inputs(policy, mask)
             with _failing("initial_states"):
                 self.states = tuple(_states(policy))
         except AgentFailedError as error:
@@ -79,7 +89,7 @@ class PolicyCalls:
         """Call the policy for M rows.
 
         Args:
-            observations: an array (M, *O) for each leaf of the observation space.
+            observations: as `Agent.act` takes them.
             noise: (M, K) float64.
             states: an array (M, *S) for each of `states`.
 
@@ -88,8 +98,9 @@ class PolicyCalls:
         """
         states_by_name = dict(zip((state.name for state in self.states), states, strict=True))
         observed = _joined(self._observation_leaves, observations)
+        others = ({ACTION_MASK: observations[-1]},) if self.inputs else ()
         with _failing("act"):
-            return self._checked(self._policy.act(observed, noise, states_by_name), len(noise))
+            return self._checked(self._policy.act(observed, noise, states_by_name, *others), len(noise))
 
     def _checked(self, result: object, num_rows: int) -> PolicyResult:
         if not isinstance(result, tuple) or len(result) != 3:
@@ -127,6 +138,17 @@ def _noise_width(width: object) -> int:
     return int(width)
 
 
+def _inputs(policy: PythonPolicy, mask: ActionMask | None) -> tuple[str, ...]:
+    """Return the names of what the policy asks for beside the observation."""
+    names = getattr(policy, "inputs", ())
+    if not isinstance(names, tuple | list) or not set(names) <= {ACTION_MASK} or len(set(names)) < len(names):
+        raise misfit("inputs", expected=f"a list of names among {listed([ACTION_MASK])}", got=show(names))
+    if ACTION_MASK in names and mask is None:
+        hint = "the agent's field `action_mask` says where the mask comes from"
+        raise misfit("inputs", expected="no action mask, because the agent has none", got=show(names), hint=hint)
+    return tuple(names)
+
+
 def _states(policy: PythonPolicy) -> list[StateSpec]:
     initial_states = policy.initial_states()
     if not isinstance(initial_states, Mapping):
@@ -153,7 +175,7 @@ def _joined(leaves: Sequence[Leaf], columns: Sequence[np.ndarray]) -> np.ndarray
     """Return observations in the form that policies get: one array, or a mapping by leaf name."""
     if len(leaves) == 1 and not leaves[0].name:
         return columns[0]
-    return {leaf.name: column for leaf, column in zip(leaves, columns, strict=True)}
+    return {leaf.name: column for leaf, column in zip(leaves, columns, strict=False)}
 
 
 def _split(what: str, value: object, leaves: Sequence[Leaf]) -> Sequence[object]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve.errors import mismatch
+from rollserve_server.agents.action_masks import action_mask_of
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.parameters import check_finite
 from rollserve_server.agents.python.loading import find_installed
@@ -57,11 +58,13 @@ def prepare_python(
             _check_pickle(data, settings)
             num_bytes += len(data)
     check_finite(source.parameters)
+    mask = action_mask_of(source.inputs.action_mask, observation_space, action_space)
     arguments = {
         "factory": source.factory,
         "observation_space": observation_space,
         "action_space": action_space,
         "parameters": dict(source.parameters),
+        "mask": mask,
     }
     try:
         found = run_in_sandbox(_PROGRAM, arguments, num_bytes, settings.python_sandbox, runs_code=True)
@@ -69,12 +72,13 @@ def prepare_python(
         raise _refused(source, error) from None
     form = PythonForm(
         found["noise_width"],
+        tuple(found["inputs"]),
         tuple(_columns(found["states"])),
         tuple(_columns(found["infos"])),
         Batching(*found["batching"]),
     )
     shapes = shapes_of(source.parameters)
-    return PythonSpec(source.factory, source.parameters, observation_space, action_space, form, shapes)
+    return PythonSpec(source.factory, source.parameters, observation_space, action_space, form, shapes, source.inputs)
 
 
 def check_python(
@@ -92,7 +96,8 @@ def check_python(
             hint = "the agent was made for that space, send it again"
             raise InvalidValueError(f"{kind} space: {mismatch(agent_space, space, hint)}")
     if shapes_of(spec.parameters) != spec.shapes:
-        return prepare_python(PythonSource(spec.factory, spec.parameters), observation_space, action_space, settings)
+        source = PythonSource(spec.factory, spec.parameters, spec.inputs)
+        return prepare_python(source, observation_space, action_space, settings)
     check_finite(spec.parameters)
     return spec
 

@@ -8,42 +8,49 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reason
-from rollserve_server.agents.python.arrays import info_spec
+from rollserve_server.agents.agent import ACTION_MASK
+from rollserve_server.agents.python.arrays import info_spec, misfit
 from rollserve_server.agents.python.calls import PolicyCalls
 from rollserve_server.agents.python.loading import make_policy
 from rollserve_server.agents.sandbox.child import RefusedError, answer, find_batching, perturbed
-from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_rows
+from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_masks, random_rows
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, traceback_of
+from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, listed, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import InfoSpec
+    from rollserve_server.agents.agent import ActionMask, InfoSpec
     from rollserve_server.agents.python.calls import PolicyResult
     from rollserve_server.agents.specs.python import Factory
 
 
 def probe(
-    factory: Factory, observation_space: Space[Any], action_space: Space[Any], parameters: Mapping[str, np.ndarray]
+    factory: Factory,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    parameters: Mapping[str, np.ndarray],
+    mask: ActionMask | None,
 ) -> dict[str, Any]:
     """Make a policy, and call it with random observations, in several numbers and orders of rows.
 
     Returns:
-        `noise_width`; `states` and `infos`, with name, dtype and shape of each; `batching`, as in `Batching`.
+        `noise_width`; `inputs`, the names that the policy asks for; `states` and `infos`, with name, dtype and shape of
+        each; `batching`, as in `Batching`.
 
     Raises:
         RefusedError: the agent is refused.
     """
     try:
-        probed = _Probe(factory, observation_space, action_space, parameters)
+        probed = _Probe(factory, observation_space, action_space, parameters, mask)
         calls, probes = probed.calls, [probed]
         with contextlib.suppress(DomainError):  # a policy may refuse perturbed parameters
-            probes.append(_Probe(factory, observation_space, action_space, perturbed(parameters)))
+            probes.append(_Probe(factory, observation_space, action_space, perturbed(parameters), mask))
         return {
             "noise_width": calls.noise_width,
+            "inputs": calls.inputs,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
             "infos": [(info.name, info.dtype.str, info.shape) for info in probed.find_infos()],
             "batching": find_batching(lambda rows: _bits(probes, rows), NUM_PROBE_ROWS),
@@ -71,11 +78,19 @@ class _Probe:
         observation_space: Space[Any],
         action_space: Space[Any],
         parameters: Mapping[str, np.ndarray],
+        mask: ActionMask | None,
     ) -> None:
         policy = make_policy(factory, observation_space, action_space, parameters)
-        self.calls = calls = PolicyCalls(policy, observation_space, action_space)
+        self.calls = calls = PolicyCalls(policy, observation_space, action_space, mask)
         generator = np.random.default_rng(0)
-        self._observations = [random_rows(leaf, generator) for leaf in leaves_of_space(observation_space)]
+        leaves = leaves_of_space(observation_space)
+        self._observations = [random_rows(leaf, generator) for leaf in leaves]
+        self._has_mask = mask is not None
+        if mask is not None:
+            legal = random_masks(mask, generator)
+            if mask.leaf is not None:
+                self._observations[mask.leaf] = legal.astype(leaves[mask.leaf].dtype)
+            self._observations.append(legal)
         self._noise = generator.standard_normal((NUM_PROBE_ROWS, calls.noise_width))
         self._states = [np.repeat(state.initial[np.newaxis], NUM_PROBE_ROWS, axis=0) for state in calls.states]
         # Half of the rows go on from the states after one step.
@@ -88,6 +103,10 @@ class _Probe:
         for num_rows in (2, 3):
             infos = self._act(np.arange(num_rows)).infos
             found.append([info_spec(name, column) for name, column in infos.items()])
+            if self._has_mask and ACTION_MASK in infos:
+                raise misfit(
+                    "infos", expected=f"names other than {ACTION_MASK!r}, which the mask has", got=listed(infos)
+                )
         if found[0] != found[1]:
             raise AgentFailedError("dtypes or shapes of infos depend on the number of rows")
         return found[0]

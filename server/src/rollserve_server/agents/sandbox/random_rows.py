@@ -9,9 +9,10 @@ import numpy as np
 from rollserve_server.envs import leaf_bounds
 
 if TYPE_CHECKING:
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.envs import Leaf
 
-__all__ = ["NUM_PROBE_ROWS", "random_rows"]
+__all__ = ["NUM_PROBE_ROWS", "random_masks", "random_rows"]
 
 NUM_PROBE_ROWS = 80
 """Number of observations that a probe has."""
@@ -32,3 +33,11 @@ def random_rows(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
     normal = np.clip(generator.standard_normal(shape), low, high)
     values = np.where(far, normal if leaf.dtype.kind == "f" else np.trunc(normal), values)
     return values.astype(leaf.dtype).reshape(NUM_PROBE_ROWS, *leaf.shape)
+
+
+def random_masks(mask: ActionMask, generator: np.random.Generator) -> np.ndarray:
+    """Return random legal actions, (80, S) bool; each element of an action has a legal value."""
+    legal = generator.random((NUM_PROBE_ROWS, mask.size)) < 0.5
+    for part, count in zip(mask.parts, mask.counts, strict=True):
+        legal[np.arange(NUM_PROBE_ROWS), part.start + generator.integers(count, size=NUM_PROBE_ROWS)] = True
+    return legal

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.specs.batching import Batching
 from rollserve_server.agents.specs.heads import HeadSettings
+from rollserve_server.agents.specs.inputs import AgentInputs, MaskSource
 from rollserve_server.agents.specs.mlp import CoreSpec, MlpSpec, Normalization
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec, Port
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
@@ -35,6 +36,8 @@ SPEC_CLASSES: tuple[type, ...] = (
     CoreSpec,
     Normalization,
     HeadSettings,
+    AgentInputs,
+    MaskSource,
     RandomSpec,
     ConstantSpec,
     OnnxSpec,

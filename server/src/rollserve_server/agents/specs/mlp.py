@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS, HeadKind, HeadSettings
+from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +58,7 @@ class MlpSpec:
         value: source of the value; None without a value.
         core: recurrent core before the last layer; None without a core.
         normalization: normalization of observations; None without one.
+        inputs: what the agent gets beside the observation.
     """
 
     layer_sizes: tuple[int, ...]
@@ -68,3 +70,4 @@ class MlpSpec:
     value: Value | None = None
     core: CoreSpec | None = None
     normalization: Normalization | None = None
+    inputs: AgentInputs = NO_INPUTS

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -26,6 +28,7 @@ class OnnxModel:
         outputs: names of outputs by role, where name and role differ.
         head: kind of the head.
         infos: names of outputs that are infos.
+        agent_inputs: what the agent gets beside the observation.
     """
 
     data: bytes
@@ -33,6 +36,7 @@ class OnnxModel:
     outputs: Mapping[str, str]
     head: OnnxHeadKind
     infos: tuple[str, ...]
+    agent_inputs: AgentInputs = NO_INPUTS
 
 
 class Port(NamedTuple):
@@ -57,8 +61,8 @@ class OnnxSpec:
 
     Attributes:
         graph: serialized model with references in place of the parameters.
-        inputs: inputs for the leaves of the observation space, in their order, then for noise if the model takes any,
-            then for the states.
+        inputs: inputs for the leaves of the observation space except the mask, in their order, then for the mask and
+            for noise if the model takes any, then for the states.
         outputs: outputs by role.
         head: kind of the head.
         infos: roles of the outputs that are infos.
@@ -66,6 +70,7 @@ class OnnxSpec:
         providers: execution providers of ONNX Runtime, the best first.
         parameters: parameters by name.
         shapes: dtypes and shapes of the model's parameters.
+        agent_inputs: what the agent gets beside the observation.
         source: digest of the model as it was sent; None once parameters were replaced. No part of the agent's content.
     """
 
@@ -78,4 +83,5 @@ class OnnxSpec:
     providers: tuple[str, ...]
     parameters: Mapping[str, np.ndarray]
     shapes: Shapes
+    agent_inputs: AgentInputs = NO_INPUTS
     source: bytes | None = field(default=None, compare=False)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs
+
 if TYPE_CHECKING:
     import numpy as np
     from gymnasium import Space
@@ -49,10 +51,12 @@ class PythonSource:
     Attributes:
         factory: factory of the policy.
         parameters: parameters by name.
+        inputs: what the agent gets beside the observation.
     """
 
     factory: Factory
     parameters: Mapping[str, np.ndarray]
+    inputs: AgentInputs = NO_INPUTS
 
 
 class PythonForm(NamedTuple):
@@ -60,12 +64,14 @@ class PythonForm(NamedTuple):
 
     Attributes:
         noise_width: random numbers per action.
+        inputs: names of what the policy asks for beside the observation.
         states: name, dtype and shape of each array of the recurrent state.
         infos: infos that the policy returns.
         batching: numbers of rows in which the policy is called.
     """
 
     noise_width: int
+    inputs: tuple[str, ...]
     states: tuple[InfoSpec, ...]
     infos: tuple[InfoSpec, ...]
     batching: Batching
@@ -82,6 +88,7 @@ class PythonSpec:
         action_space: action space that the policy was probed with.
         form: inputs and outputs of the policy.
         shapes: dtypes and shapes of the parameters that the policy was probed with.
+        inputs: what the agent gets beside the observation.
         policy: policy, where the factory has made it; it never leaves its process.
     """
 
@@ -91,4 +98,5 @@ class PythonSpec:
     action_space: Space[Any]
     form: PythonForm
     shapes: Shapes
+    inputs: AgentInputs = NO_INPUTS
     policy: PythonPolicy | None = None

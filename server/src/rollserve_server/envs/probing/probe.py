@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gymnasium.vector.utils import batch_space
 
 from rollserve import EnvSpec, Reason
 from rollserve_server.envs.columns import leaves_of_batch
+from rollserve_server.envs.legal_actions import legal_columns
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit
 from rollserve_server.envs.rows.row_envs import RowEnvs
@@ -103,8 +104,7 @@ def _try(envs: RowEnvs | VectorEnvs, num_retries: int) -> None:
     envs.check_precision()
     for seed in range(num_retries + 1):
         try:
-            _reset(envs, seed)
-            _step(envs, seed)
+            _step(envs, seed, _reset(envs, seed))
         except EnvFailedError as error:
             last = error
         else:
@@ -113,27 +113,27 @@ def _try(envs: RowEnvs | VectorEnvs, num_retries: int) -> None:
     raise InvalidValueError(text, reason=Reason.ENV_REFUSED) from last.__cause__
 
 
-def _reset(envs: RowEnvs | VectorEnvs, seed: int) -> None:
-    if isinstance(envs, RowEnvs):
-        envs.reset(0, seed)
-    else:
-        envs.begin(seed)
+def _reset(envs: RowEnvs | VectorEnvs, seed: int) -> Mapping[str, Any]:
+    """Reset the rows, and return their infos."""
+    return envs.reset(0, seed) if isinstance(envs, RowEnvs) else envs.begin(seed)
 
 
-def _step(envs: RowEnvs | VectorEnvs, seed: int) -> None:
+def _step(envs: RowEnvs | VectorEnvs, seed: int, infos: Mapping[str, Any]) -> None:
     space = batch_space(envs.action_space, envs.num_rows)
     space.seed(seed)
     until = time.perf_counter() + _MAX_SECONDS
     for _ in range(_NUM_NATIVE_STEPS if isinstance(envs, VectorEnvs) else _NUM_STEPS):
-        actions = leaves_of_batch(space.sample(), envs.action_leaves, envs.num_rows)
+        sampled = leaves_of_batch(space.sample(), envs.action_leaves, envs.num_rows)
+        observed = {leaf.name: column for leaf, column in zip(envs.observation_leaves, envs.observations, strict=True)}
+        actions = legal_columns(envs.action_space, sampled, observed, infos)
         if isinstance(envs, VectorEnvs):
-            envs.step(actions)
+            infos = envs.step(actions)
         else:
-            envs.step([0], actions)
+            infos = dict(envs.step([0], actions)).get(0, {})
             for failure in envs.failures:
                 raise failure
             if envs.terminated[0] or envs.truncated[0]:
-                envs.reset(0, seed)
+                infos = envs.reset(0, seed)
         if time.perf_counter() > until:
             return
 

@@ -18,10 +18,17 @@ from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, n
 from rollserve_server.envs.envpool.environment import make_envpool
 from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import leaves_of_space
+from rollserve_server.envs.legal_actions import legal_columns
 from rollserve_server.envs.making import close_env
 from rollserve_server.envs.native.making import make_native
 from rollserve_server.envs.observation_checks import check_observations
-from rollserve_server.envs.rows.vector_infos import final_observations, has_infos, infos_of_row, without_final
+from rollserve_server.envs.rows.vector_infos import (
+    final_observations,
+    has_infos,
+    info_column,
+    infos_of_row,
+    without_final,
+)
 from rollserve_server.errors import EnvFailedError, describe
 
 if TYPE_CHECKING:
@@ -145,7 +152,8 @@ class VectorEnvs:
         infos = self.begin(seed)
         steps = [numbers_in({"observations": self._by_name(), "episode_infos": infos})]
         for _ in range(max_steps):
-            infos = self.step(leaves_of_batch(actions.sample(), self.action_leaves, self.num_rows))
+            sampled = leaves_of_batch(actions.sample(), self.action_leaves, self.num_rows)
+            infos = self.step(legal_columns(self.action_space, sampled, self._by_name(), infos))
             results = {"observations": self._by_name(), "rewards": self.rewards}
             ends = {"terminated": self.terminated, "truncated": self.truncated}
             steps.append(numbers_in({**results, **ends, "environment_infos": infos}))
@@ -244,6 +252,18 @@ class VectorEnvs:
             # Infos beside the final ones belong to the row's next episode.
             ended = self.terminated | self.truncated
             yield from ((row, infos_of_row(final if ended[row] else infos, row)) for row in rows)
+
+    def shown_info(self, infos: Mapping[str, Any], path: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
+        """Return the column of an info about the present observations, and which rows (M,) have it; None without one.
+
+        Args:
+            infos: infos that `begin` or `step` returned.
+            path: name of the info, with the names of the mappings around it in front.
+        """
+        rows = np.ones(self.num_rows, np.bool_)
+        if self.same_step and self._has_stepped and "final_info" not in infos:
+            rows = ~self.fresh  # whose infos belong to the step, not to the reset
+        return info_column(infos, path, rows)
 
     def reset_infos(self, infos: Mapping[str, Any], rows: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
         """Return the infos of the reset of each of these rows.

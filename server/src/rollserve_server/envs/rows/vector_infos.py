@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs.leaves import Leaf
 
-__all__ = ["final_observations", "has_infos", "infos_of_row", "without_final"]
+__all__ = ["final_observations", "has_infos", "info_column", "infos_of_row", "without_final"]
 
 _FINAL_OBSERVATIONS = {"final_obs", "_final_obs"}
 _NOT_INFOS = ("final_obs", "final_info")
@@ -37,6 +37,23 @@ def infos_of_row(infos: Mapping[str, Any], row: int) -> Mapping[str, Any]:
             continue
         row_infos[name] = infos_of_row(column, row) if isinstance(column, Mapping) else column[row]
     return row_infos
+
+
+def info_column(infos: Mapping[str, Any], path: Sequence[str], rows: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
+    """Return the column of an info and the rows that have a value, among `rows` (M,) bool; None if there is no column.
+
+    Args:
+        infos: infos of a vector environment.
+        path: name of the info, with the names of the mappings around it in front.
+        rows: (M,) bool.
+    """
+    column: Any = infos
+    for name in path:
+        if not isinstance(column, Mapping) or name not in column:
+            return None, rows
+        mask = column.get(f"_{name}")
+        column, rows = column[name], rows if mask is None else rows & mask
+    return column, rows
 
 
 def final_observations(final: Any, leaf: Leaf, rows: NDArray[Any]) -> Any:

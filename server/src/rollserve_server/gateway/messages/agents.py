@@ -10,11 +10,14 @@ from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2
 from rollserve_server.agents import (
+    NO_INPUTS,
+    AgentInputs,
     AgentSource,
     ConstantSpec,
     CoreSpec,
     HeadSettings,
     InstalledFactory,
+    MaskSource,
     MlpSpec,
     Normalization,
     OnnxModel,
@@ -44,6 +47,14 @@ _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_GELU_TANH: "gelu_tanh",
     agent_pb2.ACTIVATION_SILU: "silu",
 }
+_Kind = (
+    agent_pb2.MlpAgent
+    | agent_pb2.RandomAgent
+    | agent_pb2.ConstantAgent
+    | agent_pb2.OnnxAgent
+    | agent_pb2.PythonAgent
+    | agent_pb2.PickledAgent
+)
 _NORM_EPSILON = 1e-5
 """Epsilon of the layer norm if the request has none."""
 
@@ -98,6 +109,7 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         normalization=Normalization(**{field.name: value for field, value in mlp.normalization.ListFields()})
         if mlp.HasField("normalization")
         else None,
+        inputs=_inputs_from_proto(mlp),
     )
 
 
@@ -123,10 +135,13 @@ def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -
             with in_field("mlp"):
                 return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
         case "random":
-            return RandomSpec()
+            with in_field("random"):
+                return RandomSpec(_inputs_from_proto(agent.random))
         case "constant":
             with in_field("constant.action"):
-                return ConstantSpec(named_tensors_from_proto(agent.constant.action))
+                action = named_tensors_from_proto(agent.constant.action)
+            with in_field("constant"):
+                return ConstantSpec(action, _inputs_from_proto(agent.constant))
         case "onnx":
             with in_field("onnx"):
                 return _onnx_from_proto(agent.onnx)
@@ -136,9 +151,23 @@ def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -
         case "pickled":
             with in_field("pickled"):
                 factory = PickledFactory(agent.pickled.data)
-                return PythonSource(factory, _parameters_from_proto(agent.pickled.parameters))
+                parameters = _parameters_from_proto(agent.pickled.parameters)
+                return PythonSource(factory, parameters, _inputs_from_proto(agent.pickled))
         case _:
             raise InvalidValueError.of("kind", expected="mlp, random, constant, onnx, python or pickled", got="none")
+
+
+def _inputs_from_proto(agent: _Kind) -> AgentInputs:
+    """Return what an agent gets beside the observation."""
+    if not agent.HasField("action_mask"):
+        return NO_INPUTS
+    source = agent.action_mask.WhichOneof("source")
+    if source is None:
+        raise InvalidValueError.of("action_mask", expected="info or observation", got="none")
+    name = getattr(agent.action_mask, source)
+    if not name:
+        raise InvalidValueError.of(f"action_mask.{source}", expected="a name", got="none")
+    return AgentInputs(MaskSource(source, name))
 
 
 def _value_from_proto(mlp: agent_pb2.MlpAgent) -> Value | None:
@@ -165,12 +194,14 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
         outputs=dict(onnx.outputs),
         head=head,
         infos=tuple(onnx.infos),
+        agent_inputs=_inputs_from_proto(onnx),
     )
 
 
 def _python_from_proto(python: agent_pb2.PythonAgent, allowed_paths: Collection[Path]) -> PythonSource:
     parameters = _parameters_from_proto(python.parameters)
-    return PythonSource(InstalledFactory(python.name, _kwargs_from_proto(python, allowed_paths)), parameters)
+    factory = InstalledFactory(python.name, _kwargs_from_proto(python, allowed_paths))
+    return PythonSource(factory, parameters, _inputs_from_proto(python))
 
 
 def _kwargs_from_proto(

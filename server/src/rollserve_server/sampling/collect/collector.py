@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.sampling.collect.attempts import Attempts
+from rollserve_server.sampling.collect.inputs import mask_input
 from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.recorder import Recorder
@@ -49,6 +50,7 @@ class Collector(ABC):
         self._root_seed = root_seed
         self._agent = agent
         self._recurrent_states = RecurrentStates(envs.num_rows, agent)
+        self._mask = mask_input(agent, envs.num_rows)
         self.infos = InfoReader()
         self.recorder = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
 

@@ -9,6 +9,7 @@ import numpy as np
 from rollserve_server.agents import VALUE
 from rollserve_server.errors import AgentFailedError
 from rollserve_server.sampling.collect.acting import act
+from rollserve_server.sampling.collect.inputs import mask_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,7 @@ class Evaluator:
         """Evaluate with an agent that was built for `num_rows` rows that do not act together."""
         self._agent = agent
         self._num_rows = num_rows
+        self._mask = mask_input(agent, num_rows)
         (self._dtype,) = (info.dtype for info in agent.infos if info.name == VALUE.name)
         self._noise = np.zeros((num_rows, agent.noise_width))
         if agent.factors is not None:
@@ -54,9 +56,13 @@ class Evaluator:
                 index = episode_indices[first + error.row]
                 return AgentFailedError(f"the value after a segment of episode {index}: {error.message}", 0, index)
 
+            columns = [column[rows] for column in observations]
+            if self._mask is not None:  # no action is taken, so it may be empty; values depend on no mask from infos
+                columns.append(self._mask.column(columns))
             _, infos = act(
                 self._agent,
-                [column[rows] for column in observations],
+                None,
+                columns,
                 self._noise,
                 [column[rows] for column in states],
                 lambda count=count: range(count),

@@ -11,6 +11,7 @@ import numpy as np
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import Attempts, with_episode
+from rollserve_server.sampling.collect.inputs import mask_input
 from rollserve_server.sampling.collect.noise import RowNoise
 from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.protocol.orders import Outcome
@@ -39,6 +40,7 @@ class PopulationCollector:
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
         self._recurrent_states = RecurrentStates(envs.num_rows, agent)
+        self._mask = mask_input(agent, envs.num_rows)
         self._waiting: list[int] = []
         self._free = list(reversed(range(envs.num_rows)))
         # For each row that has one: its unit, and the seed of the environment's reset.
@@ -72,10 +74,12 @@ class PopulationCollector:
             self._total_rewards[row] = self._lengths[row] = 0
             self._recurrent_states.begin(row)
             try:
-                self._envs.reset(row, env_seed)
+                info = self._envs.reset(row, env_seed)
             except EnvFailedError as error:
                 self._retry(error)
                 break
+            if self._mask is not None:
+                self._mask.read_row(row, info)
         return bool(self._running)
 
     def step(self) -> list[Outcome]:
@@ -87,8 +91,10 @@ class PopulationCollector:
         envs = self._envs
         rows = sorted(self._running)
         noise, states = self._noise.next(), self._recurrent_states.columns
-        actions, _ = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_member)
-        envs.step(rows, actions)
+        actions, _ = act(self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_member)
+        infos = envs.step(rows, actions)
+        if self._mask is not None:
+            self._mask.read_rows(infos)
         self.num_simulated_steps += len(rows) - len(envs.failures)
         for failure in envs.failures:
             rows.remove(failure.row)

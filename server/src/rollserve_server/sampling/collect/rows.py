@@ -86,6 +86,8 @@ class RowCollector(Collector):
             episode = self._running[row] = Episode.begin(index, env_seed, self.infos.read_reset(info))
             self.recorder.begin(row, episode)
             self._recurrent_states.begin(row)
+            if self._mask is not None:
+                self._mask.read_row(row, info)
             self._steps_left[row] = self._max_episode_length or -1
         return bool(self._running)
 
@@ -96,9 +98,13 @@ class RowCollector(Collector):
         noise, states = self._noise.next(), self._recurrent_states.columns
         if states:
             recorder.write("states", states)
-        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_episode)
+        actions, agent_infos = act(
+            self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_episode
+        )
         recorder.write("observations", envs.observations)
         infos = envs.step(rows, actions)
+        if self._mask is not None:
+            self._mask.read_rows(infos)
         self.num_simulated_steps += len(rows) - len(envs.failures)
         recorder.write("actions", actions)
         recorder.write_rewards(envs.rewards)

@@ -79,6 +79,8 @@ class VectorCollector(Collector):
         except EnvFailedError as error:
             self._retry(error)
             return False
+        if self._mask is not None:
+            self._mask.read_vector(self._envs, infos)
         self._begin_episodes(infos)
         return True
 
@@ -90,7 +92,7 @@ class VectorCollector(Collector):
         if states:
             recorder.write("states", states)
         rows = self._recording_rows
-        actions, agent_infos = act(self._agent, envs.observations, noise, states, rows, self._with_block)
+        actions, agent_infos = act(self._agent, self._mask, envs.observations, noise, states, rows, self._with_block)
         recorder.write("actions", actions)
         recorder.write("agent_infos", agent_infos.values())
         try:
@@ -98,6 +100,8 @@ class VectorCollector(Collector):
         except EnvFailedError as error:
             self._retry(error)
             return []
+        if self._mask is not None:
+            self._mask.read_vector(envs, infos)
         recorder.write_rewards(envs.rewards)
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)

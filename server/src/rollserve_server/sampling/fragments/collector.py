@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.attempts import Attempts
+from rollserve_server.sampling.collect.inputs import mask_input
 from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.fragments.action_history import ActionHistory
 from rollserve_server.sampling.fragments.replay import DivergedError
@@ -21,6 +22,7 @@ from rollserve_server.sampling.record.spilling import Spill
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent, NoiseKind
     from rollserve_server.envs import Leaf, RowEnvs, VectorEnvs
+    from rollserve_server.sampling.collect.inputs import MaskInput
     from rollserve_server.sampling.collect.noise import BlockNoise, RowNoise
     from rollserve_server.sampling.fragments.outbox import Outbox
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowsProgress, RowState
@@ -82,6 +84,7 @@ class FragmentCollector(ABC):
         self._agent: Agent
         self._noise_kind: NoiseKind | None = None
         self._recurrent_states = RecurrentStates(len(states), None)
+        self._mask: MaskInput | None = None
         # For each row: the recurrent state to begin with; empty once there is an agent.
         self._initial_states = [state.recurrent_state for state in states]
         # In the call: the current step, and for each leaf the actions (T, M, *A).
@@ -112,6 +115,9 @@ class FragmentCollector(ABC):
         previous = self._initial_states or self._recurrent_states.copies()
         self._recurrent_states = RecurrentStates(self.num_rows, agent, previous)
         self._initial_states = []
+        self._mask = mask_input(agent, self.num_rows)
+        if self._mask is not None:
+            self._read_masks(self._mask)
         if agent.noise_kind is None or agent.noise_kind != self._noise_kind:
             self._begin_noise(agent)
         else:  # the rows' noise stays where it is: to begin it again takes 10 µs a row, or more in long episodes
@@ -170,6 +176,10 @@ class FragmentCollector(ABC):
     @abstractmethod
     def _begin_noise(self, agent: Agent) -> None:
         """Let each row's noise, as the agent draws it, begin before the row's next step."""
+
+    @abstractmethod
+    def _read_masks(self, mask: MaskInput) -> None:
+        """Let a new agent's masks be those of the present observations."""
 
     @abstractmethod
     def _cut(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,8 @@ class DivergedError(Exception):
     """A replayed episode ended where the recorded episode went on."""
 
 
-def replay_row(envs: RowEnvs, row: int, actions: Sequence[np.ndarray], num_steps: int) -> Iterator[int]:
-    """Step one row, which has just been reset, with recorded actions. Yields 1 after each step.
+def replay_row(envs: RowEnvs, row: int, actions: Sequence[np.ndarray], num_steps: int) -> Iterator[Mapping[str, Any]]:
+    """Step one row, which has just been reset, with recorded actions. Yields the infos of each step after it.
 
     Args:
         envs: the environments.
@@ -31,10 +31,10 @@ def replay_row(envs: RowEnvs, row: int, actions: Sequence[np.ndarray], num_steps
         DivergedError: the episode ended.
     """
     for step in range(num_steps):
-        envs.step((row,), _for_all_rows(envs, actions, step))
+        infos = envs.step((row,), _for_all_rows(envs, actions, step))
         if envs.failures:
             raise envs.failures[0]
-        yield 1
+        yield infos[0][1] if infos else {}
         if envs.terminated[row] or envs.truncated[row]:
             raise DivergedError
 

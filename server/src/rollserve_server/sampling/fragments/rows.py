@@ -27,6 +27,7 @@ from rollserve_server.sampling.record.recorder import Recorder
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.collect.inputs import MaskInput
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec
 
 __all__ = ["RowFragmentCollector"]
@@ -55,6 +56,8 @@ class RowFragmentCollector(FragmentCollector):
         self._episode_steps = np.zeros(len(states), np.int64)
         # For each row: the step of the call before which its environment was reset.
         self._reset_steps = np.zeros(len(states), np.int64)
+        # Rows and infos of the last step, and of later replays.
+        self._last_infos: Sequence[tuple[int, Mapping[str, Any]]] = ()
         self._restoring = self._restore(states)
         self._noise: RowNoise
         self._recorder = Recorder(self.num_rows, (), self.infos)
@@ -91,11 +94,16 @@ class RowFragmentCollector(FragmentCollector):
         rows, noise, states = range(self.num_rows), self._noise.next(), self._recurrent_states.columns
         if states:
             recorder.write("states", states)
-        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_episode)
+        actions, agent_infos = act(
+            self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_episode
+        )
         recorder.write("observations", envs.observations)
         infos = envs.step(rows, actions)
         if envs.failures:
             infos += self._step_again(envs.failures, actions)
+        self._last_infos = infos
+        if self._mask is not None:
+            self._mask.read_rows(infos)
         recorder.write("actions", actions)
         recorder.write_rewards(envs.rewards)
         recorder.write("agent_infos", agent_infos.values())
@@ -139,6 +147,8 @@ class RowFragmentCollector(FragmentCollector):
             position.env_seed = env_seed
             info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
             position.reset_infos = self.infos.read_reset(info)
+            if self._mask is not None:
+                self._mask.read_row(row, info)
             self._reset_steps[row] = self._step
             self._history.reset(row, self._step)
         if not first_step:
@@ -214,6 +224,9 @@ class RowFragmentCollector(FragmentCollector):
             else:
                 position.reset_infos = NO_RESET_INFOS
 
+    def _read_masks(self, mask: MaskInput) -> None:
+        mask.read_rows(self._last_infos)
+
     def _finish(self, row: int, *, terminated: bool, truncated: bool) -> None:
         last_states = self._recurrent_states.of_row(row)
         fragment = self._recorder.finish(row, terminated, truncated, self._last_observations(row), last_states)
@@ -254,10 +267,14 @@ class RowFragmentCollector(FragmentCollector):
         info = self._envs.reset(row, position.env_seed)
         position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
         position.total_reward, position.began = 0.0, time.perf_counter()
-        for step, num_steps in enumerate(replay_row(self._envs, row, state.actions, state.num_steps)):
+        for step, shown in enumerate(replay_row(self._envs, row, state.actions, state.num_steps)):
             if step >= state.first_step:
                 position.total_reward += float(self._envs.rewards[row])
-            yield num_steps
+            info = shown
+            yield 1
+        self._last_infos = [*self._last_infos, (row, info)]
+        if self._mask is not None:
+            self._mask.read_row(row, info)
 
     def _with_episode(self, error: _Failed) -> _Failed:
         position = self._positions[error.row]

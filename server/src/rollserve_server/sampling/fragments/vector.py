@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import VectorEnvs
+    from rollserve_server.sampling.collect.inputs import MaskInput
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
 
 __all__ = ["VectorFragmentCollector"]
@@ -75,6 +76,7 @@ class VectorFragmentCollector(FragmentCollector):
         self._env_seed = 0
         self._block_steps = 0
         self._begin_step = 0
+        self._last_infos: Mapping[str, Any] = {}
         self._restoring = self._restore(states)
         self._noise: BlockNoise
         self._has_noise = False
@@ -120,10 +122,13 @@ class VectorFragmentCollector(FragmentCollector):
         all_rows, noise, states = range(self.num_rows), self._noise.next(self._indices), self._recurrent_states.columns
         columns.write("observations", envs.observations)
         columns.write("states", states)
-        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: all_rows, self._with_episode)
+        actions, agent_infos = act(
+            self._agent, self._mask, envs.observations, noise, states, lambda: all_rows, self._with_episode
+        )
         columns.write("actions", actions)
         columns.write("agent_infos", agent_infos.values())
         infos = self._step_envs(actions)
+        self._take_masks(infos)
         columns.write("rewards", (envs.rewards,))
         self._total_rewards += envs.rewards
         for part, rows in envs.info_parts(infos):
@@ -166,6 +171,7 @@ class VectorFragmentCollector(FragmentCollector):
         self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         infos = self._begun(lambda: self._envs.begin(self._env_seed), self._block_start)
         self._take_reset_infos(infos, np.arange(self.num_rows))
+        self._take_masks(infos)
         self._history.reset(np.arange(self.num_rows), self._step)
 
     def _step_envs(self, actions: Sequence[np.ndarray]) -> Mapping[str, Any]:
@@ -200,6 +206,15 @@ class VectorFragmentCollector(FragmentCollector):
             self.num_repeated_steps += self.num_rows
         if not is_same(self._envs.observations, self._columns.written("observations")):
             self._strand(error)
+
+    def _take_masks(self, infos: Mapping[str, Any]) -> None:
+        """Keep the infos of the present observations, and read the masks in them."""
+        self._last_infos = infos
+        if self._mask is not None:
+            self._mask.read_vector(self._envs, infos)
+
+    def _read_masks(self, mask: MaskInput) -> None:
+        mask.read_vector(self._envs, self._last_infos)
 
     def _take_reset_infos(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> None:
         """Keep the infos of rows that have just been reset."""
@@ -308,6 +323,7 @@ class VectorFragmentCollector(FragmentCollector):
             self._take_reset_infos(infos, over)
             self._block_steps += 1
             yield self.num_rows
+        self._take_masks(infos)
 
     def _is_restored(self, row: int, state: RowState) -> bool:
         """Return whether a replayed row stands where the state says, and set the steps of its episode.

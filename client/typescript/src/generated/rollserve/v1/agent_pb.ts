@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/agent.proto.
  */
 export const file_rollserve_v1_agent: GenFile = /*@__PURE__*/
-  fileDesc("Chhyb2xsc2VydmUvdjEvYWdlbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSKZAgoFQWdlbnQSJQoDbWxwGAEgASgLMhYucm9sbHNlcnZlLnYxLk1scEFnZW50SAASKwoGcmFuZG9tGAIgASgLMhkucm9sbHNlcnZlLnYxLlJhbmRvbUFnZW50SAASLwoIY29uc3RhbnQYAyABKAsyGy5yb2xsc2VydmUudjEuQ29uc3RhbnRBZ2VudEgAEicKBG9ubngYBCABKAsyFy5yb2xsc2VydmUudjEuT25ueEFnZW50SAASKwoGcHl0aG9uGAUgASgLMhkucm9sbHNlcnZlLnYxLlB5dGhvbkFnZW50SAASLQoHcGlja2xlZBgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5QaWNrbGVkQWdlbnRIAEIGCgRraW5kIjgKClBhcmFtZXRlcnMSKgoHdGVuc29ycxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciLQBgoITWxwQWdlbnQSEwoLbGF5ZXJfc2l6ZXMYASADKA0SLAoKYWN0aXZhdGlvbhgCIAEoDjIYLnJvbGxzZXJ2ZS52MS5BY3RpdmF0aW9uEjQKC2NhdGVnb3JpY2FsGAMgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAQgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABI/ChFtdWx0aV9jYXRlZ29yaWNhbBgHIAEoCzIiLnJvbGxzZXJ2ZS52MS5NdWx0aUNhdGVnb3JpY2FsSGVhZEgAEjAKCWJlcm5vdWxsaRgIIAEoCzIbLnJvbGxzZXJ2ZS52MS5CZXJub3VsbGlIZWFkSAASOQoOZXBzaWxvbl9ncmVlZHkYCSABKAsyHy5yb2xsc2VydmUudjEuRXBzaWxvbkdyZWVkeUhlYWRIABIwCglib2x0em1hbm4YCiABKAsyGy5yb2xsc2VydmUudjEuQm9sdHptYW5uSGVhZEgAEiwKCnBhcmFtZXRlcnMYBSABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxIrCgpsYXllcl9ub3JtGAsgASgLMhcucm9sbHNlcnZlLnYxLkxheWVyTm9ybRIxCgxzaGFyZWRfdmFsdWUYDCABKAsyGS5yb2xsc2VydmUudjEuU2hhcmVkVmFsdWVIARI1Cg5zZXBhcmF0ZV92YWx1ZRgNIAEoCzIbLnJvbGxzZXJ2ZS52MS5TZXBhcmF0ZVZhbHVlSAESJAoDZ3J1GA4gASgLMhUucm9sbHNlcnZlLnYxLkdydUNvcmVIAhImCgRsc3RtGA8gASgLMhYucm9sbHNlcnZlLnYxLkxzdG1Db3JlSAISPQoNbm9ybWFsaXphdGlvbhgQIAEoCzImLnJvbGxzZXJ2ZS52MS5PYnNlcnZhdGlvbk5vcm1hbGl6YXRpb25CBgoEaGVhZEIHCgV2YWx1ZUIGCgRjb3JlIlgKGE9ic2VydmF0aW9uTm9ybWFsaXphdGlvbhIUCgdlcHNpbG9uGAEgASgBSACIAQESEQoEY2xpcBgCIAEoAUgBiAEBQgoKCF9lcHNpbG9uQgcKBV9jbGlwIhcKB0dydUNvcmUSDAoEc2l6ZRgBIAEoDSIYCghMc3RtQ29yZRIMCgRzaXplGAEgASgNIi0KCUxheWVyTm9ybRIUCgdlcHNpbG9uGAEgASgBSACIAQFCCgoIX2Vwc2lsb24iDQoLU2hhcmVkVmFsdWUiJQoNU2VwYXJhdGVWYWx1ZRIUCgxoaWRkZW5fc2l6ZXMYASADKA0i4gMKCU9ubnhBZ2VudBINCgVtb2RlbBgBIAEoDBIzCgZpbnB1dHMYAiADKAsyIy5yb2xsc2VydmUudjEuT25ueEFnZW50LklucHV0c0VudHJ5EjUKB291dHB1dHMYAyADKAsyJC5yb2xsc2VydmUudjEuT25ueEFnZW50Lk91dHB1dHNFbnRyeRI0CgtjYXRlZ29yaWNhbBgEIAEoCzIdLnJvbGxzZXJ2ZS52MS5DYXRlZ29yaWNhbEhlYWRIABI/ChFkaWFnb25hbF9nYXVzc2lhbhgFIAEoCzIiLnJvbGxzZXJ2ZS52MS5EaWFnb25hbEdhdXNzaWFuSGVhZEgAEj8KEXNxdWFzaGVkX2dhdXNzaWFuGAYgASgLMiIucm9sbHNlcnZlLnYxLlNxdWFzaGVkR2F1c3NpYW5IZWFkSAASLAoHYWN0aW9ucxgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5BY3Rpb25zSGVhZEgAEg0KBWluZm9zGAggAygJGi0KC0lucHV0c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaLgoMT3V0cHV0c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCBgoEaGVhZCIRCg9DYXRlZ29yaWNhbEhlYWQihQEKFERpYWdvbmFsR2F1c3NpYW5IZWFkEhkKEXByZWRpY3RlZF9sb2dfc3RkGAEgASgIEhgKC21pbl9sb2dfc3RkGAIgASgBSACIAQESGAoLbWF4X2xvZ19zdGQYAyABKAFIAYgBAUIOCgxfbWluX2xvZ19zdGRCDgoMX21heF9sb2dfc3RkIoUBChRTcXVhc2hlZEdhdXNzaWFuSGVhZBIZChFwcmVkaWN0ZWRfbG9nX3N0ZBgBIAEoCBIYCgttaW5fbG9nX3N0ZBgCIAEoAUgAiAEBEhgKC21heF9sb2dfc3RkGAMgASgBSAGIAQFCDgoMX21pbl9sb2dfc3RkQg4KDF9tYXhfbG9nX3N0ZCIWChRNdWx0aUNhdGVnb3JpY2FsSGVhZCIPCg1CZXJub3VsbGlIZWFkIiQKEUVwc2lsb25HcmVlZHlIZWFkEg8KB2Vwc2lsb24YASABKAEiOQoNQm9sdHptYW5uSGVhZBIYCgt0ZW1wZXJhdHVyZRgBIAEoAUgAiAEBQg4KDF90ZW1wZXJhdHVyZSINCgtBY3Rpb25zSGVhZCINCgtSYW5kb21BZ2VudCI6Cg1Db25zdGFudEFnZW50EikKBmFjdGlvbhgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciJeCgtQeXRob25BZ2VudBIMCgRuYW1lGAEgASgJEhMKC2t3YXJnc19qc29uGAIgASgJEiwKCnBhcmFtZXRlcnMYAyABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycyJKCgxQaWNrbGVkQWdlbnQSDAoEZGF0YRgBIAEoDBIsCgpwYXJhbWV0ZXJzGAIgASgLMhgucm9sbHNlcnZlLnYxLlBhcmFtZXRlcnMqqgEKCkFjdGl2YXRpb24SGgoWQUNUSVZBVElPTl9VTlNQRUNJRklFRBAAEhMKD0FDVElWQVRJT05fVEFOSBABEhMKD0FDVElWQVRJT05fUkVMVRACEhIKDkFDVElWQVRJT05fRUxVEAMSEwoPQUNUSVZBVElPTl9HRUxVEAQSGAoUQUNUSVZBVElPTl9HRUxVX1RBTkgQBRITCg9BQ1RJVkFUSU9OX1NJTFUQBmIGcHJvdG8z", [file_rollserve_v1_tensor]);
+  fileDesc("Chhyb2xsc2VydmUvdjEvYWdlbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSKZAgoFQWdlbnQSJQoDbWxwGAEgASgLMhYucm9sbHNlcnZlLnYxLk1scEFnZW50SAASKwoGcmFuZG9tGAIgASgLMhkucm9sbHNlcnZlLnYxLlJhbmRvbUFnZW50SAASLwoIY29uc3RhbnQYAyABKAsyGy5yb2xsc2VydmUudjEuQ29uc3RhbnRBZ2VudEgAEicKBG9ubngYBCABKAsyFy5yb2xsc2VydmUudjEuT25ueEFnZW50SAASKwoGcHl0aG9uGAUgASgLMhkucm9sbHNlcnZlLnYxLlB5dGhvbkFnZW50SAASLQoHcGlja2xlZBgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5QaWNrbGVkQWdlbnRIAEIGCgRraW5kIjgKClBhcmFtZXRlcnMSKgoHdGVuc29ycxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciL/BgoITWxwQWdlbnQSEwoLbGF5ZXJfc2l6ZXMYASADKA0SLAoKYWN0aXZhdGlvbhgCIAEoDjIYLnJvbGxzZXJ2ZS52MS5BY3RpdmF0aW9uEjQKC2NhdGVnb3JpY2FsGAMgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAQgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABI/ChFtdWx0aV9jYXRlZ29yaWNhbBgHIAEoCzIiLnJvbGxzZXJ2ZS52MS5NdWx0aUNhdGVnb3JpY2FsSGVhZEgAEjAKCWJlcm5vdWxsaRgIIAEoCzIbLnJvbGxzZXJ2ZS52MS5CZXJub3VsbGlIZWFkSAASOQoOZXBzaWxvbl9ncmVlZHkYCSABKAsyHy5yb2xsc2VydmUudjEuRXBzaWxvbkdyZWVkeUhlYWRIABIwCglib2x0em1hbm4YCiABKAsyGy5yb2xsc2VydmUudjEuQm9sdHptYW5uSGVhZEgAEiwKCnBhcmFtZXRlcnMYBSABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxIrCgpsYXllcl9ub3JtGAsgASgLMhcucm9sbHNlcnZlLnYxLkxheWVyTm9ybRIxCgxzaGFyZWRfdmFsdWUYDCABKAsyGS5yb2xsc2VydmUudjEuU2hhcmVkVmFsdWVIARI1Cg5zZXBhcmF0ZV92YWx1ZRgNIAEoCzIbLnJvbGxzZXJ2ZS52MS5TZXBhcmF0ZVZhbHVlSAESJAoDZ3J1GA4gASgLMhUucm9sbHNlcnZlLnYxLkdydUNvcmVIAhImCgRsc3RtGA8gASgLMhYucm9sbHNlcnZlLnYxLkxzdG1Db3JlSAISPQoNbm9ybWFsaXphdGlvbhgQIAEoCzImLnJvbGxzZXJ2ZS52MS5PYnNlcnZhdGlvbk5vcm1hbGl6YXRpb24SLQoLYWN0aW9uX21hc2sYEyABKAsyGC5yb2xsc2VydmUudjEuQWN0aW9uTWFza0IGCgRoZWFkQgcKBXZhbHVlQgYKBGNvcmUiWAoYT2JzZXJ2YXRpb25Ob3JtYWxpemF0aW9uEhQKB2Vwc2lsb24YASABKAFIAIgBARIRCgRjbGlwGAIgASgBSAGIAQFCCgoIX2Vwc2lsb25CBwoFX2NsaXAiPQoKQWN0aW9uTWFzaxIOCgRpbmZvGAEgASgJSAASFQoLb2JzZXJ2YXRpb24YAiABKAlIAEIICgZzb3VyY2UiFwoHR3J1Q29yZRIMCgRzaXplGAEgASgNIhgKCExzdG1Db3JlEgwKBHNpemUYASABKA0iLQoJTGF5ZXJOb3JtEhQKB2Vwc2lsb24YASABKAFIAIgBAUIKCghfZXBzaWxvbiINCgtTaGFyZWRWYWx1ZSIlCg1TZXBhcmF0ZVZhbHVlEhQKDGhpZGRlbl9zaXplcxgBIAMoDSKRBAoJT25ueEFnZW50Eg0KBW1vZGVsGAEgASgMEjMKBmlucHV0cxgCIAMoCzIjLnJvbGxzZXJ2ZS52MS5Pbm54QWdlbnQuSW5wdXRzRW50cnkSNQoHb3V0cHV0cxgDIAMoCzIkLnJvbGxzZXJ2ZS52MS5Pbm54QWdlbnQuT3V0cHV0c0VudHJ5EjQKC2NhdGVnb3JpY2FsGAQgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAUgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABIsCgdhY3Rpb25zGAcgASgLMhkucm9sbHNlcnZlLnYxLkFjdGlvbnNIZWFkSAASDQoFaW5mb3MYCCADKAkSLQoLYWN0aW9uX21hc2sYCyABKAsyGC5yb2xsc2VydmUudjEuQWN0aW9uTWFzaxotCgtJbnB1dHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGi4KDE91dHB1dHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgYKBGhlYWQiEQoPQ2F0ZWdvcmljYWxIZWFkIoUBChREaWFnb25hbEdhdXNzaWFuSGVhZBIZChFwcmVkaWN0ZWRfbG9nX3N0ZBgBIAEoCBIYCgttaW5fbG9nX3N0ZBgCIAEoAUgAiAEBEhgKC21heF9sb2dfc3RkGAMgASgBSAGIAQFCDgoMX21pbl9sb2dfc3RkQg4KDF9tYXhfbG9nX3N0ZCKFAQoUU3F1YXNoZWRHYXVzc2lhbkhlYWQSGQoRcHJlZGljdGVkX2xvZ19zdGQYASABKAgSGAoLbWluX2xvZ19zdGQYAiABKAFIAIgBARIYCgttYXhfbG9nX3N0ZBgDIAEoAUgBiAEBQg4KDF9taW5fbG9nX3N0ZEIOCgxfbWF4X2xvZ19zdGQiFgoUTXVsdGlDYXRlZ29yaWNhbEhlYWQiDwoNQmVybm91bGxpSGVhZCIkChFFcHNpbG9uR3JlZWR5SGVhZBIPCgdlcHNpbG9uGAEgASgBIjkKDUJvbHR6bWFubkhlYWQSGAoLdGVtcGVyYXR1cmUYASABKAFIAIgBAUIOCgxfdGVtcGVyYXR1cmUiDQoLQWN0aW9uc0hlYWQiPAoLUmFuZG9tQWdlbnQSLQoLYWN0aW9uX21hc2sYZSABKAsyGC5yb2xsc2VydmUudjEuQWN0aW9uTWFzayJpCg1Db25zdGFudEFnZW50EikKBmFjdGlvbhgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchItCgthY3Rpb25fbWFzaxhlIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrIo0BCgtQeXRob25BZ2VudBIMCgRuYW1lGAEgASgJEhMKC2t3YXJnc19qc29uGAIgASgJEiwKCnBhcmFtZXRlcnMYAyABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxItCgthY3Rpb25fbWFzaxgGIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrInkKDFBpY2tsZWRBZ2VudBIMCgRkYXRhGAEgASgMEiwKCnBhcmFtZXRlcnMYAiABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxItCgthY3Rpb25fbWFzaxgGIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrKqoBCgpBY3RpdmF0aW9uEhoKFkFDVElWQVRJT05fVU5TUEVDSUZJRUQQABITCg9BQ1RJVkFUSU9OX1RBTkgQARITCg9BQ1RJVkFUSU9OX1JFTFUQAhISCg5BQ1RJVkFUSU9OX0VMVRADEhMKD0FDVElWQVRJT05fR0VMVRAEEhgKFEFDVElWQVRJT05fR0VMVV9UQU5IEAUSEwoPQUNUSVZBVElPTl9TSUxVEAZiBnByb3RvMw", [file_rollserve_v1_tensor]);
 
 /**
  * What acts in the environment: a policy and its recurrent state. An agent has to fit the sampler's spaces; otherwise
@@ -272,6 +272,15 @@ export type MlpAgent = Message<"rollserve.v1.MlpAgent"> & {
    * @generated from field: rollserve.v1.ObservationNormalization normalization = 16;
    */
   normalization?: ObservationNormalization;
+
+  /**
+   * The source of the action mask, for the heads categorical, multi_categorical, epsilon_greedy and boltzmann;
+   * INVALID_ARGUMENT for others. A mask from the observation is no part of the network's input: layer_sizes[0] is the
+   * flat size of the observation space without that leaf. Not set: all actions are legal.
+   *
+   * @generated from field: rollserve.v1.ActionMask action_mask = 19;
+   */
+  actionMask?: ActionMask;
 };
 
 /**
@@ -318,6 +327,59 @@ export const ObservationNormalizationSchema: GenMessage<ObservationNormalization
   messageDesc(file_rollserve_v1_agent, 3);
 
 /**
+ * The source of an agent's action mask, which says for each action whether it is legal at a step. Action spaces are
+ * Discrete or MultiDiscrete; INVALID_ARGUMENT for others.
+ *
+ * A mask has S zeros and ones, numbers or booleans: one for each of the n actions of a Discrete space, in their order,
+ * or one for each value of the first element of a MultiDiscrete space, then of the second, and so on, in C order. An
+ * info may also be a list of an array for each element, as `gymnasium.spaces.MultiDiscrete.sample` takes it.
+ *
+ * An agent takes no masked action: heads give it the probability 0, and `log_prob` is of the distribution over the legal
+ * actions; the info of the head's outputs (`logits`, `q_values`) has them without the mask. An epsilon-greedy agent and
+ * a random one draw from the legal actions. agent_infos: `action_mask` (T, S) bool, the mask at each step.
+ *
+ * A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if the mask is missing at a step at which the agent
+ * acts, has another size, has other values, or leaves no legal action (or no legal value of an element); or if a
+ * constant agent, a model or a Python agent chooses a masked action. Masks of observations at which no agent acts, such
+ * as the last of an episode, do not matter.
+ *
+ * @generated from message rollserve.v1.ActionMask
+ */
+export type ActionMask = Message<"rollserve.v1.ActionMask"> & {
+  /**
+   * Where the mask comes from. INVALID_ARGUMENT if none is set.
+   *
+   * @generated from oneof rollserve.v1.ActionMask.source
+   */
+  source: {
+    /**
+     * The name of an info that the environment returns with each observation, at resets and at steps, such as
+     * `action_mask`. Nested names are joined by `/`.
+     *
+     * @generated from field: string info = 1;
+     */
+    value: string;
+    case: "info";
+  } | {
+    /**
+     * The name of a leaf of the observation space, such as `action_mask`: of shape (S), with the values 0 and 1.
+     * INVALID_ARGUMENT if there is no such leaf.
+     *
+     * @generated from field: string observation = 2;
+     */
+    value: string;
+    case: "observation";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message rollserve.v1.ActionMask.
+ * Use `create(ActionMaskSchema)` to create a new message.
+ */
+export const ActionMaskSchema: GenMessage<ActionMask> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_agent, 4);
+
+/**
  * A gated recurrent unit, as PyTorch's nn.GRU of one layer. Its recurrent state is `h` (H), zeros at an episode's
  * start:
  *
@@ -345,7 +407,7 @@ export type GruCore = Message<"rollserve.v1.GruCore"> & {
  * Use `create(GruCoreSchema)` to create a new message.
  */
 export const GruCoreSchema: GenMessage<GruCore> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 4);
+  messageDesc(file_rollserve_v1_agent, 5);
 
 /**
  * A long short-term memory, as PyTorch's nn.LSTM of one layer. Its recurrent states are `h` (H) and `c` (H), zeros at
@@ -375,7 +437,7 @@ export type LstmCore = Message<"rollserve.v1.LstmCore"> & {
  * Use `create(LstmCoreSchema)` to create a new message.
  */
 export const LstmCoreSchema: GenMessage<LstmCore> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 5);
+  messageDesc(file_rollserve_v1_agent, 6);
 
 /**
  * The normalization of a hidden layer: subtracts the mean of the layer's numbers, divides by the square root of their
@@ -399,7 +461,7 @@ export type LayerNorm = Message<"rollserve.v1.LayerNorm"> & {
  * Use `create(LayerNormSchema)` to create a new message.
  */
 export const LayerNormSchema: GenMessage<LayerNorm> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 6);
+  messageDesc(file_rollserve_v1_agent, 7);
 
 /**
  * A value that is a linear map of the last layer's input. Adds the parameters `value/weight` of shape (1,
@@ -415,7 +477,7 @@ export type SharedValue = Message<"rollserve.v1.SharedValue"> & {
  * Use `create(SharedValueSchema)` to create a new message.
  */
 export const SharedValueSchema: GenMessage<SharedValue> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 7);
+  messageDesc(file_rollserve_v1_agent, 8);
 
 /**
  * A value from a network of its own, with the same input, activation and layer norm and an output of size 1. Adds the
@@ -437,7 +499,7 @@ export type SeparateValue = Message<"rollserve.v1.SeparateValue"> & {
  * Use `create(SeparateValueSchema)` to create a new message.
  */
 export const SeparateValueSchema: GenMessage<SeparateValue> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 8);
+  messageDesc(file_rollserve_v1_agent, 9);
 
 /**
  * A model in the ONNX format (https://onnx.ai), run by ONNX Runtime with one thread. It has to be self-contained (no
@@ -453,6 +515,8 @@ export const SeparateValueSchema: GenMessage<SeparateValue> = /*@__PURE__*/
  * - `state/NAME` (N, *H) float, for each state of a recurrent model. The model then needs an output `next_state/NAME`
  *   of the same type and shape. The input is zeros at an episode's start, and then the output of the action before. All
  *   axes of the input except the first have to be numbers.
+ * - `action_mask` (N, S), if the model has this input and the agent has the field `action_mask`: 1 for legal actions, of
+ *   any type of numbers or booleans. A mask from the observation is no `observation/NAME`.
  * - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
  * - `value` (N) or (N, 1) float, if the model has this output: agent_infos `value` (T).
  *
@@ -537,6 +601,14 @@ export type OnnxAgent = Message<"rollserve.v1.OnnxAgent"> & {
    * @generated from field: repeated string infos = 8;
    */
   infos: string[];
+
+  /**
+   * The source of the action mask, for the heads categorical and actions; INVALID_ARGUMENT for others. The categorical
+   * head masks the model's logits. Not set: all actions are legal.
+   *
+   * @generated from field: rollserve.v1.ActionMask action_mask = 11;
+   */
+  actionMask?: ActionMask;
 };
 
 /**
@@ -544,7 +616,7 @@ export type OnnxAgent = Message<"rollserve.v1.OnnxAgent"> & {
  * Use `create(OnnxAgentSchema)` to create a new message.
  */
 export const OnnxAgentSchema: GenMessage<OnnxAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 9);
+  messageDesc(file_rollserve_v1_agent, 10);
 
 /**
  * A categorical distribution for a Discrete action space: n logits. agent_infos: `log_prob` (T) and `logits` (T, n),
@@ -560,7 +632,7 @@ export type CategoricalHead = Message<"rollserve.v1.CategoricalHead"> & {
  * Use `create(CategoricalHeadSchema)` to create a new message.
  */
 export const CategoricalHeadSchema: GenMessage<CategoricalHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 10);
+  messageDesc(file_rollserve_v1_agent, 11);
 
 /**
  * A normal distribution with independent elements, for a Box action space of floats. An MLP outputs the mean, raveled;
@@ -601,7 +673,7 @@ export type DiagonalGaussianHead = Message<"rollserve.v1.DiagonalGaussianHead"> 
  * Use `create(DiagonalGaussianHeadSchema)` to create a new message.
  */
 export const DiagonalGaussianHeadSchema: GenMessage<DiagonalGaussianHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 11);
+  messageDesc(file_rollserve_v1_agent, 12);
 
 /**
  * A normal distribution with independent elements, squashed into the bounds of a bounded Box action space of floats:
@@ -640,7 +712,7 @@ export type SquashedGaussianHead = Message<"rollserve.v1.SquashedGaussianHead"> 
  * Use `create(SquashedGaussianHeadSchema)` to create a new message.
  */
 export const SquashedGaussianHeadSchema: GenMessage<SquashedGaussianHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 12);
+  messageDesc(file_rollserve_v1_agent, 13);
 
 /**
  * A categorical distribution for each element of a MultiDiscrete action space. The output has the logits of the first
@@ -657,7 +729,7 @@ export type MultiCategoricalHead = Message<"rollserve.v1.MultiCategoricalHead"> 
  * Use `create(MultiCategoricalHeadSchema)` to create a new message.
  */
 export const MultiCategoricalHeadSchema: GenMessage<MultiCategoricalHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 13);
+  messageDesc(file_rollserve_v1_agent, 14);
 
 /**
  * An independent zero or one for each element of a MultiBinary action space. The output has the logits of ones,
@@ -673,7 +745,7 @@ export type BernoulliHead = Message<"rollserve.v1.BernoulliHead"> & {
  * Use `create(BernoulliHeadSchema)` to create a new message.
  */
 export const BernoulliHeadSchema: GenMessage<BernoulliHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 14);
+  messageDesc(file_rollserve_v1_agent, 15);
 
 /**
  * The epsilon-greedy choice for a Discrete action space of n actions: the action with the highest Q-value (the first of
@@ -697,7 +769,7 @@ export type EpsilonGreedyHead = Message<"rollserve.v1.EpsilonGreedyHead"> & {
  * Use `create(EpsilonGreedyHeadSchema)` to create a new message.
  */
 export const EpsilonGreedyHeadSchema: GenMessage<EpsilonGreedyHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 15);
+  messageDesc(file_rollserve_v1_agent, 16);
 
 /**
  * A categorical distribution for a Discrete action space of n actions, whose logits are the Q-values divided by a
@@ -720,7 +792,7 @@ export type BoltzmannHead = Message<"rollserve.v1.BoltzmannHead"> & {
  * Use `create(BoltzmannHeadSchema)` to create a new message.
  */
 export const BoltzmannHeadSchema: GenMessage<BoltzmannHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 16);
+  messageDesc(file_rollserve_v1_agent, 17);
 
 /**
  * Actions as outputs of the model: `action` (N, *A) for an action space that is no Dict or Tuple, else `action/NAME`
@@ -737,7 +809,7 @@ export type ActionsHead = Message<"rollserve.v1.ActionsHead"> & {
  * Use `create(ActionsHeadSchema)` to create a new message.
  */
 export const ActionsHeadSchema: GenMessage<ActionsHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 17);
+  messageDesc(file_rollserve_v1_agent, 18);
 
 /**
  * Actions drawn uniformly, as `gymnasium.Space.sample` draws them: elements of a Box with one bound come from an
@@ -746,6 +818,12 @@ export const ActionsHeadSchema: GenMessage<ActionsHead> = /*@__PURE__*/
  * @generated from message rollserve.v1.RandomAgent
  */
 export type RandomAgent = Message<"rollserve.v1.RandomAgent"> & {
+  /**
+   * The source of the action mask: the actions are drawn uniformly from the legal ones. Not set: all are legal.
+   *
+   * @generated from field: rollserve.v1.ActionMask action_mask = 101;
+   */
+  actionMask?: ActionMask;
 };
 
 /**
@@ -753,7 +831,7 @@ export type RandomAgent = Message<"rollserve.v1.RandomAgent"> & {
  * Use `create(RandomAgentSchema)` to create a new message.
  */
 export const RandomAgentSchema: GenMessage<RandomAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 18);
+  messageDesc(file_rollserve_v1_agent, 19);
 
 /**
  * The same action at every step, for tests. agent_infos: none.
@@ -768,6 +846,13 @@ export type ConstantAgent = Message<"rollserve.v1.ConstantAgent"> & {
    * @generated from field: repeated rollserve.v1.NamedTensor action = 1;
    */
   action: NamedTensor[];
+
+  /**
+   * The source of the action mask: a call fails where the action is masked. Not set: all actions are legal.
+   *
+   * @generated from field: rollserve.v1.ActionMask action_mask = 101;
+   */
+  actionMask?: ActionMask;
 };
 
 /**
@@ -775,7 +860,7 @@ export type ConstantAgent = Message<"rollserve.v1.ConstantAgent"> & {
  * Use `create(ConstantAgentSchema)` to create a new message.
  */
 export const ConstantAgentSchema: GenMessage<ConstantAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 19);
+  messageDesc(file_rollserve_v1_agent, 20);
 
 /**
  * An agent in Python that is installed with the server as an entry point of the group `rollserve.agents`. The entry
@@ -817,6 +902,14 @@ export type PythonAgent = Message<"rollserve.v1.PythonAgent"> & {
    * @generated from field: rollserve.v1.Parameters parameters = 3;
    */
   parameters?: Parameters;
+
+  /**
+   * The source of the action mask. The policy gets the mask if it asks for it. Not set: all actions are legal;
+   * INVALID_ARGUMENT (AGENT_REFUSED) if the policy asks for a mask.
+   *
+   * @generated from field: rollserve.v1.ActionMask action_mask = 6;
+   */
+  actionMask?: ActionMask;
 };
 
 /**
@@ -824,7 +917,7 @@ export type PythonAgent = Message<"rollserve.v1.PythonAgent"> & {
  * Use `create(PythonAgentSchema)` to create a new message.
  */
 export const PythonAgentSchema: GenMessage<PythonAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 20);
+  messageDesc(file_rollserve_v1_agent, 21);
 
 /**
  * A Python agent whose code comes as a pickle; otherwise as PythonAgent. PERMISSION_DENIED (PICKLE_NOT_ALLOWED) unless
@@ -848,6 +941,13 @@ export type PickledAgent = Message<"rollserve.v1.PickledAgent"> & {
    * @generated from field: rollserve.v1.Parameters parameters = 2;
    */
   parameters?: Parameters;
+
+  /**
+   * The source of the action mask, as in PythonAgent.
+   *
+   * @generated from field: rollserve.v1.ActionMask action_mask = 6;
+   */
+  actionMask?: ActionMask;
 };
 
 /**
@@ -855,7 +955,7 @@ export type PickledAgent = Message<"rollserve.v1.PickledAgent"> & {
  * Use `create(PickledAgentSchema)` to create a new message.
  */
 export const PickledAgentSchema: GenMessage<PickledAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 21);
+  messageDesc(file_rollserve_v1_agent, 22);
 
 /**
  * A function applied to each element of a hidden layer.

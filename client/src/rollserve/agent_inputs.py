@@ -1,0 +1,57 @@
+"""What agents get beside observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollserve._checks import check_text, check_type
+from rollserve.errors import mismatch
+from rollserve.v1 import agent_pb2
+
+__all__ = ["ActionMask", "check_mask", "mask_to_proto"]
+
+
+@dataclass(frozen=True)
+class ActionMask:
+    """The source of an agent's action mask: which actions of a Discrete or MultiDiscrete space are legal at a step.
+
+    A mask has a zero or one for each action, or for each value of each element of a MultiDiscrete action, one element
+    after the other. Batches have it as the info `agent_infos["action_mask"]`, (T, S) bool.
+
+    >>> agent = rollserve.RandomAgent(action_mask=rollserve.ActionMask(info="action_mask"))  # doctest: +SKIP
+
+    Attributes:
+        info: name of an info that the environment returns with each observation; nested names are joined by `/`.
+        observation: name of a leaf of the observation space. An MLP or a model does not get that leaf as an
+            observation.
+
+    Raises:
+        TypeError: a name that is not a string.
+        ValueError: not exactly one of the two.
+        InvalidArgumentError: a name that UTF-8 cannot encode.
+    """
+
+    info: str | None = None
+    observation: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.info is None) == (self.observation is None):
+            raise ValueError(f"info: {mismatch('either info or observation', f'{self.info!r}, {self.observation!r}')}")
+        for name in ("info", "observation"):
+            if getattr(self, name) is not None:
+                check_text(name, getattr(self, name))
+
+
+def check_mask(mask: ActionMask | None) -> None:
+    """Raise TypeError unless an agent's `action_mask` is one, or None."""
+    if mask is not None:
+        check_type("action_mask", mask, ActionMask, "a rollserve.ActionMask, or None")
+
+
+def mask_to_proto(mask: ActionMask | None) -> agent_pb2.ActionMask | None:
+    """Return the mask as a message; None without a mask."""
+    if mask is None:
+        return None
+    if mask.info is not None:
+        return agent_pb2.ActionMask(info=mask.info)
+    return agent_pb2.ActionMask(observation=mask.observation or "")
