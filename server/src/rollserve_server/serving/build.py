@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Wrapper
+from rollserve.transforms import transform_from_json
 from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway import Gateway
@@ -121,11 +122,12 @@ def env_spec(settings: Settings) -> EnvSpec:
 
     Raises:
         NotFoundError: there is no such profile.
-        InvalidValueError: the profile does not accept the arguments or wrappers.
+        InvalidValueError: the profile does not accept the arguments, wrappers or transforms.
     """
     environment = settings.environment
     wrappers = tuple(Wrapper(wrapper.name, wrapper.kwargs) for wrapper in environment.wrappers)
-    spec = EnvSpec(environment.env, environment.env_kwargs, wrappers)
+    transforms = tuple(map(transform_from_json, environment.transforms))
+    spec = EnvSpec(environment.env, environment.env_kwargs, wrappers, transforms=transforms)
     return Profiles(settings.pool.profiles.profiles).resolved(spec)
 
 

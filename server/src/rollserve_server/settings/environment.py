@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from rollserve.transforms import transform_from_json
 from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
 
-__all__ = ["AllowSettings", "EnvironmentSettings", "WrapperSetting"]
+__all__ = ["AllowSettings", "EnvironmentSettings", "TransformSetting", "WrapperSetting"]
 
 
 class WrapperSetting(BaseModel):
@@ -19,6 +20,15 @@ class WrapperSetting(BaseModel):
 
     name: str
     kwargs: JsonObject = {}
+
+
+def _check_transform(value: dict[str, Any]) -> dict[str, Any]:
+    transform_from_json(value)
+    return value
+
+
+TransformSetting = Annotated[JsonObject, AfterValidator(_check_transform)]
+"""A transform as JSON: its kind, with its values."""
 
 
 class EnvironmentSettings(Group):
@@ -36,6 +46,12 @@ class EnvironmentSettings(Group):
         max_length=64,
         description="Wrappers of gymnasium around the environment, innermost first, as JSON: "
         '[{"name": "…", "kwargs": {…}}, …].',
+    )
+    transforms: Annotated[tuple[TransformSetting, ...], BeforeValidator(parse_json)] = Field(
+        default=(),
+        max_length=64,
+        description="Transforms of the environment's rewards, actions and observations, innermost first, as JSON: "
+        '[{"clip_rewards": {"low": -1, "high": 1}}, …].',
     )
 
 
