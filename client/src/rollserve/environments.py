@@ -44,12 +44,12 @@ _VECTORIZATIONS: dict[Vectorization, environment_pb2.Vectorization.ValueType] = 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper of `gymnasium.wrappers`.
+    """A wrapper of `gymnasium.wrappers`, or of a module that the server's operator allows.
 
     >>> rollserve.Wrapper("TimeLimit", {"max_episode_steps": 200})  # doctest: +SKIP
 
     Attributes:
-        name: name of the class in `gymnasium.wrappers`.
+        name: name of the class in `gymnasium.wrappers`; or `module:Class`, a subclass of `gymnasium.Wrapper`.
         kwargs: its keyword arguments except for the environment; JSON has to be able to hold them.
 
     Raises:

@@ -107,8 +107,8 @@ class EpisodeBatch:
             the dtype of `agent_infos["value"]`; with the option `return_last_values`, otherwise None.
         last_states: (N, *H) each, recurrent states after the last step of each segment, by their names; with the option
             `return_last_states`, otherwise empty.
-        returns_before: (N,) floats, sum of the raw rewards of the segment's episode before it, including earlier calls; by
-            default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
+        returns_before: (N,) floats, sum of the raw rewards of the segment's episode before it, including earlier calls;
+            by default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
         raw_rewards: (T,), reward of each step as the environment returned it, where transforms change rewards;
             otherwise None.
         env_actions: (T, *A), action of each step as the environment got it, where transforms change actions; otherwise

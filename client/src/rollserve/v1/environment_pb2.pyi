@@ -561,12 +561,14 @@ class Wrapper(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`. NOT_FOUND for an unknown name,
-    PERMISSION_DENIED for a wrapper that writes files or opens windows on the server.
+    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; or `module:Class` for a module that the
+    operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
+    but a subclass of `gymnasium.Wrapper`, such as a wrapper of vector environments. PERMISSION_DENIED for any other
+    module, and for a wrapper of gymnasium that writes files or opens windows on the server.
     """
     kwargs_json: builtins.str
     """The wrapper's keyword arguments without the environment: a JSON object such as `{"stack_size": 4}`, with the limits
-    of `Environment.kwargs_json`.
+    of `Environment.kwargs_json`. INVALID_ARGUMENT if the wrapper refuses them.
     """
     def __init__(
         self,

@@ -60,17 +60,20 @@ async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers
 
 
 def pool_settings(settings: Settings) -> PoolSettings:
-    """Return the pool's settings. The module of an environment of no profile is allowed: clients may request it again.
+    """Return the pool's settings. The modules of an environment of no profile, and of its wrappers, are allowed.
+
+    Clients may request the environment again.
 
     Raises:
         DomainError: as of `env_spec`.
     """
     env = env_spec(settings)
-    module = None if isinstance(env, ProfileEnv) else module_of(env.id)
-    if not module:
+    names = () if isinstance(env, ProfileEnv) else (env.id, *(wrapper.name for wrapper in env.wrappers))
+    modules = [module for module in map(module_of, names) if module]
+    if not modules:
         return settings.pool
     allow = settings.pool.allow
-    allow = allow.model_copy(update={"allow_module": (*allow.allow_module, module)})
+    allow = allow.model_copy(update={"allow_module": (*allow.allow_module, *modules)})
     return settings.pool.model_copy(update={"allow": allow})
 
 

@@ -44,7 +44,7 @@ class EnvironmentSettings(Group):
     wrappers: Annotated[tuple[WrapperSetting, ...], BeforeValidator(parse_json)] = Field(
         default=(),
         max_length=64,
-        description="Wrappers of gymnasium around the environment, innermost first, as JSON: "
+        description="Wrappers of gymnasium, or module:Class, around the environment, innermost first, as JSON: "
         '[{"name": "…", "kwargs": {…}}, …].',
     )
     transforms: Annotated[tuple[TransformSetting, ...], BeforeValidator(parse_json)] = Field(
@@ -60,9 +60,9 @@ class AllowSettings(Group):
 
     allow_module: Annotated[tuple[str, ...], Names] = Field(
         default=(),
-        description="A Python module whose environments clients may name, beside the module in --env; package.* for "
-        "all submodules of a package. The server imports the module, which runs its code. Can be given more than once; "
-        "in the environment variable, separated by commas.",
+        description="A Python module whose environments and wrappers clients may name, beside the modules in --env and "
+        "--wrappers; package.* for all submodules of a package. The server imports the module, which runs its code. "
+        "Can be given more than once; in the environment variable, separated by commas.",
     )
     allow_method: Annotated[tuple[str, ...], Names] = Field(
         default=("set_task",),
