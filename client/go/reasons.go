@@ -25,7 +25,7 @@ const (
 	// Status: NOT_FOUND.
 	ReasonEnvNotFound Reason = "ENV_NOT_FOUND"
 	// ReasonWrapperNotFound:
-	// `gymnasium.wrappers` has no wrapper of that name.
+	// `gymnasium.wrappers`, or the module that the name has, has no wrapper of that name.
 	// Status: NOT_FOUND.
 	ReasonWrapperNotFound Reason = "WRAPPER_NOT_FOUND"
 	// ReasonAgentNotFound:
@@ -57,7 +57,7 @@ const (
 	// Status: NOT_FOUND.
 	ReasonSamplerDeleted Reason = "SAMPLER_DELETED"
 	// ReasonModuleNotAllowed:
-	// The operator does not allow environments of that module (`--allow-module`).
+	// The operator does not allow environments and wrappers of that module (`--allow-module`).
 	// Status: PERMISSION_DENIED.
 	ReasonModuleNotAllowed Reason = "MODULE_NOT_ALLOWED"
 	// ReasonWrapperNotAllowed:

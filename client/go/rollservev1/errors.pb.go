@@ -43,7 +43,7 @@ const (
 	// No environment is registered under that id.
 	// Status: NOT_FOUND.
 	ErrorReason_ERROR_REASON_ENV_NOT_FOUND ErrorReason = 11
-	// `gymnasium.wrappers` has no wrapper of that name.
+	// `gymnasium.wrappers`, or the module that the name has, has no wrapper of that name.
 	// Status: NOT_FOUND.
 	ErrorReason_ERROR_REASON_WRAPPER_NOT_FOUND ErrorReason = 12
 	// No Python agent is installed under that name.
@@ -67,7 +67,7 @@ const (
 	// The sampler was deleted by a client.
 	// Status: NOT_FOUND.
 	ErrorReason_ERROR_REASON_SAMPLER_DELETED ErrorReason = 77
-	// The operator does not allow environments of that module (`--allow-module`).
+	// The operator does not allow environments and wrappers of that module (`--allow-module`).
 	// Status: PERMISSION_DENIED.
 	ErrorReason_ERROR_REASON_MODULE_NOT_ALLOWED ErrorReason = 20
 	// Requests may not name that wrapper.

@@ -8,7 +8,7 @@
 
 import importlib.metadata
 
-from rollserve import spaces
+from rollserve import spaces, transforms
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_inputs import ActionMask
 from rollserve.agent_versions import AgentVersion, HeldAgent
@@ -124,4 +124,5 @@ __all__ = [
     "give_back_memory",
     "hold_on_to_memory",
     "spaces",
+    "transforms",
 ]

@@ -514,8 +514,8 @@ def _describe_envs(specs: Sequence[EnvSpec]) -> str:
 
 def _describe_env(spec: EnvSpec) -> str:
     arguments = ", ".join(f"{name}={value!r}" for name, value in spec.kwargs.items())
-    wrappers = [wrapper.name for wrapper in spec.wrappers]
-    return " < ".join([f"{spec.id}({arguments})" if arguments else spec.id, *wrappers])
+    around = [wrapper.name for wrapper in spec.wrappers] + [type(transform).__name__ for transform in spec.transforms]
+    return " < ".join([f"{spec.id}({arguments})" if arguments else spec.id, *around])
 
 
 def _to_json(value: object) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, va
 from rollserve.errors import mismatch
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
+from rollserve.transforms import Transform, transform_from_proto, transform_to_proto
 from rollserve.v1 import environment_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -44,12 +45,12 @@ _VECTORIZATIONS: dict[Vectorization, environment_pb2.Vectorization.ValueType] = 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper of `gymnasium.wrappers`.
+    """A wrapper of `gymnasium.wrappers`, or of a module that the server's operator allows.
 
     >>> rollserve.Wrapper("TimeLimit", {"max_episode_steps": 200})  # doctest: +SKIP
 
     Attributes:
-        name: name of the class in `gymnasium.wrappers`.
+        name: name of the class in `gymnasium.wrappers`; or `module:Class`, a subclass of `gymnasium.Wrapper`.
         kwargs: its keyword arguments except for the environment; JSON has to be able to hold them.
 
     Raises:
@@ -107,6 +108,8 @@ class EnvSpec:
         num_rows: number of rows that each worker steps at once for a call; None for the server's setting.
         num_episodes_per_row: number of episodes of each row in a block, where rows are stepped together; None for the
             server's setting.
+        transforms: changes of rewards, actions and observations, innermost first; see `rollserve.transforms`. They
+            apply to rows of all kinds alike, around the wrappers.
 
     Raises:
         TypeError: an attribute of the wrong type.
@@ -121,6 +124,7 @@ class EnvSpec:
     vectorization: Vectorization | None = None
     num_rows: int | None = None
     num_episodes_per_row: int | None = None
+    transforms: Sequence[Transform] = ()
 
     def __post_init__(self) -> None:
         check_type("id", self.id, str, "a string")
@@ -128,6 +132,9 @@ class EnvSpec:
         check_type("wrappers", self.wrappers, Sequence, "a sequence of Wrappers")
         for position, wrapper in enumerate(self.wrappers):
             check_type(f"wrappers[{position}]", wrapper, Wrapper, 'a Wrapper, such as Wrapper("TimeLimit", {…})')
+        check_type("transforms", self.transforms, Sequence, "a sequence of transforms")
+        for position, transform in enumerate(self.transforms):
+            check_type(f"transforms[{position}]", transform, Transform, "a transform, such as ClipRewards(-1, 1)")
         if self.task is not None:
             check_type("task", self.task, Task, "a Task")
         check_type("reset_options", self.reset_options, Mapping, "a mapping")
@@ -227,6 +234,7 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
         else environment_pb2.VECTORIZATION_UNSPECIFIED,
         row_count=spec.num_rows or 0,
         episodes_per_row=spec.num_episodes_per_row or 0,
+        transforms=map(transform_to_proto, spec.transforms),
     )
 
 
@@ -234,8 +242,8 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
     """Return the specification that a message describes.
 
     Raises:
-        ValueError: arguments that are not a JSON object within the limits of `kwargs_from_json`, or an unknown
-            vectorization.
+        ValueError: arguments that are not a JSON object within the limits of `kwargs_from_json`, an unknown
+            vectorization, or a malformed transform.
     """
     names = {number: name for name, number in _VECTORIZATIONS.items()}
     if message.vectorization and message.vectorization not in names:
@@ -252,6 +260,7 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
         names.get(message.vectorization),
         message.row_count or None,
         message.episodes_per_row or None,
+        tuple(_transforms_from_proto(message)),
     )
 
 
@@ -295,6 +304,14 @@ def env_update_from_proto(response: pb.UpdateEnvResponse | samplers_pb2.CreateSa
 def env_values_from_proto(response: pb.CallEnvironmentsResponse) -> list[Any]:
     """Return the values of a method that a response has."""
     return [value_from_json(text) for text in response.values_json]
+
+
+def _transforms_from_proto(message: environment_pb2.Environment) -> Iterator[Transform]:
+    for position, transform in enumerate(message.transforms):
+        try:
+            yield transform_from_proto(transform)
+        except FieldError as error:
+            raise FieldError(f"transforms[{position}].{error.field}", error.text) from None
 
 
 def _task_to_proto(task: Task | None) -> environment_pb2.Task | None:

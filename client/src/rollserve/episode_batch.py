@@ -18,6 +18,7 @@ from rollserve._codec.batch_fields import (
     HEADERS,
     INFOS,
     INTEGER_HEADERS,
+    OPTIONAL_COLUMNS,
     OPTIONAL_HEADERS,
     REQUIRED,
     SEGMENT_COLUMNS,
@@ -106,8 +107,12 @@ class EpisodeBatch:
             the dtype of `agent_infos["value"]`; with the option `return_last_values`, otherwise None.
         last_states: (N, *H) each, recurrent states after the last step of each segment, by their names; with the option
             `return_last_states`, otherwise empty.
-        returns_before: (N,) floats, sum of the rewards of the segment's episode before it, including earlier calls; by
-            default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
+        returns_before: (N,) floats, sum of the raw rewards of the segment's episode before it, including earlier calls;
+            by default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
+        raw_rewards: (T,), reward of each step as the environment returned it, where transforms change rewards;
+            otherwise None.
+        env_actions: (T, *A), action of each step as the environment got it, where transforms change actions; otherwise
+            None.
         account: account of the call whose whole result the batch is; otherwise None.
 
     Headers of other integer types become int64.
@@ -137,6 +142,8 @@ class EpisodeBatch:
     last_values: np.ndarray | None = None
     last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     returns_before: np.ndarray = None  # type: ignore[assignment]
+    raw_rewards: np.ndarray | None = None
+    env_actions: Columns | None = None
     account: Account | None = None
 
     def __post_init__(self) -> None:
@@ -174,18 +181,22 @@ class EpisodeBatch:
 
     @property
     def returns(self) -> np.ndarray:
-        """Sum of the rewards of each segment, (N,)."""
-        sums: np.ndarray = np.add.reduceat(self.rewards, self._starts) if len(self) else self.rewards[:0]
-        return sums
+        """Sum of the rewards of each segment, (N,), with the transforms of the environment."""
+        return self._sums(self.rewards)
+
+    @property
+    def raw_returns(self) -> np.ndarray:
+        """Sum of the environment's own rewards of each segment, (N,), without transforms."""
+        return self._sums(self.rewards if self.raw_rewards is None else self.raw_rewards)
 
     @property
     def episode_returns(self) -> np.ndarray:
-        """Sum of the rewards of each segment's episode up to the segment's last step, (N,); NaN if unknown.
+        """Sum of the raw rewards of each segment's episode up to the segment's last step, (N,); NaN if unknown.
 
         Where `terminated` or `truncated` is set, it is the return of the whole episode, also if fragments of it were
         delivered by earlier calls.
         """
-        sums: np.ndarray = self.returns_before + self.returns
+        sums: np.ndarray = self.returns_before + self.raw_returns
         return sums
 
     @property
@@ -230,12 +241,17 @@ class EpisodeBatch:
         """Return a column of steps as (N, longest length, *shape), with zeros after the end of each segment.
 
         Args:
-            name: `observations`, `next_observations`, `actions`, `rewards`, `step_types`, `agent_infos` or `env_infos`.
+            name: `observations`, `next_observations`, `actions`, `rewards`, `step_types`, `agent_infos` or `env_infos`;
+                `raw_rewards` or `env_actions`, if the batch has them.
 
         Raises:
             ValueError: a name that is not one of these.
         """
-        known = (*STEP_COLUMNS, "next_observations", "step_types")
+        known = [
+            name
+            for name in (*STEP_COLUMNS, "next_observations", "step_types")
+            if name not in OPTIONAL_COLUMNS or getattr(self, name) is not None
+        ]
         if name not in known:
             raise ValueError(f"name: {mismatch('one of ' + ', '.join(known), repr(name))}")
         valids = self.valids
@@ -260,9 +276,10 @@ class EpisodeBatch:
 
         Returns:
             `observations` and `next_observations` (T, R, *O), `actions` (T, R, *A), `rewards`, `terminated` and
-            `truncated` (T, R), `agent_infos` and `env_infos` (T, R, *I) each; and `initial_states` (R, *H) each, the
-            recurrent states before each row's first step. If the batch has `last_values`, also `next_values` (T, R),
-            the agent's value after each step, which is 0 where `terminated` is set.
+            `truncated` (T, R), `agent_infos` and `env_infos` (T, R, *I) each, `raw_rewards` and `env_actions` if the
+            batch has them; and `initial_states` (R, *H) each, the recurrent states before each row's first step. If the
+            batch has `last_values`, also `next_values` (T, R), the agent's value after each step, which is 0 where
+            `terminated` is set.
 
         Raises:
             ValueError: a batch of another call than `obtain_fragments`, rows with different numbers of steps, or a row
@@ -548,7 +565,8 @@ class EpisodeBatch:
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
         """Return the segments of all batches, in their order, copied into new arrays.
 
-        Infos that a batch lacks become gaps. Seeds and worker indices are None if one of the batches has none. The
+        Infos that a batch lacks become gaps. Raw rewards and actions of the environment that only some batches have
+        are the rewards and actions of the others. Seeds and worker indices are None if one of the batches has none. The
         account is None.
 
         >>> batch = rollserve.EpisodeBatch.concatenate(*stream).joined()  # doctest: +SKIP
@@ -687,11 +705,17 @@ class EpisodeBatch:
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
         return starts
 
+    def _sums(self, rewards: np.ndarray) -> np.ndarray:
+        """Return the sum of each segment, (N,)."""
+        sums: np.ndarray = np.add.reduceat(rewards, self._starts) if len(self) else rewards[:0]
+        return sums
+
     def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
         """Return views of all columns for a range of segments and the range of their steps."""
         columns: dict[str, Any] = {}
         for name in STEP_COLUMNS:
-            columns[name] = map_columns(lambda array: array[steps], getattr(self, name))
+            column = getattr(self, name)
+            columns[name] = None if column is None else map_columns(lambda array: array[steps], column)
         for name in (*SEGMENT_COLUMNS, *HEADERS):
             header = getattr(self, name)
             columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
@@ -703,4 +727,7 @@ def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch
     if name in INFOS:
         lengths = [len(batch) if name in SEGMENT_COLUMNS else batch.num_steps for batch in batches]
         return concatenate_infos(parts, lengths)
+    if name in OPTIONAL_COLUMNS and any(part is not None for part in parts):
+        own = [getattr(batch, OPTIONAL_COLUMNS[name]) for batch in batches]
+        return concatenate_columns([each if part is None else part for part, each in zip(parts, own, strict=True)])
     return None if any(part is None for part in parts) else concatenate_columns(parts)

@@ -28,7 +28,7 @@ class Reason(enum.StrEnum):
     """NOT_FOUND: No environment is registered under that id."""
 
     WRAPPER_NOT_FOUND = "WRAPPER_NOT_FOUND"
-    """NOT_FOUND: `gymnasium.wrappers` has no wrapper of that name."""
+    """NOT_FOUND: `gymnasium.wrappers`, or the module that the name has, has no wrapper of that name."""
 
     AGENT_NOT_FOUND = "AGENT_NOT_FOUND"
     """NOT_FOUND: No Python agent is installed under that name."""
@@ -52,7 +52,7 @@ class Reason(enum.StrEnum):
     """NOT_FOUND: The sampler was deleted by a client."""
 
     MODULE_NOT_ALLOWED = "MODULE_NOT_ALLOWED"
-    """PERMISSION_DENIED: The operator does not allow environments of that module (`--allow-module`)."""
+    """PERMISSION_DENIED: The operator does not allow environments and wrappers of that module (`--allow-module`)."""
 
     WRAPPER_NOT_ALLOWED = "WRAPPER_NOT_ALLOWED"
     """PERMISSION_DENIED: Requests may not name that wrapper."""

@@ -31,6 +31,7 @@ from sample_envs.native import (
     ScreenRows,
     UnlimitedCoinRows,
 )
+from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
     Big,
@@ -91,6 +92,8 @@ __all__ = [
     "OneEndless",
     "OneOrThousand",
     "OwnBounds",
+    "PictureRows",
+    "Pictures",
     "Ragged",
     "RaisingRows",
     "Recall",
@@ -127,5 +130,6 @@ gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
 gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
 gymnasium.register("OddRows-v0", vector_entry_point=OddRows)
 gymnasium.register("WideRows-v0", vector_entry_point=WideRows)
+gymnasium.register("Pictures-v0", Pictures, vector_entry_point=PictureRows)
 gymnasium.register("Crashing-v0", Crashing)
 gymnasium.register("Masked-v0", Masked, vector_entry_point=MaskedRows)

@@ -62,7 +62,7 @@ _COLUMNS = {
     for field in pb.EpisodeBatch.DESCRIPTOR.fields
     if field.message_type is NamedTensor.DESCRIPTOR
 }
-_TENSORS = {keys_of(pb.EpisodeBatch.DESCRIPTOR)[name]: name for name in ("rewards", "last_values")}
+_TENSORS = {keys_of(pb.EpisodeBatch.DESCRIPTOR)[name]: name for name in ("rewards", "raw_rewards", "last_values")}
 _FRAME_STACKS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
 _FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
 
@@ -168,6 +168,8 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
         last_values=tensors.get("last_values"),
         last_states=columns["last_states"],
         returns_before=returns_before if len(returns_before) else None,
+        raw_rewards=tensors.get("raw_rewards"),
+        env_actions=columns_of(columns["environment_actions"]) if columns["environment_actions"] else None,
     )
 
 

@@ -9,13 +9,17 @@ __all__ = [
     "HEADERS",
     "INFOS",
     "INTEGER_HEADERS",
+    "OPTIONAL_COLUMNS",
     "OPTIONAL_HEADERS",
     "REQUIRED",
     "SEGMENT_COLUMNS",
     "STEP_COLUMNS",
 ]
 
-STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos")
+OPTIONAL_COLUMNS = {"raw_rewards": "rewards", "env_actions": "actions"}
+"""Columns that can be None, and the columns whose values they have then."""
+
+STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos", *OPTIONAL_COLUMNS)
 """Fields with a row for each step."""
 
 SEGMENT_COLUMNS = ("last_observations", "episode_infos", "initial_states", "last_states")

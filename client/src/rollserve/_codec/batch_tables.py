@@ -69,11 +69,12 @@ def _counts(batch: Any) -> str:
 def _statistics(batch: Any) -> Iterator[tuple[str, str]]:
     """Yield the names and the texts of the statistics of a batch that is not empty."""
     label, returns, lengths = _outcomes(batch)
-    for name, column in (("returns", returns), ("lengths", lengths)):
+    raw = "" if batch.raw_rewards is None else "raw "
+    for name, column in ((f"{raw}{label}returns", returns), (f"{label}lengths", lengths)):
         values = column.astype(np.float64)
         with np.errstate(all="ignore"):
             mean = values.mean()
-        yield f"{label}{name}", f"mean {mean:.4g}, {range_text(values)}"
+        yield name, f"mean {mean:.4g}, {range_text(values)}"
     versions = _range_of_versions(batch.policy_versions)
     account = batch.account
     if account is not None:
@@ -89,7 +90,7 @@ def _outcomes(batch: Any) -> tuple[str, np.ndarray, np.ndarray]:
     ended = batch.terminated | batch.truncated
     returns, lengths = batch.episode_returns[ended], batch.episode_lengths[ended]
     if not ended.any() or np.isnan(batch.returns_before[ended]).any():
-        return "", batch.returns, batch.lengths
+        return "", batch.raw_returns, batch.lengths
     return ("" if ended.all() and not batch.first_steps.any() else "episode "), returns, lengths
 
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import FLOAT_HEADERS, HEADERS, INFOS, OPTIONAL_HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
+from rollserve._codec.batch_fields import (
+    FLOAT_HEADERS,
+    HEADERS,
+    INFOS,
+    OPTIONAL_COLUMNS,
+    OPTIONAL_HEADERS,
+    SEGMENT_COLUMNS,
+    STEP_COLUMNS,
+)
 from rollserve._codec.columns import leaves_of
 from rollserve.errors import mismatch
 
@@ -36,7 +44,11 @@ def check_batch(batch: Any) -> None:
         if header is not None or name not in (*OPTIONAL_HEADERS, "last_values"):
             check_header(name, header, _header_kinds(name), num_segments)
     for name in STEP_COLUMNS:
-        _check_columns(name, getattr(batch, name), num_steps)
+        columns = getattr(batch, name)
+        if columns is not None or name not in OPTIONAL_COLUMNS:
+            _check_columns(name, columns, num_steps)
+    if batch.raw_rewards is not None:
+        check_header("raw_rewards", batch.raw_rewards, "fiu", num_steps)
     for name in SEGMENT_COLUMNS:
         _check_columns(name, getattr(batch, name), num_segments)
     for name in INFOS:

@@ -32,7 +32,8 @@ def columns_by_row(batch: Any) -> dict[str, Columns]:
     starts = np.cumsum(batch.lengths) - batch.lengths
     begins = _begins(batch.row_indices[order])
     steps = _steps_by_row(starts[order], batch.lengths[order], begins)
-    columns = {name: getattr(batch, name) for name in (*STEP_COLUMNS, "next_observations")}
+    names = (*STEP_COLUMNS, "next_observations")
+    columns = {name: column for name in names if (column := getattr(batch, name)) is not None}
     if batch.last_values is not None and "value" in batch.agent_infos:
         columns["next_values"] = _next_values(batch, starts + batch.lengths - 1)
     for name in ("terminated", "truncated"):

@@ -44,7 +44,8 @@ def step_columns(batch: Any, columns: Mapping[str, Columns]) -> dict[str, Column
     Raises:
         ValueError: another name or number of rows.
     """
-    found: dict[str, Columns] = {name: getattr(batch, name) for name in STEP_COLUMNS}
+    own = ((name, getattr(batch, name)) for name in STEP_COLUMNS)
+    found: dict[str, Columns] = {name: column for name, column in own if column is not None}
     for name, column in columns.items():
         if name in found or name in _ADDED:
             raise ValueError(f"{name}: {mismatch('a name that the result does not have', repr(name))}")

@@ -9,6 +9,7 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import rollserve.v1.tensor_pb2
 import sys
 import typing
 
@@ -83,6 +84,7 @@ class Environment(google.protobuf.message.Message):
     VECTORIZATION_FIELD_NUMBER: builtins.int
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
+    TRANSFORMS_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module that the
     operator allows; or `profile:NAME` for an environment that the operator has declared, see EnvironmentProfile.
@@ -117,6 +119,14 @@ class Environment(google.protobuf.message.Message):
     def task(self) -> global___Task:
         """The task that is set after the environment is made. Not set: no task is set."""
 
+    @property
+    def transforms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Transform]:
+        """Changes of rewards, actions and observations, innermost first; at most 64, else INVALID_ARGUMENT. They apply to all
+        kinds of rows alike, around the wrappers, and leave the kind of rows as it is. The spaces that the server announces,
+        and that agents have to fit, are those with the transforms. INVALID_ARGUMENT if one does not fit the space that is
+        left by those before it. A change of the environment keeps them.
+        """
+
     def __init__(
         self,
         *,
@@ -128,11 +138,419 @@ class Environment(google.protobuf.message.Message):
         vectorization: global___Vectorization.ValueType = ...,
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
+        transforms: collections.abc.Iterable[global___Transform] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
 
 global___Environment = Environment
+
+@typing.final
+class Transform(google.protobuf.message.Message):
+    """A change of what passes between an agent and the rows of its environment.
+
+    Episodes count by the environment's own rewards wherever a return is added up: in evaluations, in records of episodes
+    and in metrics. Batches have both, see `rewards` and `raw_rewards` of EpisodeBatch, and both kinds of actions, see
+    `actions` and `environment_actions`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SIGN_REWARDS_FIELD_NUMBER: builtins.int
+    CLIP_REWARDS_FIELD_NUMBER: builtins.int
+    SCALE_REWARDS_FIELD_NUMBER: builtins.int
+    RESCALE_ACTIONS_FIELD_NUMBER: builtins.int
+    CLIP_ACTIONS_FIELD_NUMBER: builtins.int
+    CAST_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    SCALE_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    RESCALE_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    CROP_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    RESIZE_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    GRAYSCALE_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    FLATTEN_OBSERVATIONS_FIELD_NUMBER: builtins.int
+    @property
+    def sign_rewards(self) -> global___SignRewards:
+        """The signs of the rewards."""
+
+    @property
+    def clip_rewards(self) -> global___ClipRewards:
+        """Rewards within bounds."""
+
+    @property
+    def scale_rewards(self) -> global___ScaleRewards:
+        """Rewards times a factor."""
+
+    @property
+    def rescale_actions(self) -> global___RescaleActions:
+        """Actions of a range that is mapped to the environment's bounds."""
+
+    @property
+    def clip_actions(self) -> global___ClipActions:
+        """Actions within the environment's bounds."""
+
+    @property
+    def cast_observations(self) -> global___CastObservations:
+        """Observations of another type."""
+
+    @property
+    def scale_observations(self) -> global___ScaleObservations:
+        """Observations times a factor."""
+
+    @property
+    def rescale_observations(self) -> global___RescaleObservations:
+        """Observations whose bounds are mapped to a range."""
+
+    @property
+    def crop_observations(self) -> global___CropObservations:
+        """Parts of images."""
+
+    @property
+    def resize_observations(self) -> global___ResizeObservations:
+        """Images of another size."""
+
+    @property
+    def grayscale_observations(self) -> global___GrayscaleObservations:
+        """Images in shades of grey."""
+
+    @property
+    def flatten_observations(self) -> global___FlattenObservations:
+        """Observations as one vector."""
+
+    def __init__(
+        self,
+        *,
+        sign_rewards: global___SignRewards | None = ...,
+        clip_rewards: global___ClipRewards | None = ...,
+        scale_rewards: global___ScaleRewards | None = ...,
+        rescale_actions: global___RescaleActions | None = ...,
+        clip_actions: global___ClipActions | None = ...,
+        cast_observations: global___CastObservations | None = ...,
+        scale_observations: global___ScaleObservations | None = ...,
+        rescale_observations: global___RescaleObservations | None = ...,
+        crop_observations: global___CropObservations | None = ...,
+        resize_observations: global___ResizeObservations | None = ...,
+        grayscale_observations: global___GrayscaleObservations | None = ...,
+        flatten_observations: global___FlattenObservations | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["cast_observations", b"cast_observations", "clip_actions", b"clip_actions", "clip_rewards", b"clip_rewards", "crop_observations", b"crop_observations", "flatten_observations", b"flatten_observations", "grayscale_observations", b"grayscale_observations", "kind", b"kind", "rescale_actions", b"rescale_actions", "rescale_observations", b"rescale_observations", "resize_observations", b"resize_observations", "scale_observations", b"scale_observations", "scale_rewards", b"scale_rewards", "sign_rewards", b"sign_rewards"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cast_observations", b"cast_observations", "clip_actions", b"clip_actions", "clip_rewards", b"clip_rewards", "crop_observations", b"crop_observations", "flatten_observations", b"flatten_observations", "grayscale_observations", b"grayscale_observations", "kind", b"kind", "rescale_actions", b"rescale_actions", "rescale_observations", b"rescale_observations", "resize_observations", b"resize_observations", "scale_observations", b"scale_observations", "scale_rewards", b"scale_rewards", "sign_rewards", b"sign_rewards"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["sign_rewards", "clip_rewards", "scale_rewards", "rescale_actions", "clip_actions", "cast_observations", "scale_observations", "rescale_observations", "crop_observations", "resize_observations", "grayscale_observations", "flatten_observations"] | None: ...
+
+global___Transform = Transform
+
+@typing.final
+class SignRewards(google.protobuf.message.Message):
+    """Each reward becomes -1, 0 or 1, its sign. NaN stays NaN."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SignRewards = SignRewards
+
+@typing.final
+class ClipRewards(google.protobuf.message.Message):
+    """Each reward is moved into bounds, as `ClipReward` of gymnasium does."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOW_FIELD_NUMBER: builtins.int
+    HIGH_FIELD_NUMBER: builtins.int
+    low: builtins.float
+    """The lower bound, a finite number; not set: none. INVALID_ARGUMENT if neither bound is set."""
+    high: builtins.float
+    """The upper bound, a finite number, not below `low`, else INVALID_ARGUMENT; not set: none."""
+    def __init__(
+        self,
+        *,
+        low: builtins.float | None = ...,
+        high: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_high", b"_high", "_low", b"_low", "high", b"high", "low", b"low"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_high", b"_high", "_low", b"_low", "high", b"high", "low", b"low"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_high", b"_high"]) -> typing.Literal["high"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_low", b"_low"]) -> typing.Literal["low"] | None: ...
+
+global___ClipRewards = ClipRewards
+
+@typing.final
+class ScaleRewards(google.protobuf.message.Message):
+    """Each reward becomes reward * `factor` + `offset`, in float64."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FACTOR_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    factor: builtins.float
+    """A finite number other than 0, else INVALID_ARGUMENT."""
+    offset: builtins.float
+    """A finite number, else INVALID_ARGUMENT."""
+    def __init__(
+        self,
+        *,
+        factor: builtins.float = ...,
+        offset: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["factor", b"factor", "offset", b"offset"]) -> None: ...
+
+global___ScaleRewards = ScaleRewards
+
+@typing.final
+class RescaleActions(google.protobuf.message.Message):
+    """The agent acts in Boxes from `low` to `high`, which are mapped linearly to the bounds of the environment's Boxes, as
+    `RescaleAction` of gymnasium does; actions outside are mapped alike. Applies to every Box of floats in the action
+    space. INVALID_ARGUMENT if there is none, or if one has an element without two different finite bounds.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOW_FIELD_NUMBER: builtins.int
+    HIGH_FIELD_NUMBER: builtins.int
+    low: builtins.float
+    """The lowest action, a finite number, else INVALID_ARGUMENT; not set: -1."""
+    high: builtins.float
+    """The highest action, a finite number above `low`, else INVALID_ARGUMENT; not set: 1."""
+    def __init__(
+        self,
+        *,
+        low: builtins.float | None = ...,
+        high: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_high", b"_high", "_low", b"_low", "high", b"high", "low", b"low"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_high", b"_high", "_low", b"_low", "high", b"high", "low", b"low"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_high", b"_high"]) -> typing.Literal["high"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_low", b"_low"]) -> typing.Literal["low"] | None: ...
+
+global___RescaleActions = RescaleActions
+
+@typing.final
+class ClipActions(google.protobuf.message.Message):
+    """Actions are moved into the bounds of the environment's Boxes, as `ClipAction` of gymnasium does. The announced action
+    space keeps the bounds. Applies to every Box in the action space; INVALID_ARGUMENT if there is none.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ClipActions = ClipActions
+
+@typing.final
+class CastObservations(google.protobuf.message.Message):
+    """Observations are converted to another type, as `DtypeObservation` of gymnasium does. INVALID_ARGUMENT for floats as
+    integers, and for integers as a type that does not hold both bounds.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DATA_TYPE_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
+    data_type: rollserve.v1.tensor_pb2.DataType.ValueType
+    """The type, not that of truth values, else INVALID_ARGUMENT."""
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The leaves to convert, by their names; empty for all. INVALID_ARGUMENT for a name that no leaf has, and for a leaf
+        that is no Box, if it is named; other leaves than Boxes stay as they are.
+        """
+
+    def __init__(
+        self,
+        *,
+        data_type: rollserve.v1.tensor_pb2.DataType.ValueType = ...,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_type", b"data_type", "leaves", b"leaves"]) -> None: ...
+
+global___CastObservations = CastObservations
+
+@typing.final
+class ScaleObservations(google.protobuf.message.Message):
+    """Observations become observation * `factor` + `offset`, computed in float64 and rounded once. Floats keep their type,
+    integers become float32.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FACTOR_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
+    factor: builtins.float
+    """A finite number other than 0, else INVALID_ARGUMENT."""
+    offset: builtins.float
+    """A finite number, else INVALID_ARGUMENT."""
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in CastObservations."""
+
+    def __init__(
+        self,
+        *,
+        factor: builtins.float = ...,
+        offset: builtins.float = ...,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["factor", b"factor", "leaves", b"leaves", "offset", b"offset"]) -> None: ...
+
+global___ScaleObservations = ScaleObservations
+
+@typing.final
+class RescaleObservations(google.protobuf.message.Message):
+    """The bounds of Boxes of floats are mapped linearly to `low` and `high`, as `RescaleObservation` of gymnasium does.
+    INVALID_ARGUMENT for an element without two different finite bounds, and for integers.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOW_FIELD_NUMBER: builtins.int
+    HIGH_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
+    low: builtins.float
+    """The value of the lower bounds, a finite number, else INVALID_ARGUMENT."""
+    high: builtins.float
+    """The value of the upper bounds, a finite number above `low`, else INVALID_ARGUMENT."""
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in CastObservations."""
+
+    def __init__(
+        self,
+        *,
+        low: builtins.float = ...,
+        high: builtins.float = ...,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["high", b"high", "leaves", b"leaves", "low", b"low"]) -> None: ...
+
+global___RescaleObservations = RescaleObservations
+
+@typing.final
+class CropObservations(google.protobuf.message.Message):
+    """A rectangle of each image, which is (H, W) or (H, W, C), or with `channels_first` (C, H, W), where channels may be
+    frames. INVALID_ARGUMENT for observations of another number of axes, and for a rectangle beyond the image.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOP_FIELD_NUMBER: builtins.int
+    LEFT_FIELD_NUMBER: builtins.int
+    HEIGHT_FIELD_NUMBER: builtins.int
+    WIDTH_FIELD_NUMBER: builtins.int
+    CHANNELS_FIRST_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
+    top: builtins.int
+    """The first line."""
+    left: builtins.int
+    """The first column."""
+    height: builtins.int
+    """The number of lines, at least 1, else INVALID_ARGUMENT."""
+    width: builtins.int
+    """The number of columns, at least 1, else INVALID_ARGUMENT."""
+    channels_first: builtins.bool
+    """Whether the channels, or frames, are the first axis."""
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in CastObservations."""
+
+    def __init__(
+        self,
+        *,
+        top: builtins.int = ...,
+        left: builtins.int = ...,
+        height: builtins.int = ...,
+        width: builtins.int = ...,
+        channels_first: builtins.bool = ...,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["channels_first", b"channels_first", "height", b"height", "leaves", b"leaves", "left", b"left", "top", b"top", "width", b"width"]) -> None: ...
+
+global___CropObservations = CropObservations
+
+@typing.final
+class ResizeObservations(google.protobuf.message.Message):
+    """Images of another size, by areas as `ResizeObservation` of gymnasium does, each channel for itself. The images are as
+    in CropObservations, of uint8 from 0 to 255, else INVALID_ARGUMENT. NOT_FOUND if OpenCV is not installed on the
+    server.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEIGHT_FIELD_NUMBER: builtins.int
+    WIDTH_FIELD_NUMBER: builtins.int
+    CHANNELS_FIRST_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
+    height: builtins.int
+    """The number of lines, from 1 to 4096, else INVALID_ARGUMENT."""
+    width: builtins.int
+    """The number of columns, from 1 to 4096, else INVALID_ARGUMENT."""
+    channels_first: builtins.bool
+    """Whether the channels, or frames, are the first axis."""
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in CastObservations."""
+
+    def __init__(
+        self,
+        *,
+        height: builtins.int = ...,
+        width: builtins.int = ...,
+        channels_first: builtins.bool = ...,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["channels_first", b"channels_first", "height", b"height", "leaves", b"leaves", "width", b"width"]) -> None: ...
+
+global___ResizeObservations = ResizeObservations
+
+@typing.final
+class GrayscaleObservations(google.protobuf.message.Message):
+    """Images of red, green and blue in shades of grey, as `GrayscaleObservation` of gymnasium makes them. The images are
+    (H, W, 3), or (3, H, W) with `channels_first`, of uint8 from 0 to 255, else INVALID_ARGUMENT.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEEP_CHANNEL_FIELD_NUMBER: builtins.int
+    CHANNELS_FIRST_FIELD_NUMBER: builtins.int
+    LEAVES_FIELD_NUMBER: builtins.int
+    keep_channel: builtins.bool
+    """Whether the axis of the channels stays, with one channel."""
+    channels_first: builtins.bool
+    """Whether the channels are the first axis."""
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in CastObservations."""
+
+    def __init__(
+        self,
+        *,
+        keep_channel: builtins.bool = ...,
+        channels_first: builtins.bool = ...,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["channels_first", b"channels_first", "keep_channel", b"keep_channel", "leaves", b"leaves"]) -> None: ...
+
+global___GrayscaleObservations = GrayscaleObservations
+
+@typing.final
+class FlattenObservations(google.protobuf.message.Message):
+    """All leaves of an observation become one vector, as `FlattenObservation` of gymnasium makes it: discrete values as
+    vectors with a single 1.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___FlattenObservations = FlattenObservations
 
 @typing.final
 class Wrapper(google.protobuf.message.Message):
@@ -143,12 +561,14 @@ class Wrapper(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`. NOT_FOUND for an unknown name,
-    PERMISSION_DENIED for a wrapper that writes files or opens windows on the server.
+    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; or `module:Class` for a module that the
+    operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
+    but a subclass of `gymnasium.Wrapper`, such as a wrapper of vector environments. PERMISSION_DENIED for any other
+    module, and for a wrapper of gymnasium that writes files or opens windows on the server.
     """
     kwargs_json: builtins.str
     """The wrapper's keyword arguments without the environment: a JSON object such as `{"stack_size": 4}`, with the limits
-    of `Environment.kwargs_json`.
+    of `Environment.kwargs_json`. INVALID_ARGUMENT if the wrapper refuses them.
     """
     def __init__(
         self,

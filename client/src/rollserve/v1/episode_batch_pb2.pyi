@@ -102,6 +102,8 @@ class EpisodeBatch(google.protobuf.message.Message):
     EPISODE_INFOS_FIELD_NUMBER: builtins.int
     FRAME_STACKS_FIELD_NUMBER: builtins.int
     INITIAL_STATES_FIELD_NUMBER: builtins.int
+    RAW_REWARDS_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_ACTIONS_FIELD_NUMBER: builtins.int
     LAST_VALUES_FIELD_NUMBER: builtins.int
     LAST_STATES_FIELD_NUMBER: builtins.int
     RETURNS_BEFORE_FIELD_NUMBER: builtins.int
@@ -167,11 +169,11 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (T, *A). The action of each step; one column for each leaf of the action space."""
+        """Each (T, *A). The action of each step, as the agent chose it; one column for each leaf of the action space."""
 
     @property
     def rewards(self) -> rollserve.v1.tensor_pb2.Tensor:
-        """(T) float64. The reward of each step."""
+        """(T) float64. The reward of each step, with the transforms of the environment."""
 
     @property
     def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
@@ -210,6 +212,20 @@ class EpisodeBatch(google.protobuf.message.Message):
         """
 
     @property
+    def raw_rewards(self) -> rollserve.v1.tensor_pb2.Tensor:
+        """(T) float64. The reward of each step as the environment returned it, where transforms change rewards. Absent where
+        none do: `rewards` are the environment's own. In all messages of a stream, or in none, unless workers have different
+        environments: where a message lacks them, they are its `rewards`.
+        """
+
+    @property
+    def environment_actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
+        """Each (T, *A). The action of each step as the environment got it, where transforms change actions; columns named as
+        `actions`. Absent where none do: the environment got `actions`. In all messages of a stream, or in none, unless
+        workers have different environments: where a message lacks them, they are its `actions`.
+        """
+
+    @property
     def last_values(self) -> rollserve.v1.tensor_pb2.Tensor:
         """(S), of the type of the agent's info `value`: what the value would be if the agent acted once more after each
         segment's last step, for its last observation and the recurrent states there. 0 where the segment terminated. The
@@ -224,7 +240,7 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def returns_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """(S) The sum of the rewards of the same episode before this segment, added up step by step, including those of
+        """(S) The sum of the raw rewards of the same episode before this segment, added up step by step, including those of
         earlier calls; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
         call. Empty if all `first_steps` are 0.
         """
@@ -249,12 +265,14 @@ class EpisodeBatch(google.protobuf.message.Message):
         episode_infos: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         frame_stacks: collections.abc.Iterable[global___FrameStack] | None = ...,
         initial_states: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
+        raw_rewards: rollserve.v1.tensor_pb2.Tensor | None = ...,
+        environment_actions: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         last_values: rollserve.v1.tensor_pb2.Tensor | None = ...,
         last_states: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         returns_before: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["last_values", b"last_values", "rewards", b"rewards"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "last_states", b"last_states", "last_values", b"last_values", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "returns_before", b"returns_before", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["last_values", b"last_values", "raw_rewards", b"raw_rewards", "rewards", b"rewards"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_actions", b"environment_actions", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "last_states", b"last_states", "last_values", b"last_values", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "raw_rewards", b"raw_rewards", "returns_before", b"returns_before", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
 
 global___EpisodeBatch = EpisodeBatch
 

@@ -45,7 +45,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: NOT_FOUND.
     """
     ERROR_REASON_WRAPPER_NOT_FOUND: _ErrorReason.ValueType  # 12
-    """`gymnasium.wrappers` has no wrapper of that name.
+    """`gymnasium.wrappers`, or the module that the name has, has no wrapper of that name.
     Status: NOT_FOUND.
     """
     ERROR_REASON_AGENT_NOT_FOUND: _ErrorReason.ValueType  # 13
@@ -77,7 +77,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: NOT_FOUND.
     """
     ERROR_REASON_MODULE_NOT_ALLOWED: _ErrorReason.ValueType  # 20
-    """The operator does not allow environments of that module (`--allow-module`).
+    """The operator does not allow environments and wrappers of that module (`--allow-module`).
     Status: PERMISSION_DENIED.
     """
     ERROR_REASON_WRAPPER_NOT_ALLOWED: _ErrorReason.ValueType  # 21
@@ -325,7 +325,7 @@ ERROR_REASON_ENV_NOT_FOUND: ErrorReason.ValueType  # 11
 Status: NOT_FOUND.
 """
 ERROR_REASON_WRAPPER_NOT_FOUND: ErrorReason.ValueType  # 12
-"""`gymnasium.wrappers` has no wrapper of that name.
+"""`gymnasium.wrappers`, or the module that the name has, has no wrapper of that name.
 Status: NOT_FOUND.
 """
 ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 13
@@ -357,7 +357,7 @@ ERROR_REASON_SAMPLER_DELETED: ErrorReason.ValueType  # 77
 Status: NOT_FOUND.
 """
 ERROR_REASON_MODULE_NOT_ALLOWED: ErrorReason.ValueType  # 20
-"""The operator does not allow environments of that module (`--allow-module`).
+"""The operator does not allow environments and wrappers of that module (`--allow-module`).
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_WRAPPER_NOT_ALLOWED: ErrorReason.ValueType  # 21

@@ -2,7 +2,6 @@
 
 from rollserve_server.envs.determinism import Difference, Trace, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
-from rollserve_server.envs.making import check_wrapper
 from rollserve_server.envs.native.single_rows import why_not_single
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.permissions import check_allowed, check_method_allowed
@@ -22,7 +21,7 @@ from rollserve_server.envs.profiles import (
     is_profile,
     requested,
 )
-from rollserve_server.envs.registry import find_env, module_of
+from rollserve_server.envs.registry import find_env, find_wrapper, module_of
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
@@ -49,11 +48,11 @@ __all__ = [
     "check_paths",
     "check_sampler_observations_fit",
     "check_space_sizes",
-    "check_wrapper",
     "describe_space",
     "differences",
     "episodes_per_row",
     "find_env",
+    "find_wrapper",
     "is_profile",
     "leaf_bounds",
     "leaves_of_space",

@@ -15,8 +15,8 @@ from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.atari import hasten_resets
 from rollserve_server.envs.refusals import call_with_arguments, refused_by
-from rollserve_server.envs.registry import find_env, suggestion
-from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
+from rollserve_server.envs.registry import find_env, find_wrapper
+from rollserve_server.errors import InvalidValueError, show, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rollserve import EnvSpec, Task, Wrapper
 
-__all__ = ["check_wrapper", "close_env", "find_method", "make_env", "set_task"]
+__all__ = ["close_env", "find_method", "make_env", "set_task"]
 
 
 def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -38,7 +38,7 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     current_activity().begin(Phase.MAKING)
     env = _make_unwrapped(spec)
     try:
-        _check_spaces(spec.id, env)
+        _check_spaces(spec.id, env, "id", "an environment")
         hasten_resets(env)
         for position, wrapper in enumerate(spec.wrappers):
             with within(f"wrappers[{position}]"):
@@ -81,26 +81,6 @@ def find_method(env: gymnasium.Env[Any, Any], name: str, field: str) -> Callable
     return method
 
 
-def check_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """Return the class of a wrapper.
-
-    Raises:
-        NotFoundError: `gymnasium.wrappers` has no wrapper of that name; the field is `name`.
-    """
-    names = gymnasium.wrappers.__all__
-    cls = getattr(gymnasium.wrappers, name) if name in names else None
-    if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
-        known = (each for each in names if each[0].isupper())  # the others are modules
-        raise NotFoundError.of(
-            "name",
-            expected="a wrapper in gymnasium.wrappers",
-            got=repr(name),
-            hint=suggestion(name, known),
-            reason=Reason.WRAPPER_NOT_FOUND,
-        )
-    return cls
-
-
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     named = find_env(spec.id)
     arguments: dict[str, Any] = dict(spec.kwargs)
@@ -116,11 +96,12 @@ def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 
 
 def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
-    cls = check_wrapper(wrapper.name)
+    cls = find_wrapper(wrapper.name)
     make = functools.partial(cls, env)
     wrapped: gymnasium.Env[Any, Any] = call_with_arguments(
         wrapper.name, lambda: make(**_python_arguments(cls, wrapper.kwargs))
     )
+    _check_spaces(wrapper.name, wrapped, "name", "a wrapper")
     return wrapped
 
 
@@ -137,9 +118,10 @@ def _python_arguments(cls: type, kwargs: Mapping[str, object]) -> dict[str, obje
     return arguments
 
 
-def _check_spaces(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
+def _check_spaces(owner: str, env: gymnasium.Env[Any, Any], field: str, kind: str) -> None:
+    """Raise InvalidValueError of a field unless an environment has spaces."""
     for name in ("observation_space", "action_space"):
-        space = call_with_arguments(env_id, functools.partial(getattr, env, name, None))
+        space = call_with_arguments(owner, functools.partial(getattr, env, name, None))
         if not isinstance(space, gymnasium.Space):
-            expected = f"an environment whose {name} is a gymnasium.Space"
-            raise InvalidValueError.of("id", expected=expected, got=show(space), reason=Reason.ENV_REFUSED)
+            expected = f"{kind} whose {name} is a gymnasium.Space"
+            raise InvalidValueError.of(field, expected=expected, got=show(space), reason=Reason.ENV_REFUSED)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.envs.profiles import ProfileEnv
-from rollserve_server.envs.registry import module_of
+from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, module_of
 from rollserve_server.errors import NotAllowedError, shorten
 
 if TYPE_CHECKING:
@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
 
 __all__ = ["check_allowed", "check_method_allowed"]
-
-_FORBIDDEN_WRAPPERS = {
-    "ArrayConversion": "its environments return no numpy arrays",
-    "Autoreset": "it hides the last observation of an episode",
-    "HumanRendering": "it opens windows on the server",
-    "JaxToNumpy": "it needs an environment of another framework",
-    "JaxToTorch": "its environments return no numpy arrays",
-    "NumpyToTorch": "its environments return no numpy arrays",
-    "RecordVideo": "it writes files on the server",
-}
 
 _RENDER_MODES = (None, "rgb_array", "ansi", "depth_array", "rgbd_tuple")
 """Render modes that open no window and collect no frames. Names of other modes may mean either."""
@@ -37,19 +27,19 @@ def check_allowed(
 
     Args:
         spec: environment of a request.
-        allowed_modules: modules that ids may name; `name.*` for all submodules of a package.
+        allowed_modules: modules that ids and wrappers may name; `name.*` for all submodules of a package.
         allowed_methods: methods that may set a task.
 
     Raises:
-        NotAllowedError: the id names another module, a wrapper writes files, opens windows or loses data, the task is
-            set by another method, or the environment renders to a screen or collects its frames.
+        NotAllowedError: the id or a wrapper names another module, a wrapper writes files, opens windows or loses data,
+            the task is set by another method, or the environment renders to a screen or collects its frames.
     """
-    module = None if isinstance(spec, ProfileEnv) else module_of(spec.id)  # the operator's own
-    if module is not None and not _is_allowed(module, allowed_modules):
-        expected = f"a module that the server's operator allows (option --allow-module: {_listed(allowed_modules)})"
-        raise NotAllowedError.of("id", expected=expected, got=f"module {module!r}", reason=Reason.MODULE_NOT_ALLOWED)
+    if not isinstance(spec, ProfileEnv):  # the operator's own
+        names = {"id": spec.id} | {f"wrappers[{i}].name": wrapper.name for i, wrapper in enumerate(spec.wrappers)}
+        for field, name in names.items():
+            _check_module(field, name, allowed_modules)
     for position, wrapper in enumerate(spec.wrappers):
-        why_not = _FORBIDDEN_WRAPPERS.get(wrapper.name)
+        why_not = FORBIDDEN_WRAPPERS.get(wrapper.name)
         if why_not is not None:
             raise NotAllowedError.of(
                 f"wrappers[{position}].name",
@@ -71,6 +61,14 @@ def check_method_allowed(method: str, allowed: Collection[str], field: str) -> N
     if method not in allowed:
         expected = f"a method that the server's operator allows (option --allow-method: {_listed(allowed)})"
         raise NotAllowedError.of(field, expected=expected, got=repr(method), reason=Reason.METHOD_NOT_ALLOWED)
+
+
+def _check_module(field: str, name: str, allowed: Collection[str]) -> None:
+    """Raise NotAllowedError if an id or a wrapper names a module that is not allowed."""
+    module = module_of(name)
+    if module is not None and not _is_allowed(module, allowed):
+        expected = f"a module that the server's operator allows (option --allow-module: {_listed(allowed)})"
+        raise NotAllowedError.of(field, expected=expected, got=f"module {module!r}", reason=Reason.MODULE_NOT_ALLOWED)
 
 
 def _is_allowed(module: str, allowed: Collection[str]) -> bool:

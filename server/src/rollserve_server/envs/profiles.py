@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import EnvSpec, Reason, Wrapper
+from rollserve.transforms import transform_from_json
 from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError
 
@@ -81,6 +82,7 @@ class Profiles:
             return spec
         for name, value in (
             ("wrappers", spec.wrappers),
+            ("transforms", spec.transforms),
             ("task", spec.task),
             ("reset_options_json", spec.reset_options),
             ("vectorization", spec.vectorization),
@@ -128,6 +130,7 @@ class Profiles:
             vectorization=None if profile.vectorization == "auto" else profile.vectorization,
             num_rows=profile.rows,
             num_episodes_per_row=profile.episodes_per_row,
+            transforms=tuple(map(transform_from_json, profile.transforms)),
             profile=name,
             arguments=dict(arguments),
         )

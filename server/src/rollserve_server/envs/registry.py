@@ -1,27 +1,39 @@
-"""Ids of environments: what they name, and where it comes from."""
+"""Ids of environments and names of wrappers: what they name, and where it comes from."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import importlib.util
+import types
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 import gymnasium
 
 from rollserve import Reason
-from rollserve_server.errors import NotFoundError, describe, show
+from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
 
-__all__ = ["find_env", "module_of", "suggestion"]
+__all__ = ["FORBIDDEN_WRAPPERS", "find_env", "find_wrapper", "module_of", "suggestion"]
+
+FORBIDDEN_WRAPPERS = {
+    "ArrayConversion": "its environments return no numpy arrays",
+    "Autoreset": "it hides the last observation of an episode",
+    "HumanRendering": "it opens windows on the server",
+    "JaxToNumpy": "it needs an environment of another framework",
+    "JaxToTorch": "its environments return no numpy arrays",
+    "NumpyToTorch": "its environments return no numpy arrays",
+    "RecordVideo": "it writes files on the server",
+}
+"""Wrappers of gymnasium that requests may not name, and why."""
 
 _REGISTERING_MODULES = ("ale_py",)
 """Modules of the server's extras that register environments when they are imported."""
 
 
-def module_of(env_id: str) -> str | None:
-    """Return the module of an id of the form `module:name`; None for other ids."""
-    module, colon, _ = env_id.rpartition(":")
+def module_of(name: str) -> str | None:
+    """Return the module of an id or a wrapper of the form `module:name`; None for others."""
+    module, colon, _ = name.rpartition(":")
     return module if colon else None
 
 
@@ -49,15 +61,60 @@ def find_env(env_id: str) -> str | type[gymnasium.Env[Any, Any]]:
     return named or name
 
 
-def _class_in(module_name: str, name: str) -> type[gymnasium.Env[Any, Any]] | None:
-    """Return the environment's class in a module, or None if the name is a registered id."""
+def find_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    """Return the class of a wrapper, of `gymnasium.wrappers` or `module:Class`. Imports the module.
+
+    Raises:
+        NotFoundError: there is no such module or class; the field is `name`.
+        InvalidValueError: a module has something else of that name; the field is `name`.
+        NotAllowedError: it is one of gymnasium's that are forbidden; the field is `name`.
+    """
+    module_name, class_name = module_of(name), name.rpartition(":")[2]
+    if module_name is None:
+        names = gymnasium.wrappers.__all__
+        found = getattr(gymnasium.wrappers, name) if name in names else None
+        if not _is_wrapper_class(found):
+            raise _no_wrapper(name, "gymnasium.wrappers", (each for each in names if each[0].isupper()))
+        return found
+    module, found = _imported(module_name, class_name, "name")
+    if found is None:
+        known = (each for each, value in vars(module).items() if _is_wrapper_class(value))
+        raise _no_wrapper(name, f"module {module_name!r}", known)
+    if not _is_wrapper_class(found):
+        got = f"{name!r}, which is {show(found)}"
+        raise InvalidValueError.of("name", expected="a subclass of gymnasium.Wrapper", got=got)
+    if str(found.__module__).startswith("gymnasium.") and found.__name__ in FORBIDDEN_WRAPPERS:
+        got = f"{name!r}, which is not: {FORBIDDEN_WRAPPERS[found.__name__]}"
+        raise NotAllowedError.of(
+            "name", expected="a wrapper that is allowed", got=got, reason=Reason.WRAPPER_NOT_ALLOWED
+        )
+    return found
+
+
+def _no_wrapper(name: str, owner: str, known: Iterable[str]) -> NotFoundError:
+    return NotFoundError.of(
+        "name",
+        expected=f"a wrapper in {owner}",
+        got=repr(name),
+        hint=suggestion(name.rpartition(":")[2], known),
+        reason=Reason.WRAPPER_NOT_FOUND,
+    )
+
+
+def _imported(module_name: str, name: str, field: str) -> tuple[types.ModuleType, Any]:
+    """Return a module, and its attribute or None; raise NotFoundError of a field if it cannot be imported."""
     try:
         # A module may import its attributes when they are read.
         module = importlib.import_module(module_name)
-        entry = getattr(module, name, None)
+        return module, getattr(module, name, None)
     except BaseException as error:
         text = f"module {module_name!r} cannot be imported on the server: {describe(error)}"
-        raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field="id") from error
+        raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field=field) from error
+
+
+def _class_in(module_name: str, name: str) -> type[gymnasium.Env[Any, Any]] | None:
+    """Return the environment's class in a module, or None if the name is a registered id."""
+    module, entry = _imported(module_name, name, "id")
     if _is_env_class(entry):
         return entry
     if name in gymnasium.registry:
@@ -71,6 +128,10 @@ def _class_in(module_name: str, name: str) -> type[gymnasium.Env[Any, Any]] | No
 
 def _is_env_class(value: object) -> TypeGuard[type[gymnasium.Env[Any, Any]]]:
     return isinstance(value, type) and issubclass(value, gymnasium.Env)
+
+
+def _is_wrapper_class(value: object) -> TypeGuard[type[gymnasium.Wrapper[Any, Any, Any, Any]]]:
+    return isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
 
 
 def _check_registered(name: str) -> None:

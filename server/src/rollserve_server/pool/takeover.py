@@ -65,4 +65,5 @@ def _check(field: str, value: object, expected: object) -> None:
 def _describe(env: EnvSpec) -> str:
     kwargs = f" with {json.dumps(env.kwargs)}" if env.kwargs else ""
     wrappers = f" in {', '.join(wrapper.name for wrapper in env.wrappers)}" if env.wrappers else ""
-    return f"{env.id}{kwargs}{wrappers}"
+    transforms = f" through {', '.join(map(repr, env.transforms))}" if env.transforms else ""
+    return f"{env.id}{kwargs}{wrappers}{transforms}"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Wrapper
+from rollserve.transforms import transform_from_json
 from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway import Gateway
@@ -59,17 +60,20 @@ async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers
 
 
 def pool_settings(settings: Settings) -> PoolSettings:
-    """Return the pool's settings. The module of an environment of no profile is allowed: clients may request it again.
+    """Return the pool's settings. The modules of an environment of no profile, and of its wrappers, are allowed.
+
+    Clients may request the environment again.
 
     Raises:
         DomainError: as of `env_spec`.
     """
     env = env_spec(settings)
-    module = None if isinstance(env, ProfileEnv) else module_of(env.id)
-    if not module:
+    names = () if isinstance(env, ProfileEnv) else (env.id, *(wrapper.name for wrapper in env.wrappers))
+    modules = [module for module in map(module_of, names) if module]
+    if not modules:
         return settings.pool
     allow = settings.pool.allow
-    allow = allow.model_copy(update={"allow_module": (*allow.allow_module, module)})
+    allow = allow.model_copy(update={"allow_module": (*allow.allow_module, *modules)})
     return settings.pool.model_copy(update={"allow": allow})
 
 
@@ -121,11 +125,12 @@ def env_spec(settings: Settings) -> EnvSpec:
 
     Raises:
         NotFoundError: there is no such profile.
-        InvalidValueError: the profile does not accept the arguments or wrappers.
+        InvalidValueError: the profile does not accept the arguments, wrappers or transforms.
     """
     environment = settings.environment
     wrappers = tuple(Wrapper(wrapper.name, wrapper.kwargs) for wrapper in environment.wrappers)
-    spec = EnvSpec(environment.env, environment.env_kwargs, wrappers)
+    transforms = tuple(map(transform_from_json, environment.transforms))
+    spec = EnvSpec(environment.env, environment.env_kwargs, wrappers, transforms=transforms)
     return Profiles(settings.pool.profiles.profiles).resolved(spec)
 
 

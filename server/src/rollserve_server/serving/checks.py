@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec
 from rollserve.errors import mismatch
 from rollserve_server.agents import check_providers
-from rollserve_server.envs import Profiles, check_allowed, check_wrapper, find_env, module_of, run_probe, with_envpool
+from rollserve_server.envs import Profiles, check_allowed, find_env, find_wrapper, module_of, run_probe, with_envpool
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.gateway import check_audit_log, check_certificates
 from rollserve_server.identity import Authentication
@@ -64,8 +64,9 @@ def _check_spec(spec: EnvSpec, allow: AllowSettings) -> None:
     """Check what of an environment takes no time."""
     check_allowed(spec, allow.allow_module, allow.allow_method)
     for position, wrapper in enumerate(spec.wrappers):
-        with within(f"wrappers[{position}]"):
-            check_wrapper(wrapper.name)
+        if module_of(wrapper.name) is None:  # on a cluster, only the workers may have the module
+            with within(f"wrappers[{position}]"):
+                find_wrapper(wrapper.name)
 
 
 def check_environment(settings: Settings) -> None:

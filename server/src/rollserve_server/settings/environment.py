@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from rollserve.transforms import transform_from_json
 from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
 
-__all__ = ["AllowSettings", "EnvironmentSettings", "WrapperSetting"]
+__all__ = ["AllowSettings", "EnvironmentSettings", "TransformSetting", "WrapperSetting"]
 
 
 class WrapperSetting(BaseModel):
@@ -19,6 +20,15 @@ class WrapperSetting(BaseModel):
 
     name: str
     kwargs: JsonObject = {}
+
+
+def _check_transform(value: dict[str, Any]) -> dict[str, Any]:
+    transform_from_json(value)
+    return value
+
+
+TransformSetting = Annotated[JsonObject, AfterValidator(_check_transform)]
+"""A transform as JSON: its kind, with its values."""
 
 
 class EnvironmentSettings(Group):
@@ -34,8 +44,14 @@ class EnvironmentSettings(Group):
     wrappers: Annotated[tuple[WrapperSetting, ...], BeforeValidator(parse_json)] = Field(
         default=(),
         max_length=64,
-        description="Wrappers of gymnasium around the environment, innermost first, as JSON: "
+        description="Wrappers of gymnasium, or module:Class, around the environment, innermost first, as JSON: "
         '[{"name": "…", "kwargs": {…}}, …].',
+    )
+    transforms: Annotated[tuple[TransformSetting, ...], BeforeValidator(parse_json)] = Field(
+        default=(),
+        max_length=64,
+        description="Transforms of the environment's rewards, actions and observations, innermost first, as JSON: "
+        '[{"clip_rewards": {"low": -1, "high": 1}}, …].',
     )
 
 
@@ -44,9 +60,9 @@ class AllowSettings(Group):
 
     allow_module: Annotated[tuple[str, ...], Names] = Field(
         default=(),
-        description="A Python module whose environments clients may name, beside the module in --env; package.* for "
-        "all submodules of a package. The server imports the module, which runs its code. Can be given more than once; "
-        "in the environment variable, separated by commas.",
+        description="A Python module whose environments and wrappers clients may name, beside the modules in --env and "
+        "--wrappers; package.* for all submodules of a package. The server imports the module, which runs its code. "
+        "Can be given more than once; in the environment variable, separated by commas.",
     )
     allow_method: Annotated[tuple[str, ...], Names] = Field(
         default=("set_task",),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from rollserve_server.argument_schemas import ArgumentSchema
-from rollserve_server.settings.environment import WrapperSetting  # noqa: TC001  # pydantic reads it
+from rollserve_server.settings.environment import TransformSetting, WrapperSetting  # noqa: TC001  # pydantic reads them
 from rollserve_server.settings.groups import Group, JsonObject, parse_json
 
 __all__ = ["ProfileSetting", "ProfileSettings"]
@@ -27,6 +27,7 @@ class ProfileSetting(BaseModel):
     env: str = Field(min_length=1)
     env_kwargs: JsonObject = {}
     wrappers: tuple[WrapperSetting, ...] = Field(default=(), max_length=64)
+    transforms: tuple[TransformSetting, ...] = Field(default=(), max_length=64)
     vectorization: Literal["auto", "rows", "native", "envpool"] = "auto"
     rows: int | None = Field(default=None, ge=1, le=4096)
     episodes_per_row: int | None = Field(default=None, ge=1, le=1 << 16)
@@ -82,7 +83,8 @@ class ProfileSettings(Group):
         default={},
         description="Environments that clients may request as profile:NAME, with a JSON Schema (draft 2020-12) of the "
         'arguments that they may give, as JSON: {"NAME": {"env": "…", "env_kwargs": {…}, "wrappers": […], '
-        '"vectorization": "…", "rows": N, "episodes_per_row": N, "description": "…", "arguments": {…}}}.',
+        '"transforms": […], "vectorization": "…", "rows": N, "episodes_per_row": N, "description": "…", '
+        '"arguments": {…}}}.',
     )
     allow_free_env: bool = Field(
         default=True,

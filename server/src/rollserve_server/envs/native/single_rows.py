@@ -8,6 +8,7 @@ import gymnasium
 
 from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.registry import find_env
+from rollserve_server.envs.transforms.transforms import Transforms
 from rollserve_server.errors import DomainError, shorten, show
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def why_not_single(spec: EnvSpec, observation_space: Space[Any], action_space: S
 
     Args:
         spec: environment with native code.
-        observation_space: observation space of a native row.
-        action_space: action space of a native row.
+        observation_space: observation space of a native row, with its transforms.
+        action_space: action space of a native row, with its transforms.
     """
     named = find_env(spec.id)
     if isinstance(named, str) and gymnasium.spec(named).entry_point is None:
@@ -37,12 +38,13 @@ def why_not_single(spec: EnvSpec, observation_space: Space[Any], action_space: S
         env = make_env(spec)
     except DomainError as error:
         return f"single rows cannot be made: {error.text}"
+    close_env(env)
     try:
-        if (env.observation_space, env.action_space) == (observation_space, action_space):
-            return ""
-        return f"single rows have {spaces_text(env.observation_space, env.action_space)}"
-    finally:
-        close_env(env)
+        single = Transforms(spec.transforms, env.observation_space, env.action_space)
+    except DomainError as error:
+        return f"the transforms do not fit single rows: {error.text}"
+    spaces = single.observation_space, single.action_space
+    return "" if spaces == (observation_space, action_space) else f"single rows have {spaces_text(*spaces)}"
 
 
 def spaces_text(observation_space: Space[Any], action_space: Space[Any]) -> str:

@@ -58,7 +58,7 @@ def check_observations_fit(leaves: Sequence[Leaf], num_rows: int, health: Health
     """Check that a worker has memory for the observations of a call's rows; return how much they take.
 
     Args:
-        leaves: leaves of the observation space.
+        leaves: leaves of the observation space, of the environment itself or with transforms, whichever is larger.
         num_rows: number of rows of the worker.
         health: has the limit.
 

@@ -14,7 +14,7 @@ from rollserve import EnvSpec, Reason
 from rollserve_server.envs.columns import leaves_of_batch
 from rollserve_server.envs.legal_actions import legal_columns
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
-from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit
+from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit, observation_bytes
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.vectorization import make_rows
@@ -76,7 +76,8 @@ def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> i
     num_rows, spec = spec.num_rows or settings.rows, dataclasses.replace(spec, num_rows=None)
     with _closing(make_rows(spec, few, max_episode_length=settings.max_episode_length)) as envs:
         num_rows = num_native_rows if isinstance(envs, VectorEnvs) else num_rows
-        num_bytes = check_observations_fit(envs.observation_leaves, num_rows, health)
+        leaves = max(envs.raw_observation_leaves, envs.observation_leaves, key=lambda each: observation_bytes(each, 1))
+        num_bytes = check_observations_fit(leaves, num_rows, health)
         _try(envs, settings.env_retries)
     # EnvPool's rows are stepped in one way only.
     if isinstance(envs, VectorEnvs) and spec.vectorization != "envpool":

@@ -16,7 +16,9 @@ from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
 from rollserve_server.envs.observation_checks import check_observations, unfit_rows
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
+from rollserve_server.envs.rows.row_transforms import RowTransforms
 from rollserve_server.envs.rows.step_results import StepResults
+from rollserve_server.envs.transforms.transforms import Transforms
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, describe, show
 
 if TYPE_CHECKING:
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 
     import numpy as np
     from gymnasium import Space
+    from numpy.typing import NDArray
 
     from rollserve import EnvSpec
+    from rollserve_server.envs.leaves import Leaf
     from rollserve_server.envs.rows.step_results import Outcome
 
 __all__ = ["RowEnvs"]
@@ -43,18 +47,30 @@ class RowEnvs:
 
     Attributes:
         num_rows: M.
-        observation_space: observation space of one row.
-        action_space: action space of one row.
+        observation_space: observation space of one row, as agents see it, with its transforms.
+        action_space: action space of one row, as agents choose from it.
         observation_leaves: leaves of the observation space.
         action_leaves: leaves of the action space.
+        raw_observation_leaves: leaves of the environments' own observation space.
+        environment_action_leaves: leaves of the environments' own action space if actions are transformed, else none.
         observations: current observation of each row, (M, *O) for each leaf.
         rewards: reward of each row's last step, (M,) float64.
+        raw_rewards: the environments' own rewards, (M,) float64; the same array if rewards are not transformed.
+        environment_actions: what the environments got for the last actions, (M, *A) for each leaf; empty if actions
+            are not transformed.
         terminated: whether each row's last step terminated its episode, (M,) bool.
         truncated: whether each row's last step truncated its episode, (M,) bool.
         failures: errors of the rows whose environments failed in the last `step`.
         checks_observations: whether an observation with NaN, or outside its space, is an error.
         rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
     """
+
+    observations: Sequence[np.ndarray]
+    rewards: NDArray[np.float64]
+    raw_rewards: NDArray[np.float64]
+    environment_action_leaves: Sequence[Leaf]
+    environment_actions: Sequence[np.ndarray]
+    _transforms: RowTransforms | None
 
     def __init__(self, specs: WorkerSpecs, num_rows: int) -> None:
         """Make the environments.
@@ -76,19 +92,26 @@ class RowEnvs:
         with at_row(0):
             self._envs = [make_env(self._specs[0])]
         try:
-            self.observation_space: Space[Any] = self._envs[0].observation_space
-            self.action_space: Space[Any] = self._envs[0].action_space
+            self._own_spaces: tuple[Space[Any], Space[Any]] = (
+                self._envs[0].observation_space,
+                self._envs[0].action_space,
+            )
+            self.raw_observation_leaves = leaves_of_space(self._own_spaces[0], "observations")
+            self._own_action_leaves = leaves_of_space(self._own_spaces[1], "actions")
+            with at_row(0):
+                first = Transforms(self._specs[0].transforms, *self._own_spaces)
+            self.observation_space, self.action_space = first.observation_space, first.action_space
             self.observation_leaves = leaves_of_space(self.observation_space, "observations")
             self.action_leaves = leaves_of_space(self.action_space, "actions")
             for row in range(1, num_rows):
                 with at_row(row):
                     self._envs.append(make_env(self._specs[row]))
                     self._check_spaces(row)
-            self._results = results = StepResults(self.observation_leaves, num_rows)
+            self._results = results = StepResults(self.raw_observation_leaves, num_rows)
+            self._set_transforms()
         except BaseException:
             self.close()
             raise
-        self.observations, self.rewards = results.observations, results.rewards
         self.terminated, self.truncated = results.terminated, results.truncated
 
     def check_precision(self) -> None:
@@ -124,6 +147,7 @@ class RowEnvs:
                     self._check_spaces(row)
                 elif spec.task is not None:
                     set_task(self._envs[row], spec.task)
+        self._set_transforms()
 
     def classify(self) -> Reproducibility:
         """Return the reproducibility class, by a quick check of up to two rows with each spec."""
@@ -170,7 +194,9 @@ class RowEnvs:
             observation, info = self._envs[row].reset(seed=seed, options=options)
             self._results.store_observation(row, observation)
             if self.checks_observations:
-                check_observations(self.observation_leaves, self.observations, (row,))
+                check_observations(self.raw_observation_leaves, self._results.observations, (row,))
+            if self._transforms is not None:
+                self._transforms.update((row,), with_rewards=False)
             return plain_dict(info)
         except BaseException as error:
             raise self._failure("reset", row, error) from error
@@ -187,7 +213,10 @@ class RowEnvs:
         """
         if self.failures:
             self.failures = []
-        row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
+        if self.environment_action_leaves:
+            assert self._transforms is not None  # noqa: S101  # actions are transformed
+            self.environment_actions = actions = self._transforms.environment_actions(actions)
+        row_actions = assemble_rows(self._own_spaces[1], iter([column.copy() for column in actions]))
         infos: _RowInfos = []
         self._activity.begin(Phase.STEP)
         max_rows = self._results.max_rows_at_once
@@ -195,6 +224,8 @@ class RowEnvs:
             infos += self._step_batch(rows[start : start + max_rows], row_actions)
         if self.checks_observations:
             infos = self._without_unfit(rows, infos)
+        if self._transforms is not None:
+            self._transforms.update(rows)
         self._activity.end()
         return infos
 
@@ -241,7 +272,7 @@ class RowEnvs:
     def _without_unfit(self, rows: Sequence[int], infos: _RowInfos) -> _RowInfos:
         """Let rows fail whose observations are outside their space; return the infos of the others."""
         stepped = [row for row in rows if row not in self._broken]
-        for row, text in unfit_rows(self.observation_leaves, self.observations, stepped).items():
+        for row, text in unfit_rows(self.raw_observation_leaves, self._results.observations, stepped).items():
             self._fail(row, ValueError(text))
         return [(row, info) for row, info in infos if row not in self._broken]
 
@@ -270,11 +301,34 @@ class RowEnvs:
         self._broken.discard(row)
 
     def _check_spaces(self, row: int) -> None:
-        """Raise InvalidValueError if the row's spaces differ from the first row's."""
-        for name in ("observation_space", "action_space") if self.rows_differ else ():
-            expected, got = getattr(self, name), getattr(self._envs[row], name)
-            if got != expected:
-                raise InvalidValueError(f"{name}: {mismatch(f'{show(expected)}, as in the first row', show(got))}")
+        """Raise InvalidValueError if the row's spaces, without transforms or with them, differ from the first row's."""
+        if not self.rows_differ:
+            return
+        env = self._envs[row]
+        self._check_same((env.observation_space, env.action_space), self._own_spaces)
+        transforms = Transforms(self._specs[row].transforms, *self._own_spaces)
+        spaces = self.observation_space, self.action_space
+        self._check_same((transforms.observation_space, transforms.action_space), spaces)
+
+    def _check_same(self, spaces: Sequence[Space[Any]], expected: Sequence[Space[Any]]) -> None:
+        for name, got, space in zip(("observation_space", "action_space"), spaces, expected, strict=True):
+            if got != space:
+                raise InvalidValueError(f"{name}: {mismatch(f'{show(space)}, as in the first row', show(got))}")
+
+    def _set_transforms(self) -> None:
+        """Make the transforms of all rows, and the columns that they write."""
+        results = self._results
+        self._transforms = None
+        self.observations, self.rewards, self.raw_rewards = results.observations, results.rewards, results.rewards
+        self.environment_action_leaves = self.environment_actions = ()
+        if any(spec.transforms for spec in self._specs):
+            kinds = {tuple(spec.transforms) for spec in self._specs}
+            made = {kind: Transforms(kind, *self._own_spaces) for kind in kinds}
+            of_rows = [made[tuple(spec.transforms)] for spec in self._specs]
+            self._transforms = rows = RowTransforms(of_rows, results, self._own_action_leaves)
+            self.observations, self.rewards = rows.observations, rows.rewards
+            if rows.changes_actions:
+                self.environment_action_leaves = self._own_action_leaves
 
 
 def _differ_in_place(before: EnvSpec, after: EnvSpec) -> bool:

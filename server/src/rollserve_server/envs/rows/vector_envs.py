@@ -29,6 +29,7 @@ from rollserve_server.envs.rows.vector_infos import (
     infos_of_row,
     without_final,
 )
+from rollserve_server.envs.transforms.transforms import Transforms
 from rollserve_server.errors import EnvFailedError, describe
 
 if TYPE_CHECKING:
@@ -49,12 +50,17 @@ class VectorEnvs:
     Attributes:
         num_rows: M.
         max_episode_length: step limit that was requested beside the environment's own; None without one.
-        observation_space: observation space of one row.
-        action_space: action space of one row.
+        observation_space: observation space of one row, as agents see it, with its transforms.
+        action_space: action space of one row, as agents choose from it.
         observation_leaves: leaves of the observation space.
         action_leaves: leaves of the action space.
+        raw_observation_leaves: leaves of the environment's own observation space.
+        environment_action_leaves: leaves of the environment's own action space if actions are transformed, else none.
         observations: current observation of each row, (M, *O) for each leaf.
-        rewards: reward of each row's last step, (M,).
+        rewards: reward of each row's last step, (M,) float64.
+        raw_rewards: the environment's own rewards, (M,) float64; the same array if rewards are not transformed.
+        environment_actions: what the environment got for the last actions, (M, *A) for each leaf; empty if actions are
+            not transformed.
         terminated: whether each row's last step terminated its episode, (M,) bool.
         truncated: whether each row's last step truncated its episode, (M,) bool.
         fresh: whether each row's observation is the first of an episode, (M,) bool.
@@ -88,8 +94,18 @@ class VectorEnvs:
         self._activity = current_activity()
         self._env = self._make()
         try:
-            self.observation_space: Space[Any] = self._env.single_observation_space
-            self.action_space: Space[Any] = self._env.single_action_space
+            own_spaces: tuple[Space[Any], Space[Any]] = (
+                self._env.single_observation_space,
+                self._env.single_action_space,
+            )
+            self.raw_observation_leaves = leaves_of_space(own_spaces[0], "observations")
+            own_action_leaves = leaves_of_space(own_spaces[1], "actions")
+            self._own_action_space = own_spaces[1]
+            self._transforms = Transforms(spec.transforms, *own_spaces)
+            self.observation_space, self.action_space = (
+                self._transforms.observation_space,
+                self._transforms.action_space,
+            )
             self.observation_leaves = leaves_of_space(self.observation_space, "observations")
             self.action_leaves = leaves_of_space(self.action_space, "actions")
         except BaseException:
@@ -98,8 +114,13 @@ class VectorEnvs:
         self.same_step = self._env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         self._final: Any = None
         self._has_stepped = False
-        self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
-        self.rewards = np.zeros(num_rows)
+        self.observations: Sequence[np.ndarray] = [
+            np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves
+        ]
+        self.raw_rewards = np.zeros(num_rows)
+        self.rewards = np.zeros(num_rows) if self._transforms.changes_rewards else self.raw_rewards
+        self.environment_action_leaves = own_action_leaves if self._transforms.changes_actions else ()
+        self.environment_actions: Sequence[np.ndarray] = ()
         self.terminated, self.truncated, self.fresh = np.zeros((3, num_rows), np.bool_)
         self.stepped = np.ones(num_rows, np.bool_)
         registered = self._env.spec
@@ -154,7 +175,7 @@ class VectorEnvs:
         for _ in range(max_steps):
             sampled = leaves_of_batch(actions.sample(), self.action_leaves, self.num_rows)
             infos = self.step(legal_columns(self.action_space, sampled, self._by_name(), infos))
-            results = {"observations": self._by_name(), "rewards": self.rewards}
+            results = {"observations": self._by_name(), "rewards": self.raw_rewards}
             ends = {"terminated": self.terminated, "truncated": self.truncated}
             steps.append(numbers_in({**results, **ends, "environment_infos": infos}))
         return Trace(seed, steps)
@@ -191,19 +212,23 @@ class VectorEnvs:
         Raises:
             EnvFailedError: the environment raised an error, or its observations do not fit their space.
         """
-        batch = batch_of_leaves(self.action_space, iter([column.copy() for column in actions]))
+        if self.environment_action_leaves:
+            actions = self.environment_actions = self._transforms.environment_actions(actions)
+        batch = batch_of_leaves(self._own_action_space, iter([column.copy() for column in actions]))
         ended = None if self.same_step else self.terminated | self.truncated
         self._activity.begin(Phase.STEP)
         try:
             observations, rewards, terminated, truncated, infos = self._env.step(batch)
             self._store(observations)
-            self.rewards[...] = rewards
+            self.raw_rewards[...] = rewards
             self.terminated[...] = terminated
             self.truncated[...] = truncated
             infos = plain_dict(infos)
         except BaseException as error:
             raise self._failure("step", error) from error
         self._activity.end()
+        if self.rewards is not self.raw_rewards:
+            self._transforms.write_rewards(self.raw_rewards, self.rewards)
         self._has_stepped = True
         if ended is None:
             self._final = infos.get("final_obs")
@@ -214,15 +239,15 @@ class VectorEnvs:
 
     def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """Return the observation after the last step of each of these rows, (rows, *O) for each leaf."""
-        ended, leaves = self.fresh[rows], self.observation_leaves
+        ended = self.fresh[rows]
         if not (self.same_step and ended.any()):
             return [column[rows] for column in self.observations]
         # Rows that have ended already show the first observation of their next episode.
         if ended.all():
-            return [np.asarray(final_observations(self._final, leaf, rows), leaf.dtype) for leaf in leaves]
+            return self._final_observations(rows)
         shown = [column[rows] for column in self.observations]
-        for column, leaf in zip(shown, leaves, strict=True):
-            column[ended] = final_observations(self._final, leaf, rows[ended])
+        for column, final in zip(shown, self._final_observations(rows[ended]), strict=True):
+            column[ended] = final
         return shown
 
     def info_parts(self, infos: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], NDArray[np.bool_]]]:
@@ -287,10 +312,18 @@ class VectorEnvs:
 
     def _store(self, observations: Any) -> None:
         if self._checks_precision:
-            check_precision(observations, self.observation_leaves)
-        self.observations = leaves_of_batch(observations, self.observation_leaves, self.num_rows)
+            check_precision(observations, self.raw_observation_leaves)
+        raw = leaves_of_batch(observations, self.raw_observation_leaves, self.num_rows)
         if self.checks_observations:
-            check_observations(self.observation_leaves, self.observations, range(self.num_rows))
+            check_observations(self.raw_observation_leaves, raw, range(self.num_rows))
+        self.observations = self._transforms.seen_observations(raw)
+
+    def _final_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
+        """Return the last observations of episodes that ended in these rows, (rows, *O) for each leaf."""
+        raw = [
+            np.asarray(final_observations(self._final, leaf, rows), leaf.dtype) for leaf in self.raw_observation_leaves
+        ]
+        return list(self._transforms.seen_observations(raw))
 
     def _by_name(self) -> dict[str, np.ndarray]:
         return {leaf.name: column for leaf, column in zip(self.observation_leaves, self.observations, strict=True)}

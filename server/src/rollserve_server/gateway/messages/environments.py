@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["env_updated_to_proto", "env_updates_from_proto", "environment_from_proto", "method_call_from_proto"]
 
-_MAX_WRAPPERS, _MAX_ARGUMENTS = 64, 16
+_MAX_WRAPPERS = _MAX_TRANSFORMS = 64
+_MAX_ARGUMENTS = 16
 _MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 
@@ -79,6 +80,9 @@ def environment_from_proto(environment: environment_pb2.Environment, allowed_pat
     if len(environment.wrappers) > _MAX_WRAPPERS:
         expected, got = f"at most {_MAX_WRAPPERS} wrappers", len(environment.wrappers)
         raise InvalidValueError.of("wrappers", expected=expected, got=got)
+    if len(environment.transforms) > _MAX_TRANSFORMS:
+        expected, got = f"at most {_MAX_TRANSFORMS} transforms", len(environment.transforms)
+        raise InvalidValueError.of("transforms", expected=expected, got=got)
     in_range("row_count", environment.row_count, 0, _MAX_ROWS)
     in_range("episodes_per_row", environment.episodes_per_row, 0, _MAX_EPISODES_PER_ROW)
     texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}

@@ -10,13 +10,14 @@ import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import numpy as np
 from gymnasium import spaces
 
 from rollserve import EnvSpec, Reproducibility, Task, Wrapper
+from rollserve.transforms import Transform
 from rollserve_server.agents import SPEC_CLASSES
 from rollserve_server.envs import ProfileEnv, RowSpecs
 from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
@@ -54,6 +55,7 @@ _RECORDS: tuple[type[Any], ...] = (
     Task,
     WorkerTotals,
     Wrapper,
+    *get_args(Transform),
 )
 """Dataclasses and named tuples. A record is written as the values of its fields, in their order."""
 _ATOMS = (type(None), bool, float, str, bytes)

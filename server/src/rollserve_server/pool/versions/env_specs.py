@@ -143,6 +143,6 @@ def _text_bytes(spec: EnvSpec) -> int:
     """Return the length of an environment's names and arguments as JSON."""
     wrappers = [[wrapper.name, dict(wrapper.kwargs)] for wrapper in spec.wrappers]
     task = spec.task and [spec.task.method, spec.task.argument]
-    parts = [spec.id, dict(spec.kwargs), wrappers, task, dict(spec.reset_options)]
+    parts = [spec.id, dict(spec.kwargs), wrappers, task, dict(spec.reset_options), list(spec.transforms)]
     # A pool that is used without a gateway may have arguments that JSON cannot hold.
     return len(json.dumps(parts, default=repr, skipkeys=True))

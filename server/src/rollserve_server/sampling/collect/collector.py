@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.episodes import EpisodeRange
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.step_columns import StepColumns
 
-__all__ = ["Collector", "column_keys"]
+__all__ = ["Collector", "column_keys", "write_untransformed"]
 
 
 class Collector(ABC):
@@ -102,8 +103,20 @@ def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent, reader: InfoReader) ->
         yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
     for leaf in envs.action_leaves:
         yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
+    for leaf in envs.environment_action_leaves:
+        yield "environment_actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
     yield "rewards", reader.key("", np.dtype(np.float64), ())
+    if envs.raw_rewards is not envs.rewards:
+        yield "raw_rewards", reader.key("", np.dtype(np.float64), ())
     for info in agent.infos:
         yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
     for name, initial in agent.states:
         yield "states", reader.key(name, initial.dtype, initial.shape)
+
+
+def write_untransformed(columns: Recorder | StepColumns, envs: RowEnvs | VectorEnvs) -> None:
+    """Write what environments got and returned in the current step, where transforms change it."""
+    if envs.environment_actions:
+        columns.write("environment_actions", envs.environment_actions)
+    if envs.raw_rewards is not envs.rewards:
+        columns.write("raw_rewards", (envs.raw_rewards,))

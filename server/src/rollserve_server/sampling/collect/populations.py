@@ -99,7 +99,7 @@ class PopulationCollector:
         for failure in envs.failures:
             rows.remove(failure.row)
             self._retry(failure)
-        self._total_rewards += envs.rewards
+        self._total_rewards += envs.raw_rewards
         self._lengths += 1
         if self._population.max_episode_length is not None:
             envs.truncated |= self._lengths == self._population.max_episode_length

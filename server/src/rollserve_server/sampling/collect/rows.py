@@ -9,7 +9,7 @@ import numpy as np
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import Collector
+from rollserve_server.sampling.collect.collector import Collector, write_untransformed
 from rollserve_server.sampling.collect.noise import RowNoise
 from rollserve_server.sampling.collect.waiting import WaitingForAnyRow, WaitingForOwnRow
 from rollserve_server.sampling.record.episodes import Episode
@@ -107,7 +107,8 @@ class RowCollector(Collector):
             self._mask.read_rows(infos)
         self.num_simulated_steps += len(rows) - len(envs.failures)
         recorder.write("actions", actions)
-        recorder.write_rewards(envs.rewards)
+        recorder.write_rewards(envs.rewards, envs.raw_rewards)
+        write_untransformed(recorder, envs)
         recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.collector import Collector
+from rollserve_server.sampling.collect.collector import Collector, write_untransformed
 from rollserve_server.sampling.collect.noise import BlockNoise
 from rollserve_server.sampling.record.episodes import Episode
 
@@ -102,7 +102,8 @@ class VectorCollector(Collector):
             return []
         if self._mask is not None:
             self._mask.read_vector(envs, infos)
-        recorder.write_rewards(envs.rewards)
+        recorder.write_rewards(envs.rewards, envs.raw_rewards)
+        write_untransformed(recorder, envs)
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
         num_steps = int(np.count_nonzero(envs.stepped))

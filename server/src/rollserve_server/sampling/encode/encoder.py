@@ -121,7 +121,7 @@ class Encoder:
         if compression is not None:
             rows = self._compressor.compress((column.group, column.name), column.rows, compression)
         key = _KEYS[column.group]
-        if column.group in ("rewards", "last_values"):
+        if column.group in ("rewards", "raw_rewards", "last_values"):
             return tensor_field(key, rows)
         if column.group == "frame_stacks":
             return frame_stack_field(key, column.name, column.frame_count, rows)

@@ -100,10 +100,10 @@ def cut_into_messages(
 
 
 def return_after(total: float, pieces: Sequence[Piece]) -> float:
-    """Return a sum of rewards after those of further steps were added one by one: `np.sum` has another order."""
+    """Return a sum of raw rewards after those of further steps were added one by one: `np.sum` has another order."""
     for piece in pieces:
-        (key,) = (key for key in piece.buffer.columns if key[0] == "rewards")
-        (rewards,) = piece.arrays(key)
+        keys = {key[0]: key for key in piece.buffer.columns}
+        (rewards,) = piece.arrays(keys.get("raw_rewards", keys["rewards"]))
         total = float(np.add.accumulate(np.append(total, rewards))[-1])
     return total
 

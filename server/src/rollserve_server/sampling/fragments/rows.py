@@ -13,7 +13,7 @@ import numpy as np
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import column_keys
+from rollserve_server.sampling.collect.collector import column_keys, write_untransformed
 from rollserve_server.sampling.collect.noise import RowNoise
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 from rollserve_server.sampling.fragments.collector import FragmentCollector
@@ -105,7 +105,8 @@ class RowFragmentCollector(FragmentCollector):
         if self._mask is not None:
             self._mask.read_rows(infos)
         recorder.write("actions", actions)
-        recorder.write_rewards(envs.rewards)
+        recorder.write_rewards(envs.rewards, envs.raw_rewards)
+        write_untransformed(recorder, envs)
         recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
@@ -269,7 +270,7 @@ class RowFragmentCollector(FragmentCollector):
         position.total_reward, position.began = 0.0, time.perf_counter()
         for step, shown in enumerate(replay_row(self._envs, row, state.actions, state.num_steps)):
             if step >= state.first_step:
-                position.total_reward += float(self._envs.rewards[row])
+                position.total_reward += float(self._envs.raw_rewards[row])
             info = shown
             yield 1
         self._last_infos = [*self._last_infos, (row, info)]

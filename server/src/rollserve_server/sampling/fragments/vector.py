@@ -13,7 +13,7 @@ import numpy as np
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import column_keys
+from rollserve_server.sampling.collect.collector import column_keys, write_untransformed
 from rollserve_server.sampling.collect.noise import BlockNoise
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 from rollserve_server.sampling.encode.tables import EndingFragments
@@ -130,7 +130,8 @@ class VectorFragmentCollector(FragmentCollector):
         infos = self._step_envs(actions)
         self._take_masks(infos)
         columns.write("rewards", (envs.rewards,))
-        self._total_rewards += envs.rewards
+        write_untransformed(columns, envs)
+        self._total_rewards += envs.raw_rewards
         for part, rows in envs.info_parts(infos):
             for key, values, present in self.infos.read_columns(part, rows, self._dropped_infos):
                 columns.write_info(key, values, present)
@@ -316,7 +317,7 @@ class VectorFragmentCollector(FragmentCollector):
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
         for actions in joint_actions(envs, [state.actions for state in states], states[0].num_steps):
             infos = envs.step(actions)
-            self._total_rewards += np.where(self._block_steps >= first_steps, envs.rewards, 0.0)
+            self._total_rewards += np.where(self._block_steps >= first_steps, envs.raw_rewards, 0.0)
             self._first_steps += 1
             over = np.flatnonzero(envs.fresh)
             self._first_steps[over] = 0

@@ -34,7 +34,7 @@ ColumnKey = tuple[str, InfoKey]
 """Key of a column: its group, and its name, dtype and shape.
 
 The groups are `observations`, `actions`, `rewards`, `agent_infos`, `states` (recurrent states before each step),
-`env_infos` and `episode_infos`.
+`env_infos` and `episode_infos`, and where transforms change them, `environment_actions` and `raw_rewards`.
 """
 
 Column = np.ndarray | StackColumn

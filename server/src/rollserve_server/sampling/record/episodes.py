@@ -39,7 +39,7 @@ class Episode:
         last_states: each of the agent's recurrent states after the last step.
         return_before: sum of the rewards that a fragment's episode has before it; 0 for whole episodes.
         row: row that ran it, within its worker.
-        total_reward: sum of the rewards of its episode so far, added up step by step, in this and in earlier calls.
+        total_reward: sum of the raw rewards of its episode so far, added up step by step, in this and in earlier calls.
         began: when its episode began (`time.perf_counter`); 0 before its steps are recorded.
         seconds: time from there to its last step.
         column_bytes: bytes of its steps in column buffers; 0 until it is finished.

@@ -88,7 +88,7 @@ class Recorder:
         self._buffer_bytes = buffer_bytes
         self._set_stack_keys(stack_keys(self.keys))
         self._begins, self._in_use = np.zeros((2, num_rows), np.bool_)
-        # For each row, the sum of its episode's rewards so far.
+        # For each row, the sum of its episode's raw rewards so far.
         self._total_rewards = np.zeros(num_rows)
         self._writer = self._new_writer()
         self._open: dict[int, _OpenEpisode] = {}
@@ -107,10 +107,10 @@ class Recorder:
         """Write the current step of every row, (M, *shape) for each column of the group."""
         self._writer.write(group, values)
 
-    def write_rewards(self, rewards: NDArray[np.float64]) -> None:
-        """Write the rewards (M,) of the current step, and add them to the sums of the rows' episodes."""
+    def write_rewards(self, rewards: NDArray[np.float64], raw_rewards: NDArray[np.float64]) -> None:
+        """Write the rewards (M,) of the current step, and add the raw ones to the sums of the rows' episodes."""
         self._writer.write("rewards", (rewards,))
-        self._total_rewards += rewards
+        self._total_rewards += raw_rewards
 
     def last_written(self, group: str) -> list[np.ndarray]:
         """Return what was written as the current step of every row, (M, *shape) for each column of the group."""

@@ -4,13 +4,15 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
+import type { DataType } from "./tensor_pb.js";
+import { file_rollserve_v1_tensor } from "./tensor_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file rollserve/v1/environment.proto.
  */
 export const file_rollserve_v1_environment: GenFile = /*@__PURE__*/
-  fileDesc("Ch5yb2xsc2VydmUvdjEvZW52aXJvbm1lbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSL2AQoLRW52aXJvbm1lbnQSCgoCaWQYASABKAkSEwoLa3dhcmdzX2pzb24YAiABKAkSJwoId3JhcHBlcnMYAyADKAsyFS5yb2xsc2VydmUudjEuV3JhcHBlchIgCgR0YXNrGAQgASgLMhIucm9sbHNlcnZlLnYxLlRhc2sSGgoScmVzZXRfb3B0aW9uc19qc29uGAUgASgJEjIKDXZlY3Rvcml6YXRpb24YBiABKA4yGy5yb2xsc2VydmUudjEuVmVjdG9yaXphdGlvbhIRCglyb3dfY291bnQYByABKA0SGAoQZXBpc29kZXNfcGVyX3JvdxgIIAEoDSIsCgdXcmFwcGVyEgwKBG5hbWUYASABKAkSEwoLa3dhcmdzX2pzb24YAiABKAkiLQoEVGFzaxIOCgZtZXRob2QYASABKAkSFQoNYXJndW1lbnRfanNvbhgCIAEoCSKCAQoRRW52aXJvbm1lbnRDaGFuZ2USEwoLa3dhcmdzX2pzb24YASABKAkSIAoEdGFzaxgCIAEoCzISLnJvbGxzZXJ2ZS52MS5UYXNrEh8KEnJlc2V0X29wdGlvbnNfanNvbhgDIAEoCUgAiAEBQhUKE19yZXNldF9vcHRpb25zX2pzb24ivAEKEUVudmlyb25tZW50VXBkYXRlEjAKC2Vudmlyb25tZW50GAEgASgLMhkucm9sbHNlcnZlLnYxLkVudmlyb25tZW50SAASMQoGY2hhbmdlGAIgASgLMh8ucm9sbHNlcnZlLnYxLkVudmlyb25tZW50Q2hhbmdlSAASOAoHcGVyX3JvdxgDIAEoCzIlLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFVwZGF0ZVBlclJvd0gAQggKBnVwZGF0ZSJLChdFbnZpcm9ubWVudFVwZGF0ZVBlclJvdxIwCgd1cGRhdGVzGAEgAygLMh8ucm9sbHNlcnZlLnYxLkVudmlyb25tZW50VXBkYXRlKnsKDVZlY3Rvcml6YXRpb24SHQoZVkVDVE9SSVpBVElPTl9VTlNQRUNJRklFRBAAEhYKElZFQ1RPUklaQVRJT05fUk9XUxABEhgKFFZFQ1RPUklaQVRJT05fTkFUSVZFEAISGQoVVkVDVE9SSVpBVElPTl9FTlZQT09MEANiBnByb3RvMw");
+  fileDesc("Ch5yb2xsc2VydmUvdjEvZW52aXJvbm1lbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSKjAgoLRW52aXJvbm1lbnQSCgoCaWQYASABKAkSEwoLa3dhcmdzX2pzb24YAiABKAkSJwoId3JhcHBlcnMYAyADKAsyFS5yb2xsc2VydmUudjEuV3JhcHBlchIgCgR0YXNrGAQgASgLMhIucm9sbHNlcnZlLnYxLlRhc2sSGgoScmVzZXRfb3B0aW9uc19qc29uGAUgASgJEjIKDXZlY3Rvcml6YXRpb24YBiABKA4yGy5yb2xsc2VydmUudjEuVmVjdG9yaXphdGlvbhIRCglyb3dfY291bnQYByABKA0SGAoQZXBpc29kZXNfcGVyX3JvdxgIIAEoDRIrCgp0cmFuc2Zvcm1zGAkgAygLMhcucm9sbHNlcnZlLnYxLlRyYW5zZm9ybSLhBQoJVHJhbnNmb3JtEjEKDHNpZ25fcmV3YXJkcxgBIAEoCzIZLnJvbGxzZXJ2ZS52MS5TaWduUmV3YXJkc0gAEjEKDGNsaXBfcmV3YXJkcxgCIAEoCzIZLnJvbGxzZXJ2ZS52MS5DbGlwUmV3YXJkc0gAEjMKDXNjYWxlX3Jld2FyZHMYAyABKAsyGi5yb2xsc2VydmUudjEuU2NhbGVSZXdhcmRzSAASNwoPcmVzY2FsZV9hY3Rpb25zGAQgASgLMhwucm9sbHNlcnZlLnYxLlJlc2NhbGVBY3Rpb25zSAASMQoMY2xpcF9hY3Rpb25zGAUgASgLMhkucm9sbHNlcnZlLnYxLkNsaXBBY3Rpb25zSAASOwoRY2FzdF9vYnNlcnZhdGlvbnMYBiABKAsyHi5yb2xsc2VydmUudjEuQ2FzdE9ic2VydmF0aW9uc0gAEj0KEnNjYWxlX29ic2VydmF0aW9ucxgHIAEoCzIfLnJvbGxzZXJ2ZS52MS5TY2FsZU9ic2VydmF0aW9uc0gAEkEKFHJlc2NhbGVfb2JzZXJ2YXRpb25zGAggASgLMiEucm9sbHNlcnZlLnYxLlJlc2NhbGVPYnNlcnZhdGlvbnNIABI7ChFjcm9wX29ic2VydmF0aW9ucxgJIAEoCzIeLnJvbGxzZXJ2ZS52MS5Dcm9wT2JzZXJ2YXRpb25zSAASPwoTcmVzaXplX29ic2VydmF0aW9ucxgKIAEoCzIgLnJvbGxzZXJ2ZS52MS5SZXNpemVPYnNlcnZhdGlvbnNIABJFChZncmF5c2NhbGVfb2JzZXJ2YXRpb25zGAsgASgLMiMucm9sbHNlcnZlLnYxLkdyYXlzY2FsZU9ic2VydmF0aW9uc0gAEkEKFGZsYXR0ZW5fb2JzZXJ2YXRpb25zGAwgASgLMiEucm9sbHNlcnZlLnYxLkZsYXR0ZW5PYnNlcnZhdGlvbnNIAEIGCgRraW5kIg0KC1NpZ25SZXdhcmRzIkMKC0NsaXBSZXdhcmRzEhAKA2xvdxgBIAEoAUgAiAEBEhEKBGhpZ2gYAiABKAFIAYgBAUIGCgRfbG93QgcKBV9oaWdoIi4KDFNjYWxlUmV3YXJkcxIOCgZmYWN0b3IYASABKAESDgoGb2Zmc2V0GAIgASgBIkYKDlJlc2NhbGVBY3Rpb25zEhAKA2xvdxgBIAEoAUgAiAEBEhEKBGhpZ2gYAiABKAFIAYgBAUIGCgRfbG93QgcKBV9oaWdoIg0KC0NsaXBBY3Rpb25zIk0KEENhc3RPYnNlcnZhdGlvbnMSKQoJZGF0YV90eXBlGAEgASgOMhYucm9sbHNlcnZlLnYxLkRhdGFUeXBlEg4KBmxlYXZlcxgCIAMoCSJDChFTY2FsZU9ic2VydmF0aW9ucxIOCgZmYWN0b3IYASABKAESDgoGb2Zmc2V0GAIgASgBEg4KBmxlYXZlcxgDIAMoCSJAChNSZXNjYWxlT2JzZXJ2YXRpb25zEgsKA2xvdxgBIAEoARIMCgRoaWdoGAIgASgBEg4KBmxlYXZlcxgDIAMoCSJ0ChBDcm9wT2JzZXJ2YXRpb25zEgsKA3RvcBgBIAEoDRIMCgRsZWZ0GAIgASgNEg4KBmhlaWdodBgDIAEoDRINCgV3aWR0aBgEIAEoDRIWCg5jaGFubmVsc19maXJzdBgFIAEoCBIOCgZsZWF2ZXMYBiADKAkiWwoSUmVzaXplT2JzZXJ2YXRpb25zEg4KBmhlaWdodBgBIAEoDRINCgV3aWR0aBgCIAEoDRIWCg5jaGFubmVsc19maXJzdBgDIAEoCBIOCgZsZWF2ZXMYBCADKAkiVQoVR3JheXNjYWxlT2JzZXJ2YXRpb25zEhQKDGtlZXBfY2hhbm5lbBgBIAEoCBIWCg5jaGFubmVsc19maXJzdBgCIAEoCBIOCgZsZWF2ZXMYAyADKAkiFQoTRmxhdHRlbk9ic2VydmF0aW9ucyIsCgdXcmFwcGVyEgwKBG5hbWUYASABKAkSEwoLa3dhcmdzX2pzb24YAiABKAkiLQoEVGFzaxIOCgZtZXRob2QYASABKAkSFQoNYXJndW1lbnRfanNvbhgCIAEoCSKCAQoRRW52aXJvbm1lbnRDaGFuZ2USEwoLa3dhcmdzX2pzb24YASABKAkSIAoEdGFzaxgCIAEoCzISLnJvbGxzZXJ2ZS52MS5UYXNrEh8KEnJlc2V0X29wdGlvbnNfanNvbhgDIAEoCUgAiAEBQhUKE19yZXNldF9vcHRpb25zX2pzb24ivAEKEUVudmlyb25tZW50VXBkYXRlEjAKC2Vudmlyb25tZW50GAEgASgLMhkucm9sbHNlcnZlLnYxLkVudmlyb25tZW50SAASMQoGY2hhbmdlGAIgASgLMh8ucm9sbHNlcnZlLnYxLkVudmlyb25tZW50Q2hhbmdlSAASOAoHcGVyX3JvdxgDIAEoCzIlLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFVwZGF0ZVBlclJvd0gAQggKBnVwZGF0ZSJLChdFbnZpcm9ubWVudFVwZGF0ZVBlclJvdxIwCgd1cGRhdGVzGAEgAygLMh8ucm9sbHNlcnZlLnYxLkVudmlyb25tZW50VXBkYXRlKnsKDVZlY3Rvcml6YXRpb24SHQoZVkVDVE9SSVpBVElPTl9VTlNQRUNJRklFRBAAEhYKElZFQ1RPUklaQVRJT05fUk9XUxABEhgKFFZFQ1RPUklaQVRJT05fTkFUSVZFEAISGQoVVkVDVE9SSVpBVElPTl9FTlZQT09MEANiBnByb3RvMw", [file_rollserve_v1_tensor]);
 
 /**
  * What the server needs to make an environment.
@@ -83,6 +85,16 @@ export type Environment = Message<"rollserve.v1.Environment"> & {
    * @generated from field: uint32 episodes_per_row = 8;
    */
   episodesPerRow: number;
+
+  /**
+   * Changes of rewards, actions and observations, innermost first; at most 64, else INVALID_ARGUMENT. They apply to all
+   * kinds of rows alike, around the wrappers, and leave the kind of rows as it is. The spaces that the server announces,
+   * and that agents have to fit, are those with the transforms. INVALID_ARGUMENT if one does not fit the space that is
+   * left by those before it. A change of the environment keeps them.
+   *
+   * @generated from field: repeated rollserve.v1.Transform transforms = 9;
+   */
+  transforms: Transform[];
 };
 
 /**
@@ -93,14 +105,509 @@ export const EnvironmentSchema: GenMessage<Environment> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_environment, 0);
 
 /**
+ * A change of what passes between an agent and the rows of its environment.
+ *
+ * Episodes count by the environment's own rewards wherever a return is added up: in evaluations, in records of episodes
+ * and in metrics. Batches have both, see `rewards` and `raw_rewards` of EpisodeBatch, and both kinds of actions, see
+ * `actions` and `environment_actions`.
+ *
+ * @generated from message rollserve.v1.Transform
+ */
+export type Transform = Message<"rollserve.v1.Transform"> & {
+  /**
+   * The change. INVALID_ARGUMENT if none is set.
+   *
+   * @generated from oneof rollserve.v1.Transform.kind
+   */
+  kind: {
+    /**
+     * The signs of the rewards.
+     *
+     * @generated from field: rollserve.v1.SignRewards sign_rewards = 1;
+     */
+    value: SignRewards;
+    case: "signRewards";
+  } | {
+    /**
+     * Rewards within bounds.
+     *
+     * @generated from field: rollserve.v1.ClipRewards clip_rewards = 2;
+     */
+    value: ClipRewards;
+    case: "clipRewards";
+  } | {
+    /**
+     * Rewards times a factor.
+     *
+     * @generated from field: rollserve.v1.ScaleRewards scale_rewards = 3;
+     */
+    value: ScaleRewards;
+    case: "scaleRewards";
+  } | {
+    /**
+     * Actions of a range that is mapped to the environment's bounds.
+     *
+     * @generated from field: rollserve.v1.RescaleActions rescale_actions = 4;
+     */
+    value: RescaleActions;
+    case: "rescaleActions";
+  } | {
+    /**
+     * Actions within the environment's bounds.
+     *
+     * @generated from field: rollserve.v1.ClipActions clip_actions = 5;
+     */
+    value: ClipActions;
+    case: "clipActions";
+  } | {
+    /**
+     * Observations of another type.
+     *
+     * @generated from field: rollserve.v1.CastObservations cast_observations = 6;
+     */
+    value: CastObservations;
+    case: "castObservations";
+  } | {
+    /**
+     * Observations times a factor.
+     *
+     * @generated from field: rollserve.v1.ScaleObservations scale_observations = 7;
+     */
+    value: ScaleObservations;
+    case: "scaleObservations";
+  } | {
+    /**
+     * Observations whose bounds are mapped to a range.
+     *
+     * @generated from field: rollserve.v1.RescaleObservations rescale_observations = 8;
+     */
+    value: RescaleObservations;
+    case: "rescaleObservations";
+  } | {
+    /**
+     * Parts of images.
+     *
+     * @generated from field: rollserve.v1.CropObservations crop_observations = 9;
+     */
+    value: CropObservations;
+    case: "cropObservations";
+  } | {
+    /**
+     * Images of another size.
+     *
+     * @generated from field: rollserve.v1.ResizeObservations resize_observations = 10;
+     */
+    value: ResizeObservations;
+    case: "resizeObservations";
+  } | {
+    /**
+     * Images in shades of grey.
+     *
+     * @generated from field: rollserve.v1.GrayscaleObservations grayscale_observations = 11;
+     */
+    value: GrayscaleObservations;
+    case: "grayscaleObservations";
+  } | {
+    /**
+     * Observations as one vector.
+     *
+     * @generated from field: rollserve.v1.FlattenObservations flatten_observations = 12;
+     */
+    value: FlattenObservations;
+    case: "flattenObservations";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message rollserve.v1.Transform.
+ * Use `create(TransformSchema)` to create a new message.
+ */
+export const TransformSchema: GenMessage<Transform> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 1);
+
+/**
+ * Each reward becomes -1, 0 or 1, its sign. NaN stays NaN.
+ *
+ * @generated from message rollserve.v1.SignRewards
+ */
+export type SignRewards = Message<"rollserve.v1.SignRewards"> & {
+};
+
+/**
+ * Describes the message rollserve.v1.SignRewards.
+ * Use `create(SignRewardsSchema)` to create a new message.
+ */
+export const SignRewardsSchema: GenMessage<SignRewards> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 2);
+
+/**
+ * Each reward is moved into bounds, as `ClipReward` of gymnasium does.
+ *
+ * @generated from message rollserve.v1.ClipRewards
+ */
+export type ClipRewards = Message<"rollserve.v1.ClipRewards"> & {
+  /**
+   * The lower bound, a finite number; not set: none. INVALID_ARGUMENT if neither bound is set.
+   *
+   * @generated from field: optional double low = 1;
+   */
+  low?: number;
+
+  /**
+   * The upper bound, a finite number, not below `low`, else INVALID_ARGUMENT; not set: none.
+   *
+   * @generated from field: optional double high = 2;
+   */
+  high?: number;
+};
+
+/**
+ * Describes the message rollserve.v1.ClipRewards.
+ * Use `create(ClipRewardsSchema)` to create a new message.
+ */
+export const ClipRewardsSchema: GenMessage<ClipRewards> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 3);
+
+/**
+ * Each reward becomes reward * `factor` + `offset`, in float64.
+ *
+ * @generated from message rollserve.v1.ScaleRewards
+ */
+export type ScaleRewards = Message<"rollserve.v1.ScaleRewards"> & {
+  /**
+   * A finite number other than 0, else INVALID_ARGUMENT.
+   *
+   * @generated from field: double factor = 1;
+   */
+  factor: number;
+
+  /**
+   * A finite number, else INVALID_ARGUMENT.
+   *
+   * @generated from field: double offset = 2;
+   */
+  offset: number;
+};
+
+/**
+ * Describes the message rollserve.v1.ScaleRewards.
+ * Use `create(ScaleRewardsSchema)` to create a new message.
+ */
+export const ScaleRewardsSchema: GenMessage<ScaleRewards> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 4);
+
+/**
+ * The agent acts in Boxes from `low` to `high`, which are mapped linearly to the bounds of the environment's Boxes, as
+ * `RescaleAction` of gymnasium does; actions outside are mapped alike. Applies to every Box of floats in the action
+ * space. INVALID_ARGUMENT if there is none, or if one has an element without two different finite bounds.
+ *
+ * @generated from message rollserve.v1.RescaleActions
+ */
+export type RescaleActions = Message<"rollserve.v1.RescaleActions"> & {
+  /**
+   * The lowest action, a finite number, else INVALID_ARGUMENT; not set: -1.
+   *
+   * @generated from field: optional double low = 1;
+   */
+  low?: number;
+
+  /**
+   * The highest action, a finite number above `low`, else INVALID_ARGUMENT; not set: 1.
+   *
+   * @generated from field: optional double high = 2;
+   */
+  high?: number;
+};
+
+/**
+ * Describes the message rollserve.v1.RescaleActions.
+ * Use `create(RescaleActionsSchema)` to create a new message.
+ */
+export const RescaleActionsSchema: GenMessage<RescaleActions> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 5);
+
+/**
+ * Actions are moved into the bounds of the environment's Boxes, as `ClipAction` of gymnasium does. The announced action
+ * space keeps the bounds. Applies to every Box in the action space; INVALID_ARGUMENT if there is none.
+ *
+ * @generated from message rollserve.v1.ClipActions
+ */
+export type ClipActions = Message<"rollserve.v1.ClipActions"> & {
+};
+
+/**
+ * Describes the message rollserve.v1.ClipActions.
+ * Use `create(ClipActionsSchema)` to create a new message.
+ */
+export const ClipActionsSchema: GenMessage<ClipActions> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 6);
+
+/**
+ * Observations are converted to another type, as `DtypeObservation` of gymnasium does. INVALID_ARGUMENT for floats as
+ * integers, and for integers as a type that does not hold both bounds.
+ *
+ * @generated from message rollserve.v1.CastObservations
+ */
+export type CastObservations = Message<"rollserve.v1.CastObservations"> & {
+  /**
+   * The type, not that of truth values, else INVALID_ARGUMENT.
+   *
+   * @generated from field: rollserve.v1.DataType data_type = 1;
+   */
+  dataType: DataType;
+
+  /**
+   * The leaves to convert, by their names; empty for all. INVALID_ARGUMENT for a name that no leaf has, and for a leaf
+   * that is no Box, if it is named; other leaves than Boxes stay as they are.
+   *
+   * @generated from field: repeated string leaves = 2;
+   */
+  leaves: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.CastObservations.
+ * Use `create(CastObservationsSchema)` to create a new message.
+ */
+export const CastObservationsSchema: GenMessage<CastObservations> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 7);
+
+/**
+ * Observations become observation * `factor` + `offset`, computed in float64 and rounded once. Floats keep their type,
+ * integers become float32.
+ *
+ * @generated from message rollserve.v1.ScaleObservations
+ */
+export type ScaleObservations = Message<"rollserve.v1.ScaleObservations"> & {
+  /**
+   * A finite number other than 0, else INVALID_ARGUMENT.
+   *
+   * @generated from field: double factor = 1;
+   */
+  factor: number;
+
+  /**
+   * A finite number, else INVALID_ARGUMENT.
+   *
+   * @generated from field: double offset = 2;
+   */
+  offset: number;
+
+  /**
+   * As in CastObservations.
+   *
+   * @generated from field: repeated string leaves = 3;
+   */
+  leaves: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.ScaleObservations.
+ * Use `create(ScaleObservationsSchema)` to create a new message.
+ */
+export const ScaleObservationsSchema: GenMessage<ScaleObservations> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 8);
+
+/**
+ * The bounds of Boxes of floats are mapped linearly to `low` and `high`, as `RescaleObservation` of gymnasium does.
+ * INVALID_ARGUMENT for an element without two different finite bounds, and for integers.
+ *
+ * @generated from message rollserve.v1.RescaleObservations
+ */
+export type RescaleObservations = Message<"rollserve.v1.RescaleObservations"> & {
+  /**
+   * The value of the lower bounds, a finite number, else INVALID_ARGUMENT.
+   *
+   * @generated from field: double low = 1;
+   */
+  low: number;
+
+  /**
+   * The value of the upper bounds, a finite number above `low`, else INVALID_ARGUMENT.
+   *
+   * @generated from field: double high = 2;
+   */
+  high: number;
+
+  /**
+   * As in CastObservations.
+   *
+   * @generated from field: repeated string leaves = 3;
+   */
+  leaves: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.RescaleObservations.
+ * Use `create(RescaleObservationsSchema)` to create a new message.
+ */
+export const RescaleObservationsSchema: GenMessage<RescaleObservations> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 9);
+
+/**
+ * A rectangle of each image, which is (H, W) or (H, W, C), or with `channels_first` (C, H, W), where channels may be
+ * frames. INVALID_ARGUMENT for observations of another number of axes, and for a rectangle beyond the image.
+ *
+ * @generated from message rollserve.v1.CropObservations
+ */
+export type CropObservations = Message<"rollserve.v1.CropObservations"> & {
+  /**
+   * The first line.
+   *
+   * @generated from field: uint32 top = 1;
+   */
+  top: number;
+
+  /**
+   * The first column.
+   *
+   * @generated from field: uint32 left = 2;
+   */
+  left: number;
+
+  /**
+   * The number of lines, at least 1, else INVALID_ARGUMENT.
+   *
+   * @generated from field: uint32 height = 3;
+   */
+  height: number;
+
+  /**
+   * The number of columns, at least 1, else INVALID_ARGUMENT.
+   *
+   * @generated from field: uint32 width = 4;
+   */
+  width: number;
+
+  /**
+   * Whether the channels, or frames, are the first axis.
+   *
+   * @generated from field: bool channels_first = 5;
+   */
+  channelsFirst: boolean;
+
+  /**
+   * As in CastObservations.
+   *
+   * @generated from field: repeated string leaves = 6;
+   */
+  leaves: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.CropObservations.
+ * Use `create(CropObservationsSchema)` to create a new message.
+ */
+export const CropObservationsSchema: GenMessage<CropObservations> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 10);
+
+/**
+ * Images of another size, by areas as `ResizeObservation` of gymnasium does, each channel for itself. The images are as
+ * in CropObservations, of uint8 from 0 to 255, else INVALID_ARGUMENT. NOT_FOUND if OpenCV is not installed on the
+ * server.
+ *
+ * @generated from message rollserve.v1.ResizeObservations
+ */
+export type ResizeObservations = Message<"rollserve.v1.ResizeObservations"> & {
+  /**
+   * The number of lines, from 1 to 4096, else INVALID_ARGUMENT.
+   *
+   * @generated from field: uint32 height = 1;
+   */
+  height: number;
+
+  /**
+   * The number of columns, from 1 to 4096, else INVALID_ARGUMENT.
+   *
+   * @generated from field: uint32 width = 2;
+   */
+  width: number;
+
+  /**
+   * Whether the channels, or frames, are the first axis.
+   *
+   * @generated from field: bool channels_first = 3;
+   */
+  channelsFirst: boolean;
+
+  /**
+   * As in CastObservations.
+   *
+   * @generated from field: repeated string leaves = 4;
+   */
+  leaves: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.ResizeObservations.
+ * Use `create(ResizeObservationsSchema)` to create a new message.
+ */
+export const ResizeObservationsSchema: GenMessage<ResizeObservations> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 11);
+
+/**
+ * Images of red, green and blue in shades of grey, as `GrayscaleObservation` of gymnasium makes them. The images are
+ * (H, W, 3), or (3, H, W) with `channels_first`, of uint8 from 0 to 255, else INVALID_ARGUMENT.
+ *
+ * @generated from message rollserve.v1.GrayscaleObservations
+ */
+export type GrayscaleObservations = Message<"rollserve.v1.GrayscaleObservations"> & {
+  /**
+   * Whether the axis of the channels stays, with one channel.
+   *
+   * @generated from field: bool keep_channel = 1;
+   */
+  keepChannel: boolean;
+
+  /**
+   * Whether the channels are the first axis.
+   *
+   * @generated from field: bool channels_first = 2;
+   */
+  channelsFirst: boolean;
+
+  /**
+   * As in CastObservations.
+   *
+   * @generated from field: repeated string leaves = 3;
+   */
+  leaves: string[];
+};
+
+/**
+ * Describes the message rollserve.v1.GrayscaleObservations.
+ * Use `create(GrayscaleObservationsSchema)` to create a new message.
+ */
+export const GrayscaleObservationsSchema: GenMessage<GrayscaleObservations> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 12);
+
+/**
+ * All leaves of an observation become one vector, as `FlattenObservation` of gymnasium makes it: discrete values as
+ * vectors with a single 1.
+ *
+ * @generated from message rollserve.v1.FlattenObservations
+ */
+export type FlattenObservations = Message<"rollserve.v1.FlattenObservations"> & {
+};
+
+/**
+ * Describes the message rollserve.v1.FlattenObservations.
+ * Use `create(FlattenObservationsSchema)` to create a new message.
+ */
+export const FlattenObservationsSchema: GenMessage<FlattenObservations> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_environment, 13);
+
+/**
  * A gymnasium wrapper around an environment.
  *
  * @generated from message rollserve.v1.Wrapper
  */
 export type Wrapper = Message<"rollserve.v1.Wrapper"> & {
   /**
-   * The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`. NOT_FOUND for an unknown name,
-   * PERMISSION_DENIED for a wrapper that writes files or opens windows on the server.
+   * The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; or `module:Class` for a module that the
+   * operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
+   * but a subclass of `gymnasium.Wrapper`, such as a wrapper of vector environments. PERMISSION_DENIED for any other
+   * module, and for a wrapper of gymnasium that writes files or opens windows on the server.
    *
    * @generated from field: string name = 1;
    */
@@ -108,7 +615,7 @@ export type Wrapper = Message<"rollserve.v1.Wrapper"> & {
 
   /**
    * The wrapper's keyword arguments without the environment: a JSON object such as `{"stack_size": 4}`, with the limits
-   * of `Environment.kwargs_json`.
+   * of `Environment.kwargs_json`. INVALID_ARGUMENT if the wrapper refuses them.
    *
    * @generated from field: string kwargs_json = 2;
    */
@@ -120,7 +627,7 @@ export type Wrapper = Message<"rollserve.v1.Wrapper"> & {
  * Use `create(WrapperSchema)` to create a new message.
  */
 export const WrapperSchema: GenMessage<Wrapper> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_environment, 1);
+  messageDesc(file_rollserve_v1_environment, 14);
 
 /**
  * A task that an environment can be set to without making it again.
@@ -150,7 +657,7 @@ export type Task = Message<"rollserve.v1.Task"> & {
  * Use `create(TaskSchema)` to create a new message.
  */
 export const TaskSchema: GenMessage<Task> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_environment, 2);
+  messageDesc(file_rollserve_v1_environment, 15);
 
 /**
  * A change of the present environments. What is left out stays as it is; with nothing set, all environments are only
@@ -188,7 +695,7 @@ export type EnvironmentChange = Message<"rollserve.v1.EnvironmentChange"> & {
  * Use `create(EnvironmentChangeSchema)` to create a new message.
  */
 export const EnvironmentChangeSchema: GenMessage<EnvironmentChange> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_environment, 3);
+  messageDesc(file_rollserve_v1_environment, 16);
 
 /**
  * One update of an environment.
@@ -234,7 +741,7 @@ export type EnvironmentUpdate = Message<"rollserve.v1.EnvironmentUpdate"> & {
  * Use `create(EnvironmentUpdateSchema)` to create a new message.
  */
 export const EnvironmentUpdateSchema: GenMessage<EnvironmentUpdate> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_environment, 4);
+  messageDesc(file_rollserve_v1_environment, 17);
 
 /**
  * Updates that differ between the rows of a worker. The episode of index i then runs in row i modulo the number of all
@@ -260,7 +767,7 @@ export type EnvironmentUpdatePerRow = Message<"rollserve.v1.EnvironmentUpdatePer
  * Use `create(EnvironmentUpdatePerRowSchema)` to create a new message.
  */
 export const EnvironmentUpdatePerRowSchema: GenMessage<EnvironmentUpdatePerRow> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_environment, 5);
+  messageDesc(file_rollserve_v1_environment, 18);
 
 /**
  * How the rows of an environment are stepped.

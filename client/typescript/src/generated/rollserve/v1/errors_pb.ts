@@ -67,7 +67,7 @@ export enum ErrorReason {
   ENV_NOT_FOUND = 11,
 
   /**
-   * `gymnasium.wrappers` has no wrapper of that name.
+   * `gymnasium.wrappers`, or the module that the name has, has no wrapper of that name.
    * Status: NOT_FOUND.
    *
    * @generated from enum value: ERROR_REASON_WRAPPER_NOT_FOUND = 12;
@@ -131,7 +131,7 @@ export enum ErrorReason {
   SAMPLER_DELETED = 77,
 
   /**
-   * The operator does not allow environments of that module (`--allow-module`).
+   * The operator does not allow environments and wrappers of that module (`--allow-module`).
    * Status: PERMISSION_DENIED.
    *
    * @generated from enum value: ERROR_REASON_MODULE_NOT_ALLOWED = 20;
