@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -180,3 +181,28 @@ def test_advantages_reject_invalid_arguments() -> None:
     gaps = random_batch([2], 0, agent_infos={"value": np.zeros(2), "_value": np.array([True, False])})
     with raises(ValueError, field="values"):
         gaps.advantages(0.99, 0.95, last_values=np.zeros(1))
+
+
+@given(learner_batches(), st.floats(0, 1), st.floats(0, 1))
+def test_every_value_continues_without_terminations(batch: rollserve.EpisodeBatch, gamma: float, lam: float) -> None:
+    ended = batch.terminated | batch.truncated
+    endless = batch.without_terminations()
+    assert not endless.terminated.any()
+    assert np.array_equal(endless.truncated, ended)
+    assert (endless.step_types != rollserve.StepType.TERMINAL).all()
+    last_values = np.random.default_rng(len(batch)).normal(size=len(batch)).astype(batch.rewards.dtype)
+    advantages, _ = endless.advantages(gamma, lam, last_values=last_values)
+    assert close(advantages, gae_sums(endless, gamma, lam, last_values), batch.rewards.dtype)
+    # The same as if no segment had ended with a flag at all.
+    cut = dataclasses.replace(batch, terminated=np.zeros_like(ended), truncated=np.zeros_like(ended))
+    assert np.array_equal(advantages, cut.advantages(gamma, lam, last_values=last_values).advantages)
+
+
+def test_batch_without_terminations_shares_its_columns() -> None:
+    batch = random_batch([3, 1, 4], 0, terminated=np.array([True, False, True]))
+    before = batch.terminated.copy()
+    endless = batch.without_terminations()
+    assert np.shares_memory(endless.rewards, batch.rewards)
+    assert np.shares_memory(endless.observations, batch.observations)
+    assert before.any()
+    assert np.array_equal(batch.terminated, before)

@@ -97,6 +97,7 @@ def test_invalid_connection_argument_is_rejected(name: str, value: Any, error: t
         ({"temperature": "1"}, TypeError, "temperature[0]"),
         ({"noise_scale": {1.0}}, TypeError, "noise_scale"),
         ({"epsilon": [0, True]}, TypeError, "epsilon[1]"),
+        ({"soft_horizon": True}, TypeError, "soft_horizon"),
     ],
 )
 def test_invalid_sampling_option_is_rejected(

@@ -614,6 +614,20 @@ class EpisodeBatch:
             replaced[group] = without_full_masks(infos)
         return dataclasses.replace(self, **replaced)
 
+    def without_terminations(self) -> EpisodeBatch:
+        """Return the batch with terminated episodes marked as truncated ones. All other arrays are shared.
+
+        A learner then continues the value after the end of each episode, as RLlib's `no_done_at_end` has it: for tasks
+        without a terminal state, whose environment reports a limit, or a reset for convenience, as `terminated`.
+        Episodes still end, so that nothing is carried from one to the next. The value needs `last_values` for all.
+
+        >>> advantages, targets = batch.without_terminations().advantages(0.99, 0.95, values, last_values)
+        ... # doctest: +SKIP
+        """
+        return dataclasses.replace(
+            self, terminated=np.zeros_like(self.terminated), truncated=self.terminated | self.truncated
+        )
+
     def without_first_steps(self, num_steps: int) -> EpisodeBatch:
         """Return the batch without its first steps. A segment that loses some of its steps begins later in its episode.
 

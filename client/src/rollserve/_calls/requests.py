@@ -322,6 +322,9 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
         TypeError: an option that is not a key of the TypedDict `known`, or a value of the wrong type.
         InvalidArgumentError: an integer out of range.
     """
+    if "soft_horizon" in options:
+        hint = "a whole episode is a function of its seed and index, and never begins where another one ended"
+        raise TypeError(f"soft_horizon: {mismatch('a call for fragments', 'one for whole episodes', hint)}")
     check_known_options(options, known)
     for name, value in options.items():
         if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
