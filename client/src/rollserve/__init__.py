@@ -8,7 +8,7 @@
 
 import importlib.metadata
 
-from rollserve import spaces
+from rollserve import bridges, spaces
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
@@ -105,6 +105,7 @@ __all__ = [
     "WorkerStatus",
     "Wrapper",
     "aconnect",
+    "bridges",
     "connect",
     "give_back_memory",
     "hold_on_to_memory",
