@@ -133,7 +133,7 @@ sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of 
 	$(VENV)-audit/bin/python .ci/sbom.py $(BIN)/python sbom.json
 
 clean: ## remove everything that the other targets make
-	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
+	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
 		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
 	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

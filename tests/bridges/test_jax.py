@@ -36,7 +36,7 @@ def test_arrays_share_aligned_memory() -> None:
 def test_numbers_of_64_bits_become_those_that_jax_has() -> None:
     batch = random_batch([3], 0)
     assert batch.to_jax()["rewards"].dtype == np.float32
-    with jax.experimental.enable_x64():
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
         assert batch.to_jax()["rewards"].dtype == np.float64
 
 

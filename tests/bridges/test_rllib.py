@@ -29,7 +29,7 @@ def test_sample_batch_has_the_keys_of_rllib(sampler: rollserve.Sampler) -> None:
     assert np.array_equal(found["new_obs"], batch.next_observations)
     assert found["terminateds"].sum() == batch.terminated.sum()
     assert found["unroll_id"].tolist() == np.arange(len(batch)).repeat(batch.lengths).tolist()
-    assert [len(part) for part in found.split_by_episode(key="unroll_id")] == batch.lengths.tolist()
+    assert [len(part) for part in found.split_by_episode()] == batch.lengths.tolist()
 
 
 def test_gaussian_inputs_are_means_and_log_std() -> None:
@@ -73,7 +73,7 @@ def test_advantages_of_rllib_equal_those_of_the_batch(sampler: rollserve.Sampler
     batch = sampler.obtain_samples(100)
     last_values = np.random.default_rng(0).normal(size=len(batch)).astype(np.float32)
     expected = batch.advantages(0.99, 0.95, last_values=last_values).advantages
-    parts = batch.to_sample_batch().split_by_episode(key="unroll_id")
+    parts = batch.to_sample_batch().split_by_episode()
     found = [
         compute_advantages(part, 0.0 if terminated else last, 0.99, 0.95)["advantages"]
         for part, last, terminated in zip(parts, last_values, batch.terminated, strict=True)

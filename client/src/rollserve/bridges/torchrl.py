@@ -10,7 +10,7 @@ from rollserve._codec.columns import mask_name
 from rollserve.bridges.loading import load
 from rollserve.bridges.pytorch import to_torch
 from rollserve.bridges.trees import nested, step_positions
-from rollserve.learning.arguments import checked_last_values, checked_values
+from rollserve.learning.arguments import checked_last_values, infos_or
 from rollserve.learning.transitions import transitions
 
 if TYPE_CHECKING:
@@ -34,21 +34,22 @@ def to_tensordict(
 
     Args:
         batch: an `EpisodeBatch`.
-        values: (T,), value of each observation; by default `agent_infos["value"]`, if the agent has a value.
-        last_values: (N,), value of each last observation, for `("next", "state_value")`.
+        values: (T,), value of each observation; by default `agent_infos["value"]`.
+        last_values: (N,), value of each last observation. If it or `values` is given, the batch has `state_value`
+            twice, as estimators without a network of their own need it; those with a network need none.
         device: device of the tensors.
 
     Returns:
         `observation` (T, *O) and `action` (T, *A), which share the batch's memory on the CPU; `sample_log_prob` and
-        `action_log_prob`, one tensor (T,) under both names that TorchRL has for it; `state_value` (T, 1);
-        `done`, `terminated`, `truncated` and `is_init` (T, 1) of the observations; `("collector", "traj_ids")` (T,),
-        the segment; `agent_infos` and `env_infos` by name; and under `next`: `observation`, `reward` (T, 1) float32,
-        `done`, `terminated`, `truncated` and `state_value`. Leaves of Dict and Tuple spaces are nested keys, such as
-        `("observation", "camera")`.
+        `action_log_prob`, one tensor (T,) under both names that TorchRL has for it; `is_init` (T, 1), whether the
+        episode begins; `done`, `terminated` and `truncated` (T, 1), all false; `("collector", "traj_ids")` (T,), the
+        segment; `agent_infos` and `env_infos` by name; and under `next`: `observation`, `reward` (T, 1) float32, and
+        `done`, `terminated` and `truncated` (T, 1) of the step. Leaves of Dict and Tuple spaces are nested keys, such
+        as `("observation", "camera")`.
 
     Raises:
         ImportError: TorchRL or PyTorch is not installed.
-        ValueError: values of another shape.
+        ValueError: values of another shape, or missing ones.
     """
     tensordict = load("tensordict", "torchrl")
     found = transitions(batch, 1, None)
@@ -75,16 +76,12 @@ def to_tensordict(
     }
     if _has_info(batch, "log_prob"):
         columns["sample_log_prob"] = batch.agent_infos["log_prob"]
-    if values is None and _has_info(batch, "value"):
-        values = batch.agent_infos["value"]
-    if values is not None:
-        values = checked_values("values", values, len(steps))
-        columns["state_value"] = _column(values)
-        if last_values is not None:
-            after = np.empty_like(values)
-            after[:-1] = values[1:]
-            after[ends] = checked_last_values(batch, last_values)
-            following["state_value"] = _column(after)
+    if values is not None or last_values is not None:
+        values = infos_or(batch, "values", values, "value")
+        after = np.empty_like(values)
+        after[:-1] = values[1:]
+        after[ends] = checked_last_values(batch, last_values)
+        columns["state_value"], following["state_value"] = _column(values), _column(after)
     tensors = to_torch(columns, device)
     if "sample_log_prob" in tensors:
         tensors["action_log_prob"] = tensors["sample_log_prob"]
