@@ -60,6 +60,9 @@ def module_parameters(module: Any) -> dict[str, np.ndarray]:
 
     >>> sampler.update_agent(rollserve.bridges.module_parameters(policy))  # doctest: +SKIP
     """
+    torch = load("torch", "torch")
     return {
-        name: value.detach().cpu().numpy() for name, value in module.state_dict().items() if value.is_floating_point()
+        name: value.detach().cpu().numpy()
+        for name, value in module.state_dict().items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()  # extra states can be anything
     }
