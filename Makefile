@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients check test-compose chaos soak fuzz bench bench-peers bench-clients conformance protos scopes serve lock audit sbom clean
+.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients conformance protos scopes serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,19 @@ test-slow: $(READY) ## run the slow tests: chaos, benchmarks, limits of the mach
 
 test-clients: $(READY) ## build and test the clients in other languages; CLIENTS=go for one
 	.ci/test-clients $(CLIENTS)
+
+# In an environment of its own, because frameworks take gigabytes. The version of torch is the one of `make bench-peers`.
+$(VENV)-bridges/ready: client/pyproject.toml server/pyproject.toml pyproject.toml
+	$(PYTHON) -m venv $(VENV)-bridges
+	$(VENV)-bridges/bin/pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(VENV)-bridges/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 \
+		--editable 'client[arrow,jax,pandas,plot,rllib,sb3,torch,torchrl]' --editable 'server[atari,mujoco]' --group dev
+	@# RLlib names an older gymnasium than the server's workers run with; its episodes and batches work with the newer one.
+	$(VENV)-bridges/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps gymnasium
+	@touch $@
+
+test-bridges: $(VENV)-bridges/ready ## test bridges to PyTorch, TorchRL, RLlib, Stable-Baselines3, JAX, pandas and Arrow
+	$(VENV)-bridges/bin/pytest tests/bridges $(OPTIONS)
 
 check: $(READY) ## check format, lint, types and protos
 	$(BIN)/ruff format --check .
@@ -120,7 +133,7 @@ sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of 
 	$(VENV)-audit/bin/python .ci/sbom.py $(BIN)/python sbom.json
 
 clean: ## remove everything that the other targets make
-	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
+	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
 		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
 	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -138,6 +138,7 @@ def test_client_has_the_public_names() -> None:
         "WorkerStatus",
         "Wrapper",
         "aconnect",
+        "bridges",
         "connect",
         "give_back_memory",
         "hold_on_to_memory",
@@ -157,7 +158,10 @@ def test_client_depends_on_numpy_grpcio_and_protobuf() -> None:
     code = "import sys, rollserve, rollserve.cli; print(*{name.partition('.')[0] for name in sys.modules})"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     loaded = set(shown.split()) - set(sys.stdlib_module_names)
-    assert loaded & {"ray", "gymnasium", "rollserve_server", "pydantic", "click", "rich"} == set()
+    assert (
+        loaded & {"ray", "gymnasium", "rollserve_server", "pydantic", "click", "rich", "torch", "jax", "pandas"}
+        == set()
+    )
 
 
 def test_tables_of_rooms_name_every_module() -> None:

@@ -8,7 +8,7 @@
 
 import importlib.metadata
 
-from rollserve import spaces, transforms
+from rollserve import bridges, spaces, transforms
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_inputs import ActionMask
 from rollserve.agent_versions import AgentVersion, HeldAgent
@@ -120,6 +120,7 @@ __all__ = [
     "WorkerStatus",
     "Wrapper",
     "aconnect",
+    "bridges",
     "connect",
     "give_back_memory",
     "hold_on_to_memory",

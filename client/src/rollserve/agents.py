@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from rollserve._checks import check_names, check_type, choices_text, type_error
 from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
+from rollserve.bridges import export_module
 from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
@@ -22,6 +23,8 @@ from rollserve.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+    from rollserve.spaces import Space
 
 __all__ = [
     "Agent",
@@ -88,6 +91,49 @@ class OnnxAgent:
         check_mask(self.action_mask)
         if not isinstance(self.model, bytes):
             object.__setattr__(self, "model", Path(self.model).read_bytes())
+
+    @classmethod
+    def from_torch(
+        cls,
+        module: Any,
+        observation_space: Space,
+        head: OnnxHead,
+        *,
+        outputs: Sequence[str] | None = None,
+        states: Mapping[str, tuple[int, ...]] | None = None,
+        noise_width: int = 0,
+    ) -> OnnxAgent:
+        """Return a module of PyTorch as an agent, after a comparison of both on random inputs.
+
+        The module is called as `module(observation, *states, noise)`, with as many of these as there are, and with N
+        rows each. An observation of a Dict or Tuple space is a dict with each leaf by its name. The module is exported
+        in evaluation mode, and stays as it is. Its parameters keep their names:
+        `sampler.update_agent(rollserve.bridges.module_parameters(module))` sends them after a step of the optimizer.
+
+        >>> env = sampler.update_env("CartPole-v1")  # doctest: +SKIP
+        >>> agent = rollserve.OnnxAgent.from_torch(policy, env.observation_space, "categorical")  # doctest: +SKIP
+
+        Args:
+            module: a `torch.nn.Module` that returns a tensor, a tuple of tensors, or a dict of tensors by role, whose
+                further names become infos.
+            observation_space: space of observations, as `update_env` and `status` return it.
+            head: meaning of the outputs.
+            outputs: roles of the tensors of a tuple, and names of infos; by default what the head takes, then `value`
+                if there is one tensor more, then the states.
+            states: shape of each recurrent state without the batch, by name. The module returns the next ones as
+                `next_state/NAME`.
+            noise_width: number of standard normal numbers that the module gets for each row as its last argument.
+
+        Raises:
+            ImportError: PyTorch or ONNX Runtime is not installed.
+            TypeError: a module or a space of another type.
+            ValueError: an unknown head; outputs that are missing, or without a row for each observation; or a module
+                that cannot be exported, because it computes something else in a model, as with random numbers.
+        """
+        if head not in get_args(OnnxHead):
+            raise ValueError(f"head: {mismatch(choices_text(get_args(OnnxHead)), repr(head))}")
+        found = export_module(module, observation_space, head, outputs=outputs, states=states, noise_width=noise_width)
+        return cls(found.model, head, found.inputs, found.outputs, found.infos)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import learning
+from rollserve import bridges, learning
 from rollserve._codec.batch_fields import (
     END_FIELDS,
     FIELDS,
@@ -652,6 +652,38 @@ class EpisodeBatch:
             columns["returns_before"][0] = np.add.accumulate(np.append(columns["returns_before"][0], rewards))[-1]
             columns["initial_states"] = later_initial_states(columns["initial_states"], columns["agent_infos"])
         return EpisodeBatch(**columns)
+
+    def to_torch(self, device: Any = None) -> dict[str, Any]:
+        """Return the columns as tensors of PyTorch that share their memory; see `rollserve.bridges.to_torch`."""
+        tensors: dict[str, Any] = bridges.to_torch(self, device)
+        return tensors
+
+    def to_jax(self) -> dict[str, Any]:
+        """Return the columns as arrays of JAX; see `rollserve.bridges.to_jax`."""
+        arrays: dict[str, Any] = bridges.to_jax(self)
+        return arrays
+
+    def to_tensordict(
+        self, values: ArrayLike | None = None, last_values: ArrayLike | None = None, *, device: Any = None
+    ) -> Any:
+        """Return a TensorDict with the keys of TorchRL; see `rollserve.bridges.to_tensordict`."""
+        return bridges.to_tensordict(self, values, last_values, device=device)
+
+    def to_sample_batch(self) -> Any:
+        """Return a SampleBatch of RLlib; see `rollserve.bridges.to_sample_batch`."""
+        return bridges.to_sample_batch(self)
+
+    def to_rllib_episodes(self) -> list[Any]:
+        """Return a SingleAgentEpisode of RLlib for each segment; see `rollserve.bridges.to_rllib_episodes`."""
+        return bridges.to_rllib_episodes(self)
+
+    def to_pandas(self, *, next_observations: bool = False) -> Any:
+        """Return a DataFrame of pandas with a row for each step; see `rollserve.bridges.to_pandas`."""
+        return bridges.to_pandas(self, next_observations=next_observations)
+
+    def to_arrow(self, *, next_observations: bool = False) -> Any:
+        """Return a table of Apache Arrow with a row for each step; see `rollserve.bridges.to_arrow`."""
+        return bridges.to_arrow(self, next_observations=next_observations)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return one dict for each segment, with its columns of steps as arrays and the values of its headers."""

@@ -6,13 +6,14 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from rollserve._checks import check_type, choices_text
 from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
+from rollserve.bridges import mlp_of_modules
 from rollserve.errors import mismatch
 from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from rollserve.v1 import agent_pb2
@@ -240,6 +241,67 @@ class MlpAgent:
             parameters["observation/mean"] = np.zeros(sizes[0])
             parameters["observation/variance"] = np.ones(sizes[0])
         return cls(parameters, head, activation, action_mask=action_mask)
+
+    @classmethod
+    def from_torch(
+        cls,
+        module: Any,
+        head: Head,
+        *,
+        value: Any = None,
+        log_std: Any = None,
+        min_log_std: float | None = None,
+        max_log_std: float | None = None,
+        epsilon: float | None = None,
+        temperature: float | None = None,
+    ) -> MlpAgent:
+        """Return an agent that computes what modules of PyTorch compute, which is checked on random inputs.
+
+        The parameters share the memory of modules that are on the CPU and in float32: after a step of the optimizer,
+        they have the new values, and `sampler.update_agent(agent.parameters)` sends them. For modules elsewhere, call
+        this again.
+
+        >>> policy = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2))  # doctest: +SKIP
+        >>> agent = rollserve.MlpAgent.from_torch(policy, "categorical")  # doctest: +SKIP
+
+        Args:
+            module: a `torch.nn.Sequential` of `Linear` layers, with the same activation after each but the last, and
+                with `LayerNorm` before the activations or without. Sequentials within it, and a `Flatten` before the
+                first layer, are allowed.
+            head: meaning of the output.
+            value: a `Linear` with one output on the last hidden layer, for a value that shares the layers; a
+                Sequential as above, for a value with layers of its own; None for neither.
+            log_std: tensor of shape (outputs,) for Gaussian heads; None if the last layer predicts it.
+            min_log_std: lower bound of log_std of Gaussian heads.
+            max_log_std: upper bound of log_std of Gaussian heads.
+            epsilon: probability of random actions of the head `epsilon_greedy`.
+            temperature: divisor of the Q-values of the head `boltzmann`.
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            TypeError: a module or layer of another type.
+            ValueError: layers in another order or with different settings; a module that computes something else than
+                its layers, as with hooks; a `log_std` that does not fit; or a setting that the head does not have.
+        """
+        found = mlp_of_modules(module, value, log_std)
+        agent = cls(
+            found.parameters,
+            head,
+            found.activation or "tanh",  # type: ignore[arg-type]  # one of them
+            1e-5 if found.layer_norm_epsilon is None else found.layer_norm_epsilon,
+            min_log_std,
+            max_log_std,
+            epsilon,
+            temperature,
+        )
+        outputs = agent.layer_sizes[-1]
+        if log_std is not None and (head not in _GAUSSIANS or np.shape(found.parameters["log_std"]) != (outputs,)):
+            expected = f"shape ({outputs},)" if head in _GAUSSIANS else f"None for the head {head!r}"
+            raise ValueError(f"log_std: {mismatch(expected, f'shape {tuple(log_std.shape)}')}")
+        if log_std is None and head in _GAUSSIANS and outputs % 2:
+            expected = "log_std, or an even number of outputs, the second half of which is log_std"
+            raise ValueError(f"module: {mismatch(expected, f'{outputs} outputs')}")
+        return agent
 
 
 def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:

@@ -1,0 +1,68 @@
+"""Batches as tensors of PyTorch, and parameters of its modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollserve.bridges.loading import load
+from rollserve.bridges.trees import convert_arrays
+from rollserve.errors import mismatch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["module_parameters", "tensor_of", "to_torch"]
+
+
+def to_torch(columns: Any, device: Any = None) -> Any:
+    """Return columns as tensors of PyTorch, which share the memory of the arrays.
+
+    >>> tensors = rollserve.bridges.to_torch(batch)  # doctest: +SKIP
+    >>> tensors["observations"], tensors["agent_infos"]["log_prob"]  # doctest: +SKIP
+
+    Args:
+        columns: an array, a mapping of arrays such as a minibatch, an `EpisodeBatch`, or `Transitions`.
+        device: device of the tensors. Other devices than the CPU have copies.
+
+    Returns:
+        A tensor for each array, in dicts with the names of the fields, leaves and infos. Fields without arrays, such as
+        `account`, are left out. Read-only arrays, as in the parts of a stream, are copied, because PyTorch has no
+        read-only tensors.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+        TypeError: columns of another type, or of a dtype that PyTorch does not have.
+    """
+    torch = load("torch", "torch")
+    return convert_arrays(columns, lambda name, array: tensor_of(torch, name, array, device))
+
+
+def tensor_of(torch: Any, name: str, array: np.ndarray, device: Any = None) -> Any:
+    """Return a tensor with the array's memory, or with a copy if PyTorch cannot share it.
+
+    Raises:
+        TypeError: a dtype that PyTorch does not have.
+    """
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    try:
+        tensor = torch.from_numpy(array)
+    except TypeError:
+        raise TypeError(f"{name or 'columns'}: {mismatch('a dtype that PyTorch has', array.dtype)}") from None
+    return tensor if device is None else tensor.to(device)
+
+
+def module_parameters(module: Any) -> dict[str, np.ndarray]:
+    """Return the parameters and buffers of a PyTorch module that are floats, by the names of `state_dict()`.
+
+    The arrays of a module on the CPU share its memory, so that they have the newest values after each step of an
+    optimizer, without another call.
+
+    >>> sampler.update_agent(rollserve.bridges.module_parameters(policy))  # doctest: +SKIP
+    """
+    torch = load("torch", "torch")
+    return {
+        name: value.detach().cpu().numpy()
+        for name, value in module.state_dict().items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()  # extra states can be anything
+    }

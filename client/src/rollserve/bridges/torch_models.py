@@ -1,0 +1,229 @@
+"""Modules of PyTorch as ONNX models for `OnnxAgent`."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollserve._checks import type_error
+from rollserve.bridges.loading import load
+from rollserve.errors import mismatch
+from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+__all__ = ["TorchModel", "export_module"]
+
+_HEAD_OUTPUTS: dict[str, tuple[str, ...]] = {
+    "categorical": ("logits",),
+    "diagonal_gaussian": ("mean", "log_std"),
+    "squashed_gaussian": ("mean", "log_std"),
+    "actions": ("action",),
+}
+_OPSET = 18
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-4
+"""Differences between PyTorch and ONNX Runtime in float32."""
+
+
+class TorchModel(NamedTuple):
+    """An exported model and the names in it, as `OnnxAgent` takes them.
+
+    Attributes:
+        model: the serialized ModelProto, whose initializers have the names of the module's `state_dict()`.
+        inputs: names of inputs by role, where they differ.
+        outputs: names of outputs by role, where they differ.
+        infos: names of the outputs without a role.
+    """
+
+    model: bytes
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    infos: tuple[str, ...]
+
+
+def export_module(
+    module: Any,
+    observation_space: Space,
+    head: str,
+    *,
+    outputs: Sequence[str] | None = None,
+    states: Mapping[str, tuple[int, ...]] | None = None,
+    noise_width: int = 0,
+) -> TorchModel:
+    """Return a module as an ONNX model; see `OnnxAgent.from_torch`.
+
+    Raises:
+        ImportError: PyTorch or ONNX Runtime is not installed.
+        TypeError: a module of another type, or a module that returns something else than tensors.
+        ValueError: outputs of other names or shapes, or a model that does not compute what the module computes.
+    """
+    torch, runtime = load("torch", "torch"), load("onnxruntime", "torch")
+    if not isinstance(module, torch.nn.Module):
+        raise type_error("module", "a torch.nn.Module", module)
+    leaves = list(_leaves(observation_space, ""))
+    roles = [f"observation/{name}" if name else "observation" for name, _ in leaves]
+    roles += [*(f"state/{name}" for name in states or ()), *(["noise"] if noise_width else [])]
+
+    def examples(num_rows: int, seed: int) -> list[np.ndarray]:
+        generator = np.random.default_rng(seed)
+        arrays = [_draw(space, num_rows, generator) for _, space in leaves]
+        shapes = [*(states or {}).values(), *([(noise_width,)] if noise_width else [])]
+        return arrays + [generator.standard_normal((num_rows, *shape), np.float32) for shape in shapes]
+
+    # A copy on the CPU: the caller's module keeps its device and mode.
+    flat = _FlatModule(copy.deepcopy(module).cpu().eval(), [name for name, _ in leaves], head, outputs, states or {})
+    flat.install()
+    tensors = [torch.from_numpy(array) for array in examples(3, 0)]
+    with torch.no_grad():
+        flat.module(*tensors)
+    flat.check(3)
+    taken = set(flat.module.state_dict())
+    names = {"input_names": _free(roles, taken), "output_names": _free(flat.roles, taken | set(roles))}
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter; the comparison below finds what it gets wrong
+        torch.onnx.export(
+            flat.module,
+            tuple(tensors),
+            file,
+            dynamic_axes={name: {0: "rows"} for names_of_kind in names.values() for name in names_of_kind},
+            dynamo=False,
+            do_constant_folding=False,  # it would replace the parameters of recurrent layers
+            opset_version=_OPSET,
+            **names,
+        )
+    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    for seed, num_rows in enumerate((5, 1), 1):
+        _compare(torch, session, flat, dict(zip(names["input_names"], examples(num_rows, seed), strict=True)))
+    by_role = [
+        dict(zip(*each, strict=True)) for each in ((roles, names["input_names"]), (flat.roles, names["output_names"]))
+    ]
+    known = {role: name for role, name in by_role[1].items() if _is_role(role)}
+    return TorchModel(
+        file.getvalue(),
+        {role: name for role, name in by_role[0].items() if role != name},
+        {role: name for role, name in known.items() if role != name},
+        tuple(name for role, name in by_role[1].items() if role not in known),
+    )
+
+
+class _FlatModule:
+    """A module whose `forward` takes and returns tensors in a fixed order, with the names of its parameters kept.
+
+    Attributes:
+        module: the module.
+        roles: roles of its outputs, and names of further outputs, in the order in which they are returned.
+    """
+
+    def __init__(
+        self, module: Any, leaves: list[str], head: str, outputs: Sequence[str] | None, states: Mapping[str, Any]
+    ) -> None:
+        self.module = module
+        self.roles: list[str] = []
+        self.returned: tuple[Any, ...] = ()
+        self._leaves, self._head, self._outputs, self._states = leaves, head, outputs, tuple(states)
+
+    def install(self) -> None:
+        """Replace the `forward` of the module."""
+        original = self.module.forward
+
+        def forward(*tensors: Any) -> tuple[Any, ...]:
+            count = len(self._leaves)
+            observation = tensors[0] if self._leaves == [""] else dict(zip(self._leaves, tensors[:count], strict=True))
+            by_role = self._by_role(original(observation, *tensors[count:]))
+            self.roles, self.returned = list(by_role), tuple(by_role.values())
+            return self.returned
+
+        self.module.forward = forward
+
+    def check(self, num_rows: int) -> None:
+        """Check what the module returned for some rows.
+
+        Raises:
+            ValueError: an output that is missing, or that does not have a row for each observation.
+        """
+        needed = [*_HEAD_OUTPUTS[self._head], *(f"next_state/{name}" for name in self._states)]
+        present = {role.partition("/")[0] if role.startswith("action/") else role for role in self.roles}
+        missing = [role for role in needed if role not in present]
+        if missing:
+            raise ValueError(f"outputs: {mismatch(f'outputs named {missing}', self.roles)}")
+        for role, tensor in zip(self.roles, self.returned, strict=True):
+            if tensor.shape[:1] != (num_rows,):
+                hint = "use expand_as or expand for parameters such as log_std"
+                text = mismatch(f"a row for each of {num_rows} observations", f"shape {tuple(tensor.shape)}", hint)
+                raise ValueError(f"outputs[{role!r}]: {text}")
+
+    def _by_role(self, returned: Any) -> dict[str, Any]:
+        if isinstance(returned, Mapping):
+            return dict(returned)
+        values = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        names = self._outputs
+        if names is None:
+            after = [f"next_state/{name}" for name in self._states]
+            names = [*_HEAD_OUTPUTS[self._head], *after]
+            if len(values) == len(names) + 1:
+                names = [*_HEAD_OUTPUTS[self._head], "value", *after]
+        if len(names) != len(values):
+            hint = "name them all with `outputs`"
+            raise ValueError(f"outputs: {mismatch(f'{len(names)}: {list(names)}', f'{len(values)} tensors', hint)}")
+        return dict(zip(names, values, strict=True))
+
+
+def _compare(torch: Any, session: Any, flat: _FlatModule, inputs: dict[str, np.ndarray]) -> None:
+    """Raise ValueError unless model and module return the same."""
+    known = {each.name for each in session.get_inputs()}
+    got = session.run(None, {name: array for name, array in inputs.items() if name in known})
+    with torch.no_grad():
+        expected = [each.numpy() for each in flat.module(*(torch.from_numpy(array) for array in inputs.values()))]
+    for role, first, second in zip(flat.roles, got, expected, strict=True):
+        if first.shape != second.shape or not np.allclose(first, second, rtol=_RELATIVE, atol=_ABSOLUTE):
+            same = first.shape == second.shape
+            difference = f"{np.abs(first - second).max():g}" if same else f"{first.shape} and {second.shape}"
+            hint = "the module may draw random numbers, or branch by the number or the values of its inputs"
+            text = mismatch("a model that returns what the module returns", f"a difference of {difference}", hint)
+            raise ValueError(f"outputs[{role!r}]: {text}")
+
+
+def _is_role(name: str) -> bool:
+    roles = {"logits", "mean", "log_std", "action", "log_prob", "value"}
+    return name in roles or name.startswith(("action/", "next_state/"))
+
+
+def _free(names: Sequence[str], taken: set[str]) -> list[str]:
+    """Return the names, changed where a parameter or another port has the same one."""
+    return [f"{name}/port" if name in taken else name for name in names]
+
+
+def _leaves(space: Space, name: str) -> Any:
+    """Yield the name and the space of each leaf."""
+    match space:
+        case Dict(spaces):
+            for key, inner in spaces.items():
+                yield from _leaves(inner, f"{name}/{key}" if name else key)
+        case Tuple(spaces):
+            for position, inner in enumerate(spaces):
+                yield from _leaves(inner, f"{name}/{position}" if name else str(position))
+        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
+            yield name, space
+        case _:
+            raise type_error("observation_space", "a space of rollserve.spaces", space)
+
+
+def _draw(space: Space, num_rows: int, generator: np.random.Generator) -> np.ndarray:
+    """Return random values of a leaf, (num_rows, *O), of the dtype that models get: float32 instead of float64."""
+    match space:
+        case Box(low, high, shape, dtype):
+            if np.issubdtype(dtype, np.floating):
+                values = np.clip(generator.standard_normal((num_rows, *shape)), low, high)
+                return values.astype(np.float32 if dtype == np.float64 else dtype)
+            return generator.integers(low, high, (num_rows, *shape), dtype, endpoint=True)
+        case Discrete(n, start):
+            return generator.integers(start, start + n, num_rows)
+        case MultiDiscrete(nvec, start, dtype):
+            return generator.integers(start, start + nvec, (num_rows, *nvec.shape), dtype)
+        case MultiBinary(shape):
+            return generator.integers(0, 2, (num_rows, *shape), np.int8)
+    raise type_error("observation_space", "a space of rollserve.spaces", space)

@@ -1,0 +1,251 @@
+"""Train a policy with PPO (Schulman et al., https://arxiv.org/abs/1707.06347) in PyTorch, through Rollserve's client.
+
+    python examples/ppo_torch.py                                     # CartPole-v1, with a server of its own
+    python examples/ppo_torch.py --env HalfCheetah-v5 --steps 1000000
+    python examples/ppo_torch.py --env ALE/Pong-v5 --steps 10000000 --server HOST:PORT
+    python examples/ppo_torch.py --resume                            # goes on with the checkpoint in `run`
+
+Each iteration sends the new parameters, and gets equally many steps of each row of environments. The folder of `--out`
+has the newest checkpoint and the learning curve. Needs `rollserve[torch,plot]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from training_run import Returns, TrainingRun, parser_of, sampler_of
+
+import rollserve
+from rollserve.bridges import module_parameters, to_torch
+from rollserve.spaces import Discrete, Space
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What differs between kinds of environments; `settings_of` chooses."""
+
+    num_rows: int = 8  # of all workers
+    row_steps: int = 128  # of each row in an iteration
+    minibatch_size: int = 256
+    num_epochs: int = 10
+    learning_rate: float = 1e-3  # at the start; it falls to zero
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    entropy_bonus: float = 0.0
+    value_weight: float = 0.5
+    max_gradient_norm: float = 0.5
+    reward_scale: float = 1.0
+    wrappers: tuple[rollserve.Wrapper, ...] = ()
+    vectorization: rollserve.Vectorization = "rows"
+
+
+def settings_of(env: str) -> Settings:
+    """Return settings that are usual for an environment."""
+    if env.startswith("ALE/"):
+        return Settings(num_epochs=4, learning_rate=2.5e-4, clip=0.1, entropy_bonus=0.01, vectorization="native")
+    if env == "CartPole-v1":
+        return Settings()
+    wrappers = (rollserve.Wrapper("ClipAction"),)
+    return Settings(row_steps=256, minibatch_size=64, learning_rate=3e-4, reward_scale=0.1, wrappers=wrappers)
+
+
+class Normalizer(nn.Module):
+    """Observations minus their mean, divided by their deviation: buffers that are sent with the parameters."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+        self.moments = torch.zeros(3, size, dtype=torch.float64)  # number, sum, sum of squares: not for the server
+
+    def get_extra_state(self) -> dict[str, torch.Tensor]:
+        return {"moments": self.moments}
+
+    def set_extra_state(self, state: dict[str, torch.Tensor]) -> None:
+        self.moments = state["moments"]
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return ((observation.float() - self.mean) * self.scale).clamp(-10, 10)
+
+    def update(self, observations: torch.Tensor) -> None:
+        """Include observations (T, size). Call it after the last step of the optimizer on a batch."""
+        data = observations.double()
+        self.moments += torch.stack([torch.full_like(data[0], len(data)), data.sum(0), (data**2).sum(0)])
+        count, total, squares = self.moments
+        self.mean.copy_(total / count)
+        self.scale.copy_((squares / count - (total / count) ** 2).clamp(min=1e-8).rsqrt())
+
+
+def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
+    """Return a linear layer with orthogonal weights, and biases of 0."""
+    linear = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(linear.weight, gain)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def perceptron(inputs: int, outputs: int, last_gain: float) -> nn.Sequential:
+    """Return a perceptron with two hidden layers."""
+    return nn.Sequential(layer(inputs, 64), nn.Tanh(), layer(64, 64), nn.Tanh(), layer(64, outputs, last_gain))
+
+
+class Images(nn.Module):
+    """The convolutions of Mnih et al. 2015, for stacks of frames of uint8."""
+
+    def __init__(self, num_frames: int) -> None:
+        super().__init__()
+        convolutions = [nn.Conv2d(num_frames, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+        activated = [module for each in convolutions for module in (each, nn.ReLU())]
+        self.layers = nn.Sequential(*activated, nn.Flatten(), layer(64 * 7 * 7, 512), nn.ReLU())
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.layers(observation.float() / 255)
+
+
+class ActorCritic(nn.Module):
+    """A policy and its value: two perceptrons, or two layers on the same convolutions."""
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        super().__init__()
+        self.is_discrete = isinstance(action_space, Discrete)
+        outputs = action_space.flat_size
+        if len(observation_space.shape) == 3:
+            self.body = Images(observation_space.shape[0])
+            self.actor, self.critic = layer(512, outputs, 0.01), layer(512, 1, 1.0)
+        else:
+            size = observation_space.flat_size
+            self.body = nn.Identity() if self.is_discrete else Normalizer(size)
+            self.actor, self.critic = perceptron(size, outputs, 0.01), perceptron(size, 1, 1.0)
+        if not self.is_discrete:
+            self.log_std = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the outputs by their roles, as `rollserve.OnnxAgent` has them."""
+        features = self.body(observation)
+        outputs, value = self.actor(features), self.critic(features)
+        if self.is_discrete:
+            return {"logits": outputs, "value": value}
+        return {"mean": outputs, "log_std": self.log_std.expand_as(outputs), "value": value}
+
+    def evaluate(self, observations: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return log-probabilities of actions, entropies and values, (M,) each."""
+        found = self(observations)
+        if self.is_discrete:
+            policy = torch.distributions.Categorical(logits=found["logits"])
+            return policy.log_prob(actions), policy.entropy(), found["value"][:, 0]
+        policy = torch.distributions.Normal(found["mean"], found["log_std"].exp())
+        return policy.log_prob(actions).sum(1), policy.entropy().sum(1), found["value"][:, 0]
+
+    def agent(self, observation_space: Space) -> rollserve.Agent:
+        """Return the agent for the server: a plain MLP where that is enough, because the server runs it faster."""
+        if isinstance(self.body, nn.Identity):
+            return rollserve.MlpAgent.from_torch(self.actor, "categorical", value=self.critic)
+        head = "categorical" if self.is_discrete else "diagonal_gaussian"
+        return rollserve.OnnxAgent.from_torch(self, observation_space, head)
+
+
+class Ppo:
+    """The learner: a model, its optimizer, and what one batch changes."""
+
+    def __init__(self, model: ActorCritic, settings: Settings, seed: int) -> None:
+        self.model, self.settings = model, settings
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, eps=1e-5)
+        self.generator = np.random.default_rng(seed)
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint."""
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+
+    def load(self, path: Path) -> None:
+        """Go on where a checkpoint was written."""
+        saved = torch.load(path)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+
+    def learn(self, batch: rollserve.EpisodeBatch, rate: float) -> dict[str, float]:
+        """Improve the model with a batch of its own; return the means of losses."""
+        settings, model = self.settings, self.model
+        batch = dataclasses.replace(batch, rewards=(settings.reward_scale * batch.rewards).astype(np.float32))
+        with torch.no_grad():
+            last_values = model(to_torch(batch.last_observations))["value"][:, 0].numpy()
+        advantages, targets = batch.advantages(settings.gamma, settings.lam, last_values=last_values)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * settings.learning_rate
+        losses = []
+        parts = batch.minibatches(
+            settings.minibatch_size, self.generator, settings.num_epochs, advantages=advantages, targets=targets
+        )
+        for part in map(to_torch, parts):
+            log_probs, entropies, values = model.evaluate(part["observations"], part["actions"])
+            ratios = (log_probs - part["agent_infos"]["log_prob"]).exp()
+            gains = (part["advantages"] - part["advantages"].mean()) / (part["advantages"].std() + 1e-8)
+            clipped = ratios.clamp(1 - settings.clip, 1 + settings.clip)
+            policy_loss, entropy = -torch.min(ratios * gains, clipped * gains).mean(), entropies.mean()
+            value_loss = nn.functional.mse_loss(values, part["targets"])
+            self.optimizer.zero_grad()
+            (policy_loss + settings.value_weight * value_loss - settings.entropy_bonus * entropy).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), settings.max_gradient_norm)
+            self.optimizer.step()
+            losses.append([policy_loss.item(), value_loss.item(), entropy.item()])
+        if isinstance(model.body, Normalizer):
+            model.body.update(to_torch(batch.observations))
+        return dict(zip(("policy", "value", "entropy"), np.mean(losses, axis=0).tolist(), strict=True))
+
+
+def train(
+    sampler: rollserve.Sampler,
+    learner: Ppo,
+    num_steps: int,
+    done: int = 0,
+    target: float = float("inf"),
+    report: Callable[..., None] = lambda *_, **__: None,
+) -> int:
+    """Train until `num_steps` are done, or until the last 100 episodes return `target` on average.
+
+    `done` steps of them were made by earlier runs. `report` gets the number of steps, the mean return and the losses
+    after each iteration. Returns the number of steps that are done.
+    """
+    settings, returns = learner.settings, Returns(sampler)
+    agent = learner.model.agent(sampler.status().observation_space)
+    sampler.update_agent(agent)
+    while done < num_steps and not returns.reached(target):
+        batch = sampler.obtain_fragments(settings.num_rows * settings.row_steps)
+        done += batch.num_steps
+        losses = learner.learn(batch, rate=max(0.0, 1 - done / num_steps))
+        # The parameters of an MlpAgent are the modules' own memory.
+        is_mlp = isinstance(agent, rollserve.MlpAgent)
+        sampler.update_agent(agent.parameters if is_mlp else module_parameters(learner.model))
+        report(done, returns.update(), **losses)
+    return done
+
+
+def main() -> int:
+    """Run the example; return its exit status."""
+    options = parser_of("Train a policy with PPO through Rollserve.", "CartPole-v1", 200_000).parse_args()
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(1)  # the workers need the other cores
+    with sampler_of(options.server, options.out) as sampler:
+        settings, num_workers = settings_of(options.env), sampler.status().num_workers
+        num_rows = max(1, settings.num_rows // num_workers)  # of each worker
+        settings = dataclasses.replace(settings, num_rows=num_rows * num_workers)
+        how = {"wrappers": settings.wrappers, "vectorization": settings.vectorization, "num_rows": num_rows}
+        spaces = sampler.update_env(rollserve.EnvSpec(options.env, **how))
+        learner = Ppo(ActorCritic(spaces.observation_space, spaces.action_space), settings, options.seed)
+        run = TrainingRun(options, f"PPO learns {options.env} through Rollserve", learner.save)
+        if options.resume:
+            learner.load(run.checkpoint)
+        train(sampler, learner, options.steps, run.num_steps, options.target, run.report)
+        run.save()
+        print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
