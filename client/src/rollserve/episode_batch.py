@@ -136,23 +136,27 @@ class EpisodeBatch:
     initial_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     last_values: np.ndarray | None = None
     last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
-    returns_before: np.ndarray = None  # type: ignore[assignment]
+    returns_before: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
     account: Account | None = None
 
     def __post_init__(self) -> None:
         check_header("lengths", self.lengths, "iu", None)
         num_segments = len(self.lengths)
-        for name in ("policy_versions", "episode_indices", "first_steps"):
+        for name in ("policy_versions", "episode_indices", "first_steps", "returns_before"):
             if getattr(self, name) is None:
-                default = np.arange if name == "episode_indices" else np.zeros
-                object.__setattr__(self, name, default(num_segments, dtype=np.int64))
-        if self.returns_before is None:
-            object.__setattr__(self, "returns_before", np.where(self.first_steps == 0, 0.0, np.nan))
+                object.__setattr__(self, name, self._default(name, num_segments))
         check_batch(self)
         for name in (*INTEGER_HEADERS, *OPTIONAL_HEADERS):
             header = getattr(self, name)
             if header is not None:
                 object.__setattr__(self, name, as_int64(name, header))
+
+    def _default(self, name: str, num_segments: int) -> np.ndarray:
+        """Return a header that was not given; the one for the returns before segments needs `first_steps`."""
+        if name == "returns_before":
+            return np.where(self.first_steps == 0, 0.0, np.nan)
+        default = np.arange if name == "episode_indices" else np.zeros
+        return default(num_segments, dtype=np.int64)
 
     def __len__(self) -> int:
         """Return N, the number of segments."""
