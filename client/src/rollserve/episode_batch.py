@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.learning import Advantages, Transitions
     from rollserve.moments import RunningMoments
+    from rollserve.spaces import Space
 
-__all__ = ["EpisodeBatch", "StepType"]
+__all__ = ["EpisodeBatch", "StepType", "with_spaces"]
 
 
 class StepType(enum.IntEnum):
@@ -108,6 +110,8 @@ class EpisodeBatch:
             `return_last_states`, otherwise empty.
         returns_before: (N,) floats, sum of the rewards of the segment's episode before it, including earlier calls; by
             default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
+        observation_space, action_space: spaces of the environment's version, in batches of calls with the option
+            `return_spaces`; otherwise None. Files and `to_list` do not hold them.
         account: account of the call whose whole result the batch is; otherwise None.
 
     Headers of other integer types become int64.
@@ -137,6 +141,8 @@ class EpisodeBatch:
     last_values: np.ndarray | None = None
     last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     returns_before: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
+    observation_space: Space | None = None
+    action_space: Space | None = None
     account: Account | None = None
 
     def __post_init__(self) -> None:
@@ -552,8 +558,8 @@ class EpisodeBatch:
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
         """Return the segments of all batches, in their order, copied into new arrays.
 
-        Infos that a batch lacks become gaps. Seeds and worker indices are None if one of the batches has none. The
-        account is None.
+        Infos that a batch lacks become gaps. Seeds, worker indices and last values are None if one of the batches has
+        none. Spaces are kept if all batches have the same objects. The account is None.
 
         >>> batch = rollserve.EpisodeBatch.concatenate(*stream).joined()  # doctest: +SKIP
 
@@ -569,6 +575,9 @@ class EpisodeBatch:
                 columns[name] = _concatenate(name, parts, batches)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+        for name in ("observation_space", "action_space"):
+            space = getattr(batches[0], name)
+            columns[name] = space if all(getattr(batch, name) is space for batch in batches) else None
         return cls(**columns)
 
     def joined(self) -> EpisodeBatch:
@@ -699,7 +708,15 @@ class EpisodeBatch:
         for name in (*SEGMENT_COLUMNS, *HEADERS):
             header = getattr(self, name)
             columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
+        columns["observation_space"], columns["action_space"] = self.observation_space, self.action_space
         return columns
+
+
+def with_spaces(batch: EpisodeBatch, spaces: tuple[Space, Space]) -> EpisodeBatch:
+    """Return a batch with the spaces of observations and of actions, without checking its columns again."""
+    described = copy.copy(batch)
+    vars(described).update(observation_space=spaces[0], action_space=spaces[1])
+    return described
 
 
 def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch]) -> Any:
