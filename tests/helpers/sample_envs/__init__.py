@@ -43,8 +43,7 @@ from sample_envs.spaces import (
     Shapes,
     Spaceless,
     Switches,
-    Unsupported,
-    UnsupportedActions,
+    Varying,
     WrongObservation,
 )
 from sample_envs.stacks import FrameStackRows, FrameStacks
@@ -106,9 +105,8 @@ __all__ = [
     "Tasks",
     "UnlimitedCoinRows",
     "Unseeded",
-    "Unsupported",
-    "UnsupportedActions",
     "VariedInfos",
+    "Varying",
     "Watched",
     "WideRows",
     "WrongObservation",
