@@ -96,6 +96,25 @@ async def test_async_client_returns_ends(valued: rollserve.Sampler, small_server
     assert equal(batch, valued.obtain_fragments(200, **options))
 
 
+def test_batches_have_the_spaces_of_their_version(valued: rollserve.Sampler, small_server: LocalServer) -> None:
+    version = valued.status().env_version
+    valued.update_agent(rollserve.RandomAgent())
+    valued.update_env(rollserve.EnvSpec("CartPole-v1"))
+    with rollserve.connect(small_server.address, max_message_bytes=1 << 12) as small:
+        for sampler in (valued, small):
+            old = sampler.obtain_samples(200, env_version=version, return_spaces=True)
+            new = sampler.obtain_fragments(200, return_spaces=True)
+            assert str(old.observation_space) == "Box((2,), float64)"
+            assert str(old.action_space) == "Discrete(3, start=2)"
+            assert str(new.action_space) == "Discrete(2)"
+            for batch in (new, new.joined(), new.split()[0], rollserve.EpisodeBatch.concatenate(*new.split())):
+                assert batch.observation_space is new.observation_space is not None
+            assert rollserve.EpisodeBatch.concatenate(new, sampler.obtain_fragments(8)).action_space is None
+        stream = small.stream_samples(200, return_spaces=True)
+        assert all(str(batch.observation_space) == "Box((4,), float32)" for batch in stream)
+        assert valued.obtain_samples(10).observation_space is None
+
+
 def test_learners_bootstrap_with_the_last_values(valued: rollserve.Sampler) -> None:
     batch = valued.obtain_fragments(400, return_last_values=True)
     values, last = batch.agent_infos["value"], batch.last_values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -103,11 +104,19 @@ ID_CASES = {
         Reason.ENV_REFUSED,
     ),
     "leaf that is no Unicode": Rejection(update(id="sample_envs:OddlyNamed"), f"{ENV}.id", ("'\\ud800'",)),
-    "texts as observations": Rejection(
-        update(id="sample_envs:Unsupported"), f"{ENV}.id", ("observations in a Text space", "MultiBinary")
-    ),
-    "texts as actions": Rejection(
-        update(id="sample_envs:UnsupportedActions"), f"{ENV}.id", ("actions at 'say/0' in a Text space",)
+    **{
+        f"{kind} as {values}": Rejection(
+            update(id="sample_envs:Varying", kwargs_json=json.dumps({"kind": kind, "actions": values == "actions"})),
+            f"{ENV}.id",
+            (f"{values} in a {kind} space", "MultiBinary", "one shape"),
+        )
+        for kind in ("Text", "Sequence", "Graph", "OneOf")
+        for values in ("observations", "actions")
+    },
+    "texts within actions": Rejection(
+        update(id="sample_envs:Varying", kwargs_json='{"kind": "Text", "actions": true, "nested": true}'),
+        f"{ENV}.id",
+        ("actions at 'say/1' in a Text space",),
     ),
     "unknown vectorization": Rejection(update(vectorization=99), f"{ENV}.vectorization", ("99",)),
 }

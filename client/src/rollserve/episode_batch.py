@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.learning import Advantages, Transitions
     from rollserve.moments import RunningMoments
+    from rollserve.spaces import Space
 
-__all__ = ["EpisodeBatch", "StepType"]
+__all__ = ["EpisodeBatch", "StepType", "with_spaces"]
 
 
 class StepType(enum.IntEnum):
@@ -113,6 +115,8 @@ class EpisodeBatch:
             otherwise None.
         env_actions: (T, *A), action of each step as the environment got it, where transforms change actions; otherwise
             None.
+        observation_space, action_space: spaces of the environment's version, in batches of calls with the option
+            `return_spaces`; otherwise None. Files and `to_list` do not hold them.
         account: account of the call whose whole result the batch is; otherwise None.
 
     Headers of other integer types become int64.
@@ -141,25 +145,31 @@ class EpisodeBatch:
     initial_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     last_values: np.ndarray | None = None
     last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
-    returns_before: np.ndarray = None  # type: ignore[assignment]
+    returns_before: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
     raw_rewards: np.ndarray | None = None
     env_actions: Columns | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
     account: Account | None = None
 
     def __post_init__(self) -> None:
         check_header("lengths", self.lengths, "iu", None)
         num_segments = len(self.lengths)
-        for name in ("policy_versions", "episode_indices", "first_steps"):
+        for name in ("policy_versions", "episode_indices", "first_steps", "returns_before"):
             if getattr(self, name) is None:
-                default = np.arange if name == "episode_indices" else np.zeros
-                object.__setattr__(self, name, default(num_segments, dtype=np.int64))
-        if self.returns_before is None:
-            object.__setattr__(self, "returns_before", np.where(self.first_steps == 0, 0.0, np.nan))
+                object.__setattr__(self, name, self._default(name, num_segments))
         check_batch(self)
         for name in (*INTEGER_HEADERS, *OPTIONAL_HEADERS):
             header = getattr(self, name)
             if header is not None:
                 object.__setattr__(self, name, as_int64(name, header))
+
+    def _default(self, name: str, num_segments: int) -> np.ndarray:
+        """Return a header that was not given; the one for the returns before segments needs `first_steps`."""
+        if name == "returns_before":
+            return np.where(self.first_steps == 0, 0.0, np.nan)
+        default = np.arange if name == "episode_indices" else np.zeros
+        return default(num_segments, dtype=np.int64)
 
     def __len__(self) -> int:
         """Return N, the number of segments."""
@@ -566,8 +576,8 @@ class EpisodeBatch:
         """Return the segments of all batches, in their order, copied into new arrays.
 
         Infos that a batch lacks become gaps. Raw rewards and actions of the environment that only some batches have
-        are the rewards and actions of the others. Seeds and worker indices are None if one of the batches has none. The
-        account is None.
+        are the rewards and actions of the others. Seeds, worker indices and last values are None if one of the batches
+        has none. Spaces are kept if all batches have the same objects. The account is None.
 
         >>> batch = rollserve.EpisodeBatch.concatenate(*stream).joined()  # doctest: +SKIP
 
@@ -583,6 +593,9 @@ class EpisodeBatch:
                 columns[name] = _concatenate(name, parts, batches)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+        for name in ("observation_space", "action_space"):
+            space = getattr(batches[0], name)
+            columns[name] = space if all(getattr(batch, name) is space for batch in batches) else None
         return cls(**columns)
 
     def joined(self) -> EpisodeBatch:
@@ -765,7 +778,15 @@ class EpisodeBatch:
         for name in (*SEGMENT_COLUMNS, *HEADERS):
             header = getattr(self, name)
             columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
+        columns["observation_space"], columns["action_space"] = self.observation_space, self.action_space
         return columns
+
+
+def with_spaces(batch: EpisodeBatch, spaces: tuple[Space, Space]) -> EpisodeBatch:
+    """Return a batch with the spaces of observations and of actions, without checking its columns again."""
+    described = copy.copy(batch)
+    vars(described).update(observation_space=spaces[0], action_space=spaces[1])
+    return described
 
 
 def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch]) -> Any:

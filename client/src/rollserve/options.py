@@ -70,6 +70,8 @@ class SamplingOptions(TypedDict, total=False):
             default.
         return_last_states: whether the batch has `last_states`, the recurrent states after each segment's last step.
             False by default.
+        return_spaces: whether the batch has the `observation_space` and `action_space` of the environment's version.
+            False by default.
         blackhole: whether to discard what is sampled, to measure sampling alone. Only for streams: they deliver no
             batch, and the account counts what was discarded. False by default.
         skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
@@ -104,6 +106,7 @@ class SamplingOptions(TypedDict, total=False):
     return_states: bool | None
     return_last_values: bool | None
     return_last_states: bool | None
+    return_spaces: bool | None
     skip_failed_episodes: bool | None
     progress: ProgressOption | None
 

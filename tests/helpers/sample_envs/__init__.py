@@ -44,8 +44,7 @@ from sample_envs.spaces import (
     Shapes,
     Spaceless,
     Switches,
-    Unsupported,
-    UnsupportedActions,
+    Varying,
     WrongObservation,
 )
 from sample_envs.stacks import FrameStackRows, FrameStacks
@@ -109,9 +108,8 @@ __all__ = [
     "Tasks",
     "UnlimitedCoinRows",
     "Unseeded",
-    "Unsupported",
-    "UnsupportedActions",
     "VariedInfos",
+    "Varying",
     "Watched",
     "WideRows",
     "WrongObservation",

@@ -173,18 +173,36 @@ class OwnBounds(gymnasium.Env[np.ndarray, int]):
         return np.zeros(self.observation_space.shape, np.float32), 0.0, True, False, {}
 
 
-class Unsupported(gymnasium.Env[Any, int]):
-    """An observation space of texts, which cannot be sampled."""
+class Varying(gymnasium.Env[Any, Any]):
+    """Observations or actions whose values differ in size or kind.
 
-    observation_space = spaces.Text(5)
-    action_space = spaces.Discrete(2)
+    Arguments:
+        kind: `Text`, `Sequence`, `Graph` or `OneOf`.
+        actions: whether actions are of this kind, instead of observations.
+        nested: whether the space is a part of another one.
+    """
 
+    def __init__(self, kind: str, actions: bool = False, nested: bool = False) -> None:
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        kinds = {
+            "Text": spaces.Text(5),
+            "Sequence": spaces.Sequence(box),
+            "Graph": spaces.Graph(box, spaces.Discrete(3)),
+            "OneOf": spaces.OneOf((box, spaces.Discrete(3))),
+        }
+        varying: spaces.Space[Any] = kinds[kind]
+        if nested:
+            varying = spaces.Dict({"say": spaces.Tuple([spaces.Discrete(2), varying])})
+        self.observation_space, self.action_space = spaces.Discrete(2), varying
+        if not actions:
+            self.observation_space, self.action_space = self.action_space, self.observation_space
 
-class UnsupportedActions(gymnasium.Env[int, Any]):
-    """An action space with a part of texts, which no agent can choose."""
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
 
-    observation_space = spaces.Discrete(2)
-    action_space = spaces.Dict({"say": spaces.Tuple([spaces.Text(5)])})
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), 0.0, True, False, {}
 
 
 class Spaceless(gymnasium.Env[Any, int]):

@@ -12,7 +12,7 @@ import numpy as np
 
 from rollserve._codec.batch_fields import FIELDS, INFOS
 from rollserve._codec.columns import columns_of, is_mask, leaves_of, mask_name, without_full_masks
-from rollserve.episode_batch import EpisodeBatch
+from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.errors import malformed_error, mismatch
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rollserve.account import Account
     from rollserve.episode_buffer import ArrayKey
+    from rollserve.spaces import Space
 
 __all__ = ["Joining", "join_batches"]
 
@@ -48,6 +49,7 @@ class Joining:
         self._stack.enter_context(self._buffer.lent(num_steps))
         self._parts: list[EpisodeBatch] = []
         self._holds_messages = False
+        self._spaces: tuple[Space, Space] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +59,8 @@ class Joining:
 
     def add(self, batch: EpisodeBatch) -> None:
         """Append a copy of a batch."""
+        if batch.observation_space is not None and batch.action_space is not None:
+            self._spaces = batch.observation_space, batch.action_space
         if not _has_usual_masks(batch):
             self._end_part()
             self._parts.append(copy.deepcopy(batch))  # the batch may be a view of memory that is reused
@@ -71,8 +75,10 @@ class Joining:
         """Return the whole batch with the account. May be called once; takes and raises what `join_batches` does."""
         self._end_part()
         if len(self._parts) != 1 or self._holds_messages:
-            return join_batches(self._parts, account, before)
-        return _with_account(_without_full_masks(self._parts[0]).joined(), account, before)
+            whole = join_batches(self._parts, account, before)
+        else:
+            whole = _with_account(_without_full_masks(self._parts[0]).joined(), account, before)
+        return whole if self._spaces is None else with_spaces(whole, self._spaces)
 
     def _end_part(self) -> None:
         """Make the content of the buffer a part, and continue with another buffer."""

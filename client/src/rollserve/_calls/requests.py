@@ -86,6 +86,7 @@ _FLAGS = (
     "return_states",
     "return_last_values",
     "return_last_states",
+    "return_spaces",
     "skip_failed_episodes",
 )
 _EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
@@ -375,6 +376,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         return_last_values=options.get("return_last_values") or False,
         return_last_states=options.get("return_last_states") or False,
         return_returns_before=True,
+        return_spaces=options.get("return_spaces") or False,
         skip_failed_episodes=options.get("skip_failed_episodes") or False,
         accept_joined=True,
         agent_update=_sent_agent_update(options),

@@ -167,9 +167,9 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
         initial_states=columns["initial_states"],
         last_values=tensors.get("last_values"),
         last_states=columns["last_states"],
-        returns_before=returns_before if len(returns_before) else None,
         raw_rewards=tensors.get("raw_rewards"),
         env_actions=columns_of(columns["environment_actions"]) if columns["environment_actions"] else None,
+        returns_before=returns_before if len(returns_before) else None,  # type: ignore[arg-type]  # the default
     )
 
 

@@ -9,8 +9,9 @@ from rollserve._calls.resumption import Resumption
 from rollserve._calls.server_warnings import warn_of
 from rollserve._calls.shared_memory import SharedRing
 from rollserve.account import Account, account_from_proto
-from rollserve.episode_batch import EpisodeBatch
+from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.errors import malformed_error
+from rollserve.spaces import space_from_proto
 from rollserve.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from rollserve._calls.responses import Bytes, Content
     from rollserve._calls.resumption import Request
+    from rollserve.spaces import Space
 
 __all__ = ["StreamReader"]
 
@@ -55,6 +57,7 @@ class StreamReader:
         self.num_workers = 0
         self._account: Account | None = None
         self._num_rows = 0
+        self._spaces: tuple[Space, Space] | None = None
         self.in_place = False
         self._ring: SharedRing | None = None
         self._holds_message = False
@@ -88,6 +91,8 @@ class StreamReader:
             raise malformed_error(str(error)) from None
         match content:
             case EpisodeBatch():
+                if self._spaces is not None:
+                    content = with_spaces(content, self._spaces)
                 new = self.resumption.take(content)
                 self.waiting_for = ""
                 self.num_simulated_steps = max(self.num_simulated_steps, self.resumption.received[1])
@@ -96,6 +101,8 @@ class StreamReader:
                 if not self.resumption.has_begun:
                     self._on_beginning(content)
                 self.resumption.begin(content)
+                if content.HasField("observation_space") and self._spaces is None:
+                    self._spaces = _spaces_of(content)
                 self._num_rows, self.num_workers = content.row_count, content.worker_count
                 offer = content.shared_memory
                 self._ring = SharedRing.attach(offer) if content.HasField("shared_memory") else None
@@ -140,3 +147,11 @@ class StreamReader:
         if self._holds_message and self._ring is not None:
             self._ring.release()
         self._holds_message = False
+
+
+def _spaces_of(beginning: Beginning) -> tuple[Space, Space]:
+    """Return the spaces of observations and of actions; raise ServerError if they are malformed."""
+    try:
+        return space_from_proto(beginning.observation_space), space_from_proto(beginning.action_space)
+    except ValueError as error:
+        raise malformed_error(str(error)) from None

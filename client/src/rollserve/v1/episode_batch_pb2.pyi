@@ -10,6 +10,7 @@ import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import rollserve.v1.space_pb2
 import rollserve.v1.tensor_pb2
 import sys
 import typing
@@ -389,6 +390,8 @@ class Beginning(google.protobuf.message.Message):
     SHARED_MEMORY_FIELD_NUMBER: builtins.int
     WORKER_COUNT_FIELD_NUMBER: builtins.int
     AGENT_UPDATED_FIELD_NUMBER: builtins.int
+    OBSERVATION_SPACE_FIELD_NUMBER: builtins.int
+    ACTION_SPACE_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -418,6 +421,14 @@ class Beginning(google.protobuf.message.Message):
     def shared_memory(self) -> global___SharedMemory:
         """Shared memory that the stream's messages may come through. Only with `accept_shared_memory` of the call."""
 
+    @property
+    def observation_space(self) -> rollserve.v1.space_pb2.Space:
+        """The space of the observations of `environment_version`. Only with `return_spaces` of the call."""
+
+    @property
+    def action_space(self) -> rollserve.v1.space_pb2.Space:
+        """The space of its actions, in the same way."""
+
     def __init__(
         self,
         *,
@@ -432,9 +443,11 @@ class Beginning(google.protobuf.message.Message):
         shared_memory: global___SharedMemory | None = ...,
         worker_count: builtins.int = ...,
         agent_updated: builtins.bool = ...,
+        observation_space: rollserve.v1.space_pb2.Space | None = ...,
+        action_space: rollserve.v1.space_pb2.Space | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["shared_memory", b"shared_memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent_updated", b"agent_updated", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "shared_memory", b"shared_memory"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_updated", b"agent_updated", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
 
 global___Beginning = Beginning
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Leaf", "any_value", "describe_space", "leaf_bounds", "leaves_of_space", "value_range"]
 
 
+_VARYING = (gym_spaces.Text, gym_spaces.Sequence, gym_spaces.Graph, gym_spaces.OneOf)
+"""Spaces whose values differ in size or kind."""
+
+
 @dataclass(frozen=True, eq=False)
 class Leaf:
     """An array-valued part of a space, which may be the whole space.
@@ -165,4 +169,6 @@ def _at(values: str, path: tuple[str | int, ...]) -> str:
 
 def _unsupported(space: object, path: tuple[str | int, ...], values: str) -> InvalidValueError:
     expected = "an environment with Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple spaces"
-    return InvalidValueError.of("id", expected=expected, got=f"{_at(values, path)} in a {type(space).__name__} space")
+    got = f"{_at(values, path)} in a {type(space).__name__} space"
+    hint = "values need one shape and dtype, which a wrapper can give them" if isinstance(space, _VARYING) else ""
+    return InvalidValueError.of("id", expected=expected, got=got, hint=hint)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from rollserve._codec.records import message_from_record
 from rollserve.reproducibility import reproducibility_to_proto
+from rollserve.spaces import space_to_proto
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.envs import describe_space
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_to_proto, population_evaluation_to_proto
 from rollserve_server.pool import Account, Evaluation, Progress
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rollserve.v1 import space_pb2
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.shared_memory import Ring
     from rollserve_server.pool import Beginning, Delivery
@@ -88,5 +91,14 @@ def _response_before_result(
         reproducibility=reproducibility_to_proto(item.reproducibility),
         sampler_run=item.run,
         shared_memory=ring.offer() if ring else None,
+        **_spaces(item),
     )
     return kind(beginning=beginning).SerializeToString()
+
+
+def _spaces(item: Beginning) -> dict[str, space_pb2.Space | None]:
+    """Return the fields of a beginning that hold its spaces."""
+    names = "observation_space", "action_space"
+    if item.spaces is None:
+        return dict.fromkeys(names)
+    return {name: space_to_proto(describe_space(space)) for name, space in zip(names, item.spaces, strict=True)}

@@ -45,6 +45,7 @@ def sample_request_from_proto(
         num_workers=optional(options, "worker_count"),
         prefetch=options.prefetch,
         agent_update=agent_update,
+        return_spaces=options.return_spaces,
     )
 
 

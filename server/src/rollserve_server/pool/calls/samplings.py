@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import check_exploration, check_value
@@ -29,6 +29,8 @@ from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
+
+    from gymnasium import Space
 
     from rollserve_server.agents import AgentSpec
     from rollserve_server.pool.accounts.account import Account
@@ -115,11 +117,20 @@ class Samplings:
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
             async with self._running(call, settlement) as items:
-                yield dataclasses.replace(call.beginning(), agent_updated=updated is not None)
+                yield dataclasses.replace(
+                    call.beginning(),
+                    agent_updated=updated is not None,
+                    spaces=self._spaces(account.env_version) if request.return_spaces else None,
+                )
                 async for item in items:
                     yield item
         self._begin_prefetch(request, account)
         yield account
+
+    def _spaces(self, env_version: int) -> tuple[Space[Any], Space[Any]]:
+        """Return the spaces of an environment in use: of observations, and of actions."""
+        description = self._parts.versions.env_in_use(env_version).description
+        return description.observation_space, description.action_space
 
     async def _updated(self, request: SampleRequest, update: AgentUpdate) -> AgentUpdated:
         """Make the call's update of the agent, after the checks of the request that no agent is needed for."""

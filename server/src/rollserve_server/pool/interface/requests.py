@@ -84,6 +84,7 @@ class SampleRequest:
         num_workers: the call fails if there are more or fewer workers; None for any number.
         prefetch: whether workers go on after the call with what the same request would ask for next.
         agent_update: update for all workers that the call makes first, to sample with the new version.
+        return_spaces: whether the beginning has the environment's spaces.
     """
 
     target: Target | Fragments
@@ -92,6 +93,7 @@ class SampleRequest:
     num_workers: int | None = None
     prefetch: bool = False
     agent_update: AgentUpdate | None = None
+    return_spaces: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+    from gymnasium import Space
     from numpy.typing import NDArray
 
     from rollserve import Reproducibility
@@ -33,6 +34,7 @@ class Beginning:
         num_workers: number of workers, on which exact episodes and fragments depend; others are the same with any
             number.
         agent_updated: whether the call has updated the agent.
+        spaces: spaces of the observations and of the actions, if the request asks for them.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class Beginning:
     row_step_count: int = 0
     num_workers: int = 0
     agent_updated: bool = False
+    spaces: tuple[Space[Any], Space[Any]] | None = None
 
 
 @dataclass(frozen=True)

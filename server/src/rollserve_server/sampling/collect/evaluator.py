@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,7 +66,7 @@ class Evaluator:
                 columns,
                 self._noise,
                 [column[rows] for column in states],
-                lambda count=count: range(count),
+                functools.partial(range, count),
                 located,
             )
             values[start : start + count] = infos[VALUE.name][:count]
