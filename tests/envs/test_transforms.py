@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import wrappers
+from pools import pool_of, sample
 from support import HELPERS, equal, raises, server_environment
+from unreliable import MortalBackend
 
 import rollserve
 from rollserve import EnvSpec, Reason, Wrapper
@@ -31,7 +34,9 @@ from rollserve.transforms import (
     SignRewards,
     Transform,
 )
+from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.local import LocalServer, local_server
+from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
 
 PICTURES = "sample_envs:Pictures-v0"
 NESTED = {"nested": True}
@@ -229,7 +234,7 @@ def test_raw_rewards_come_beside_transformed_ones(
         assert same(batch.rewards, np.sign(before.rewards))
         assert same(batch.raw_returns, before.returns)
         assert not same(batch.returns, before.returns)
-        assert "raw returns" in str(batch)
+        assert "\nraw " in str(batch)
     assert same(batches[1].as_rows()["raw_rewards"], raw[kind][1].as_rows()["rewards"])
 
 
@@ -244,6 +249,8 @@ def test_returns_of_evaluations_and_records_are_raw(
     assert records.returns[: len(batch)] == pytest.approx(raw[kind][0].returns)
     assert len(records) == len(batch) + int((fragments.terminated | fragments.truncated).sum())
     assert np.abs(records.returns).max() < 100
+    ended = fragments.terminated | fragments.truncated
+    assert records.returns[len(batch) :] == pytest.approx(fragments.episode_returns[ended])
     evaluated = sampler.evaluate(len(batch), seed=5)
     assert evaluated.returns == pytest.approx(raw[kind][0].returns)
 
@@ -399,3 +406,64 @@ def test_operators_declare_transforms(tmp_path: Path) -> None:
 def test_equal_requests_have_equal_results(sampler: rollserve.Sampler) -> None:
     use(sampler, ScaleRewards(0.3), RescaleActions(), ScaleObservations(0.1), vectorization="native")
     assert equal(sampler.obtain_samples(60, seed=1), sampler.obtain_samples(60, seed=1))
+
+
+def test_populations_have_raw_returns(sampler: rollserve.Sampler) -> None:
+    returns = []
+    for transforms in ((), (ScaleRewards(100), CastObservations("float64"), FlattenObservations())):
+        updated = sampler.update_env(EnvSpec("CartPole-v1", transforms=transforms))
+        agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0)
+        sampler.update_agent(agent)
+        members = {name: np.stack([value, 3 * value]) for name, value in agent.parameters.items()}
+        returns.append(sampler.evaluate_population(members, 2, seed=3).returns)
+    assert same(*returns)
+
+
+def test_blackholes_swallow_transformed_steps(sampler: rollserve.Sampler) -> None:
+    use(sampler, SignRewards(), RescaleActions(), ScaleObservations(0.5), vectorization="native")
+    with sampler.stream_samples(40, seed=5, blackhole=True) as stream:
+        assert not list(stream)
+        assert stream.end().num_discarded_steps >= 40
+
+
+@pytest.mark.parametrize("target", [AtLeast(120), Exactly(3), Fragments(120)], ids=["samples", "exact", "fragments"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_results_are_the_same_after_workers_were_lost(
+    kind: Any, target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", server_environment()["PYTHONPATH"])
+    transforms = [ScaleRewards(0.3), ClipRewards(low=-0.5), RescaleActions(), ClipActions(), ScaleObservations(1 / 255)]
+    spec = EnvSpec(PICTURES, {"mean_length": 30}, transforms=transforms, vectorization=kind, num_rows=2)
+    async with pool_of(InProcessBackend(), spec, workers=3, allow_module=("sample_envs",)) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = [await sample(pool, target, seed=4) for _ in range(2)]
+    num_restarts = 0
+    small = {"worker_buffer_bytes": 60_000, "call_window_bytes": 30_000, "unit_retries": 20}
+    for seed in range(2):
+        backend = MortalBackend(seed, 6, with_machines=True)
+        async with pool_of(backend, spec, workers=3, allow_module=("sample_envs",), **small) as pool:
+            await pool.update_agent([RandomSpec()])
+            for batch in expected:
+                assert equal(await sample(pool, target, seed=4, max_message_bytes=16_000), batch)
+            num_restarts += sum(worker.num_restarts for worker in pool.status().workers)
+    assert num_restarts > 0
+
+
+@pytest.mark.skipif((sys.platform, platform.machine()) != ("linux", "x86_64"), reason="EnvPool has no wheel here")
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
+async def test_rows_of_envpool_are_transformed() -> None:
+    batches = []
+    transforms: list[Transform] = [ScaleRewards(0.5), RescaleActions(-3, 3), CastObservations("float32")]
+    for each in ([], transforms):
+        spec = EnvSpec(
+            "HalfCheetah-v5", {"max_episode_steps": 20}, (), vectorization="envpool", num_rows=2, transforms=each
+        )
+        async with pool_of(InProcessBackend(), spec, workers=1) as pool:
+            await pool.update_agent([ConstantSpec({"": np.full(6, 1.5 if each else 0.5)})])
+            batches.append([await sample(pool, target, seed=2) for target in (AtLeast(60), Fragments(60))])
+    for before, after in zip(*batches, strict=True):
+        assert same(after.observations, np.float32(before.observations))
+        assert same(after.last_observations, np.float32(before.last_observations))
+        assert same(after.raw_rewards, before.rewards)
+        assert same(after.rewards, before.rewards * 0.5)
+        assert same(after.env_actions, before.actions)

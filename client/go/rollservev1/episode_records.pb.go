@@ -177,7 +177,8 @@ type GetMetricsResponse struct {
 	MissedCount uint64 `protobuf:"varint,3,opt,name=missed_count,json=missedCount,proto3" json:"missed_count,omitempty"`
 	// The index of each episode in its sequence.
 	EpisodeIndices []uint64 `protobuf:"varint,4,rep,packed,name=episode_indices,json=episodeIndices,proto3" json:"episode_indices,omitempty"`
-	// The sum of each episode's rewards, added up step by step; of fragments, with the rewards of earlier calls.
+	// The sum of each episode's rewards without transforms, added up step by step; of fragments, with the rewards of
+	// earlier calls.
 	Returns []float64 `protobuf:"fixed64,5,rep,packed,name=returns,proto3" json:"returns,omitempty"`
 	// The number of each episode's steps; of fragments, with the steps of earlier calls.
 	Lengths []uint32 `protobuf:"varint,6,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`

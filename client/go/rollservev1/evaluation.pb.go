@@ -26,7 +26,8 @@ type Evaluation struct {
 	sizeCache     protoimpl.SizeCache
 	unknownFields protoimpl.UnknownFields
 
-	// (N) The return of each episode: the sum of its rewards, added in the order of its steps in double precision.
+	// (N) The return of each episode: the sum of its rewards without transforms, added in the order of its steps in double
+	// precision.
 	Returns []float64 `protobuf:"fixed64,1,rep,packed,name=returns,proto3" json:"returns,omitempty"`
 	// (N) The number of steps of each episode.
 	Lengths []uint64 `protobuf:"varint,2,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`

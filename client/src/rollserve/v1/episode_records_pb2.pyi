@@ -127,7 +127,9 @@ class GetMetricsResponse(google.protobuf.message.Message):
 
     @property
     def returns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """The sum of each episode's rewards, added up step by step; of fragments, with the rewards of earlier calls."""
+        """The sum of each episode's rewards without transforms, added up step by step; of fragments, with the rewards of
+        earlier calls.
+        """
 
     @property
     def lengths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:

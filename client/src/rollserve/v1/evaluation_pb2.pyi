@@ -44,7 +44,9 @@ class Evaluation(google.protobuf.message.Message):
     """The reproducibility class of the episodes."""
     @property
     def returns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """(N) The return of each episode: the sum of its rewards, added in the order of its steps in double precision."""
+        """(N) The return of each episode: the sum of its rewards without transforms, added in the order of its steps in double
+        precision.
+        """
 
     @property
     def lengths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:

@@ -95,7 +95,8 @@ export type GetMetricsResponse = Message<"rollserve.v1.GetMetricsResponse"> & {
   episodeIndices: bigint[];
 
   /**
-   * The sum of each episode's rewards, added up step by step; of fragments, with the rewards of earlier calls.
+   * The sum of each episode's rewards without transforms, added up step by step; of fragments, with the rewards of
+   * earlier calls.
    *
    * @generated from field: repeated double returns = 5;
    */

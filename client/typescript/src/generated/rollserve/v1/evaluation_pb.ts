@@ -23,7 +23,8 @@ export const file_rollserve_v1_evaluation: GenFile = /*@__PURE__*/
  */
 export type Evaluation = Message<"rollserve.v1.Evaluation"> & {
   /**
-   * (N) The return of each episode: the sum of its rewards, added in the order of its steps in double precision.
+   * (N) The return of each episode: the sum of its rewards without transforms, added in the order of its steps in double
+   * precision.
    *
    * @generated from field: repeated double returns = 1;
    */
