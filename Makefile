@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients conformance protos scopes serve lock audit sbom clean
+.PHONY: help setup demo demo-cpp demo-go demo-java demo-typescript test test-slow test-clients test-bridges check test-compose chaos soak fuzz bench bench-peers bench-clients bench-learning conformance protos scopes serve lock audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z. -]+:.*## / { printf "make %-32s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench-peers: $(READY) ## compare with other libraries, in half an hour; PEERS=to
 bench-clients: $(READY) ## compare the clients of all languages; CLIENTS=python,go for some
 	$(BIN)/python -m benchmarks.clients $(if $(CLIENTS),--clients $(CLIENTS)) $(OPTIONS)
 
+bench-learning: $(READY) $(VENV)-bridges/ready ## measure the time to learn, beside other libraries, in some minutes; TASKS=cartpole,pendulum
+	$(BIN)/python -m benchmarks.learning $(if $(TASKS),--tasks $(TASKS)) $(OPTIONS)
+
 conformance: $(READY) ## run the conformance kit with all clients, and write the table in docs/conformance.md
 	PYTHONPATH=tests/helpers $(BIN)/python -m conformance_table
 
@@ -134,6 +137,6 @@ sbom: $(READY) $(VENV)-audit/ready ## write sbom.json, the bill of materials of 
 
 clean: ## remove everything that the other targets make
 	rm -rf $(VENV) .venv-protos .venv-peers .venv-audit .venv-bridges sbom.json .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
+		bench.json bench.png bench-peers.json bench-peers.png bench-clients.json bench-clients.png bench-learning.json bench-learning.png batch.npz MUJOCO_LOG.TXT chaos-run compose-run soak-run fuzz-run
 	for file in client/*/Makefile; do $(MAKE) -s -C "$$(dirname "$$file")" clean; done
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

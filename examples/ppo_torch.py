@@ -37,7 +37,7 @@ class Settings:
     learning_rate: float = 1e-3  # at the start; it falls to zero
     gamma: float = 0.99
     lam: float = 0.95
-    clip: float = 0.2
+    clip: float = 0.2  # of the ratio of probabilities
     entropy_bonus: float = 0.0
     value_weight: float = 0.5
     max_gradient_norm: float = 0.5
@@ -65,11 +65,11 @@ class Normalizer(nn.Module):
         self.register_buffer("scale", torch.ones(size))
         self.moments = torch.zeros(3, size, dtype=torch.float64)  # number, sum, sum of squares: not for the server
 
-    def get_extra_state(self) -> dict[str, torch.Tensor]:
-        return {"moments": self.moments}
+    def get_extra_state(self) -> torch.Tensor:
+        return self.moments
 
-    def set_extra_state(self, state: dict[str, torch.Tensor]) -> None:
-        self.moments = state["moments"]
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.moments = state
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         return ((observation.float() - self.mean) * self.scale).clamp(-10, 10)
@@ -101,7 +101,7 @@ class Images(nn.Module):
 
     def __init__(self, num_frames: int) -> None:
         super().__init__()
-        convolutions = [nn.Conv2d(num_frames, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+        convolutions = nn.Conv2d(num_frames, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)
         activated = [module for each in convolutions for module in (each, nn.ReLU())]
         self.layers = nn.Sequential(*activated, nn.Flatten(), layer(64 * 7 * 7, 512), nn.ReLU())
 
@@ -234,9 +234,9 @@ def main() -> int:
     with sampler_of(options.server, options.out) as sampler:
         settings, num_workers = settings_of(options.env), sampler.status().num_workers
         num_rows = max(1, settings.num_rows // num_workers)  # of each worker
-        settings = dataclasses.replace(settings, num_rows=num_rows * num_workers)
         how = {"wrappers": settings.wrappers, "vectorization": settings.vectorization, "num_rows": num_rows}
         spaces = sampler.update_env(rollserve.EnvSpec(options.env, **how))
+        settings = dataclasses.replace(settings, num_rows=num_rows * num_workers)
         learner = Ppo(ActorCritic(spaces.observation_space, spaces.action_space), settings, options.seed)
         run = TrainingRun(options, f"PPO learns {options.env} through Rollserve", learner.save)
         if options.resume:

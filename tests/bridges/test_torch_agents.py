@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,10 +18,9 @@ CARTPOLE = Box(np.array(-1.0), np.array(1.0), (4,), np.dtype(np.float32))
 ACTIVATIONS = [nn.Tanh(), nn.ReLU(), nn.ELU(), nn.SiLU(), nn.GELU(), nn.GELU(approximate="tanh")]
 
 
-def outputs_of(module: nn.Module, batch: rollserve.EpisodeBatch) -> np.ndarray:
+def outputs_of(module: nn.Module, batch: rollserve.EpisodeBatch) -> Any:
     with torch.no_grad():
-        outputs: np.ndarray = module(batch.to_torch()["observations"]).numpy()
-    return outputs
+        return module(batch.to_torch()["observations"])
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -129,6 +130,18 @@ def test_model_acts_as_the_module_and_follows_it(sampler: rollserve.Sampler) -> 
         assert np.allclose(batch.agent_infos["value"], value[:, 0], atol=1e-5)
         nn.init.normal_(module.logits.weight)
         sampler.update_agent(module_parameters(module))
+
+
+def test_equal_parameters_stay_apart_in_a_model(sampler: rollserve.Sampler) -> None:
+    module = Policy()
+    for layer in (module.body[0], module.logits, module.critic):
+        nn.init.zeros_(layer.bias)
+        nn.init.ones_(layer.weight)
+    sampler.update_agent(rollserve.OnnxAgent.from_torch(module, sampler.status().observation_space, "categorical"))
+    assert set(sampler.agent_parameters()) == set(module.state_dict())
+    sampler.update_agent(module_parameters(module))
+    batch = sampler.obtain_samples(50)
+    assert np.allclose(batch.agent_infos["logits"], outputs_of(module.eval(), batch)[0], atol=1e-5)
 
 
 class Recurrent(nn.Module):

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["module_parameters", "tensor_of", "to_torch"]
 
+_EXTRA_STATE = "_extra_state"
+"""End of the name that `state_dict` gives to what `get_extra_state` of a module returns, which can be anything."""
+
 
 def to_torch(columns: Any, device: Any = None) -> Any:
     """Return columns as tensors of PyTorch, which share the memory of the arrays.
@@ -60,9 +63,5 @@ def module_parameters(module: Any) -> dict[str, np.ndarray]:
 
     >>> sampler.update_agent(rollserve.bridges.module_parameters(policy))  # doctest: +SKIP
     """
-    torch = load("torch", "torch")
-    return {
-        name: value.detach().cpu().numpy()
-        for name, value in module.state_dict().items()
-        if isinstance(value, torch.Tensor) and value.is_floating_point()  # extra states can be anything
-    }
+    tensors = {name: value for name, value in module.state_dict().items() if not name.endswith(_EXTRA_STATE)}
+    return {name: value.detach().cpu().numpy() for name, value in tensors.items() if value.is_floating_point()}

@@ -60,7 +60,7 @@ def export_module(
         TypeError: a module of another type, or a module that returns something else than tensors.
         ValueError: outputs of other names or shapes, or a model that does not compute what the module computes.
     """
-    torch, runtime = load("torch", "torch"), load("onnxruntime", "torch")
+    torch, onnx, runtime = load("torch", "torch"), load("onnx", "torch"), load("onnxruntime", "torch")
     if not isinstance(module, torch.nn.Module):
         raise type_error("module", "a torch.nn.Module", module)
     leaves = list(_leaves(observation_space, ""))
@@ -82,6 +82,7 @@ def export_module(
     flat.check(3)
     taken = set(flat.module.state_dict())
     names = {"input_names": _free(roles, taken), "output_names": _free(flat.roles, taken | set(roles))}
+    values = _make_distinct(torch, flat.module)
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter; the comparison below finds what it gets wrong
@@ -95,7 +96,15 @@ def export_module(
             opset_version=_OPSET,
             **names,
         )
-    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    model = onnx.load_model_from_string(file.getvalue())
+    for initializer in model.graph.initializer:
+        if initializer.name in values:
+            initializer.CopyFrom(onnx.numpy_helper.from_array(values[initializer.name].numpy(), initializer.name))
+    for name, tensor in flat.module.state_dict().items():
+        if name in values:
+            tensor.copy_(values[name])
+    serialized: bytes = model.SerializeToString()
+    session = runtime.InferenceSession(serialized, providers=["CPUExecutionProvider"])
     for seed, num_rows in enumerate((5, 1), 1):
         _compare(torch, session, flat, dict(zip(names["input_names"], examples(num_rows, seed), strict=True)))
     by_role = [
@@ -103,7 +112,7 @@ def export_module(
     ]
     known = {role: name for role, name in by_role[1].items() if _is_role(role)}
     return TorchModel(
-        file.getvalue(),
+        serialized,
         {role: name for role, name in by_role[0].items() if role != name},
         {role: name for role, name in known.items() if role != name},
         tuple(name for role, name in by_role[1].items() if role not in known),
@@ -170,6 +179,16 @@ class _FlatModule:
             hint = "name them all with `outputs`"
             raise ValueError(f"outputs: {mismatch(f'{len(names)}: {list(names)}', f'{len(values)} tensors', hint)}")
         return dict(zip(names, values, strict=True))
+
+
+def _make_distinct(torch: Any, module: Any) -> dict[str, Any]:
+    """Replace parameters by random numbers, because the exporter merges equal ones; return their values by name."""
+    generator, values = torch.Generator().manual_seed(0), {}
+    for name, tensor in module.state_dict().items():
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            values[name] = tensor.clone()
+            tensor.copy_(torch.rand(tensor.shape, generator=generator))
+    return values
 
 
 def _compare(torch: Any, session: Any, flat: _FlatModule, inputs: dict[str, np.ndarray]) -> None:

@@ -1,0 +1,28 @@
+"""Rollserve: `examples/sac_torch.py`, in this process; the server is another."""
+
+from __future__ import annotations
+
+import sac_torch
+import torch
+
+import rollserve
+from benchmarks.learning.catalogue import Task
+from benchmarks.learning.runs.progress import Progress, run
+
+
+def train(task: Task, seed: int, progress: Progress, address: str) -> None:
+    """Learn the task."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    settings = sac_torch.Settings(**task.settings)
+    with rollserve.connect(address) as sampler:
+        num_rows = settings.num_rows // sampler.status().num_workers
+        spaces = sampler.update_env(rollserve.EnvSpec(task.env, vectorization="rows", num_rows=num_rows))
+        learner = sac_torch.Sac(spaces.observation_space, spaces.action_space, settings, seed)
+        progress.start()
+        report = lambda num_steps, mean_return, **_: progress.report(num_steps, mean_return)  # noqa: E731
+        sac_torch.train(sampler, learner, task.max_steps, target=task.target, report=report)
+
+
+if __name__ == "__main__":
+    run(train, ("rollserve", "torch", "numpy"))
