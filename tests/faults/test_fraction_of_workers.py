@@ -72,7 +72,9 @@ class Follower:
         self._at = dict.fromkeys(truth, 0)
         self.num_missing_steps = 0
 
-    def take(self, batch: rollserve.EpisodeBatch, num_steps: int, fraction: float = 1.0) -> rollserve.Account:
+    def take(
+        self, batch: rollserve.EpisodeBatch, num_steps: int, fraction: float = 1.0, least: float = 0.0
+    ) -> rollserve.Account:
         account = batch.account
         assert account is not None
         assert adds_up(account)
@@ -84,6 +86,7 @@ class Follower:
             rows = range(first, first + self._num_rows)
             counts = {delivered[row].count if row in delivered else 0 for row in rows}
             (count,) = counts
+            assert count >= math.ceil(least * each)
             assert worker.num_missing_steps == (each - count) * self._num_rows
             num_whole += count == each
         assert num_whole >= math.ceil(fraction * len(account.workers))
@@ -123,18 +126,20 @@ class Calls:
         self._pool = pool
         return self
 
-    def request(self, num_row_steps: int, fraction: float) -> Fragments:
+    def request(self, num_row_steps: int, fraction: float, least: float = 0.0) -> Fragments:
         num_steps = num_row_steps * self._stride
-        return Fragments(num_steps, row_step_count=self._clock, fraction_of_workers=fraction)
+        return Fragments(num_steps, row_step_count=self._clock, fraction_of_workers=fraction, fraction_of_samples=least)
 
-    async def __call__(self, num_row_steps: int, fraction: float = 1.0, **options: Any) -> rollserve.Account:
-        target = self.request(num_row_steps, fraction)
+    async def __call__(
+        self, num_row_steps: int, fraction: float = 1.0, least: float = 0.0, **options: Any
+    ) -> rollserve.Account:
+        target = self.request(num_row_steps, fraction, least)
         async with asyncio.timeout(_LONG_SECONDS):
             batch = await sample(self._pool, target, seed=SEED, **options)
         assert batch.account is not None
         assert batch.account.row_step_count == self._clock
         self._clock += num_row_steps
-        return self.follower.take(batch, target.num_steps, fraction)
+        return self.follower.take(batch, target.num_steps, fraction, least)
 
 
 @pytest.fixture
@@ -162,6 +167,23 @@ async def test_rows_deliver_each_step_once_with_any_fractions(
     assert num_missing > 0
 
 
+@pytest.mark.usefixtures("short_stop")
+@pytest.mark.parametrize("num_deaths", [0, 3])
+@pytest.mark.parametrize("options", [{}, {"call_window_bytes": 3000}], ids=["", "full"])
+@pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
+async def test_each_worker_makes_its_least_share(
+    env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int
+) -> None:
+    truth = await truth_of(env, 4, 40 * 12 + 1)
+    async with pool_of(MortalBackend(3, num_deaths), env, workers=4, **options) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        for call in range(12):
+            await calls(40, 0.25, (0.0, 0.3, 0.51, 1.0)[call % 4])
+        if not num_deaths:
+            assert calls.follower.num_missing_steps > 0
+
+
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
     return Places(tmp_path / "slow")
@@ -183,6 +205,32 @@ async def test_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Pl
                 assert [worker.num_missing_steps > 0 for worker in account.workers] == [False, True, False]
         assert (await calls(30, 0.1)).num_steps > 0
         assert (await calls(30)).num_missing_steps == 0
+
+
+async def test_call_waits_for_the_least_share_of_a_slow_worker(places: Places) -> None:
+    env = places.env(step_seconds=0.05)
+    truth = await truth_of(env, 3, 400)
+    async with pool_of(InProcessBackend(), env, workers=3, rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        with places.slow(pool, 1):
+            account = await calls(100, 0.6, 0.2)  # 20 of 100 vector steps, which take at least 1 s
+        made = 200 - account.workers[1].num_missing_steps
+        assert 40 <= made < 200
+        assert [worker.num_missing_steps for worker in account.workers][::2] == [0, 0]
+        assert (await calls(100)).num_missing_steps == 0
+
+
+async def test_given_up_worker_has_no_least_share_to_give() -> None:
+    truth, backend = await truth_of(ROWS, 4, 200), KillableBackend()
+    async with pool_of(backend, ROWS, workers=4, worker_restarts_per_hour=1, **NOTICE_SECONDS) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        for _ in range(2):
+            await kill_worker(pool, backend, 3)
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, match="worker 3 "):
+            await calls(40, 0.5, 0.1)
+        assert (await calls(40, 0.5)).workers[3].num_missing_steps > 0
 
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
@@ -282,6 +330,23 @@ def test_fractions_out_of_range_are_rejected(sampler: rollserve.Sampler, fractio
         sampler.obtain_fragments(80, fraction_of_workers="half")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("least", [-0.1, 1.01, float("nan")])
+def test_least_shares_out_of_range_are_rejected(sampler: rollserve.Sampler, least: float) -> None:
+    expected = {"field": "fragments.fraction_of_samples", "reason": Reason.INVALID_VALUE}
+    with raises(rollserve.InvalidArgumentError, **expected):
+        sampler.obtain_fragments(80, fraction_of_workers=0.5, fraction_of_samples=least)
+    with pytest.raises(TypeError, match="fraction_of_samples"):
+        sampler.obtain_fragments(80, fraction_of_samples="half")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fraction", [None, 1.0])
+def test_least_share_is_rejected_where_no_worker_stops(sampler: rollserve.Sampler, fraction: float | None) -> None:
+    with raises(
+        rollserve.InvalidArgumentError, field="fragments.fraction_of_samples", quotes="fraction_of_workers below 1"
+    ):
+        sampler.obtain_fragments(80, fraction_of_workers=fraction, fraction_of_samples=0.5)
+
+
 async def test_clients_get_the_steps_of_fast_workers(server: LocalServer, sampler: rollserve.Sampler) -> None:
     slow = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.1)]
     sampler.update_env(per_worker=slow)
@@ -291,10 +356,12 @@ async def test_clients_get_the_steps_of_fast_workers(server: LocalServer, sample
     assert [worker.num_missing_steps > 0 for worker in batch.account.workers] == [False, True]
     assert batch.num_steps == 800 - batch.account.num_missing_steps
     async with rollserve.aconnect(server.address) as asynchronous:
-        batch = await asynchronous.obtain_fragments(800, fraction_of_workers=0.5)
+        batch = await asynchronous.obtain_fragments(800, fraction_of_workers=0.5, fraction_of_samples=0.05)
     assert batch.account is not None
     assert batch.num_steps == 800 - batch.account.num_missing_steps < 800
-    shown = run("sample", server.address, "--steps", "800", "--fragments", "--fraction-of-workers", "0.5")
+    assert batch.account.workers[1].num_missing_steps <= 380
+    fractions = ("--fraction-of-workers", "0.5", "--fraction-of-samples", "0.02")
+    shown = run("sample", server.address, "--steps", "800", "--fragments", *fractions)
     assert shown.returncode == 0, shown.stderr
     assert int(re.search(r"(\d+) steps in", shown.stdout)[1]) < 800  # type: ignore[index]
     sampler.update_env(slow[0])

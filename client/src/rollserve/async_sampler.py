@@ -201,6 +201,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         soft_horizon: bool = False,
         row_step_count: int | None = None,
         fraction_of_workers: float | None = None,
+        fraction_of_samples: float | None = None,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
@@ -214,6 +215,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
             soft_horizon=soft_horizon,
             row_step_count=row_step_count,
             fraction_of_workers=fraction_of_workers,
+            fraction_of_samples=fraction_of_samples,
             **options,
         ) as stream:
             return await stream.join(out=out)

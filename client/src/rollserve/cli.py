@@ -181,6 +181,12 @@ def _add_sample(commands: _Commands, common: argparse.ArgumentParser) -> None:
         metavar="X",
         help="with --fragments: fraction of the workers that have to make all their steps before the others stop",
     )
+    sample.add_argument(
+        "--fraction-of-samples",
+        type=float,
+        metavar="X",
+        help="with --fraction-of-workers: fraction of its steps that each of the others has to make before it stops",
+    )
     sample.add_argument("--out", type=Path, metavar="FILE.npz", help="file for the episodes; no ending is added")
     sample.add_argument(
         "--plot",
@@ -346,7 +352,10 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     }
     if options.fragments:
         batch = sampler.obtain_fragments(
-            options.steps, fraction_of_workers=options.fraction_of_workers, **sampling_options
+            options.steps,
+            fraction_of_workers=options.fraction_of_workers,
+            fraction_of_samples=options.fraction_of_samples,
+            **sampling_options,
         )
     else:
         batch = sampler.obtain_samples(options.steps, **sampling_options)

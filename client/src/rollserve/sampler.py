@@ -327,6 +327,7 @@ class Sampler(BaseSampler[SampleStream]):
         soft_horizon: bool = False,
         row_step_count: int | None = None,
         fraction_of_workers: float | None = None,
+        fraction_of_samples: float | None = None,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
@@ -355,6 +356,8 @@ class Sampler(BaseSampler[SampleStream]):
                 `account.num_missing_steps`. Their rows continue from there with the next call. Such a call is not
                 resumed if its connection breaks: it fails, and leaves the rows where they were. By default, all
                 workers make all their steps.
+            fraction_of_samples: beside `fraction_of_workers`, fraction of its steps that each of the other workers has
+                to make before it stops, from 0, the default, to 1.
             out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
             options: see `rollserve.SamplingOptions`; not `first_episode_index`, `prefetch` or `skip_failed_episodes`.
 
@@ -369,6 +372,7 @@ class Sampler(BaseSampler[SampleStream]):
             soft_horizon=soft_horizon,
             row_step_count=row_step_count,
             fraction_of_workers=fraction_of_workers,
+            fraction_of_samples=fraction_of_samples,
             **options,
         ) as stream:
             return stream.join(out=out)

@@ -77,6 +77,7 @@ class BaseSampler(Generic[_Stream]):
         soft_horizon: bool = False,
         row_step_count: int | None = None,
         fraction_of_workers: float | None = None,
+        fraction_of_samples: float | None = None,
         **options: Unpack[SamplingOptions],
     ) -> _Stream:
         """Stream what `obtain_fragments` returns, batch by batch as it arrives.
@@ -85,7 +86,14 @@ class BaseSampler(Generic[_Stream]):
         `stream_samples`.
         """
         request = requests.fragments_request(
-            self._name, num_steps, soft_horizon, row_step_count, fraction_of_workers, self._reception, options
+            self._name,
+            num_steps,
+            soft_horizon,
+            row_step_count,
+            fraction_of_workers,
+            fraction_of_samples,
+            self._reception,
+            options,
         )
         self._own_versions.expect_in_call(request.options)
         return self._stream(self._stub.ObtainSamples, request, options)

@@ -280,6 +280,7 @@ def fragments_request(
     soft_horizon: bool,
     row_step_count: int | None,
     fraction_of_workers: float | None,
+    fraction_of_samples: float | None,
     reception: Reception,
     options: SamplingOptions,
 ) -> pb.ObtainSamplesRequest:
@@ -288,12 +289,12 @@ def fragments_request(
     check_flag("soft_horizon", soft_horizon)
     if row_step_count is not None:
         check_integer("row_step_count", row_step_count, 64, signed=False)
-    if fraction_of_workers is not None:
-        check_type("fraction_of_workers", fraction_of_workers, numbers.Real, "a number")
-        fraction_of_workers = float(fraction_of_workers)
-    request.fragments.CopyFrom(
-        pb.Fragments(row_step_count=row_step_count, soft_horizon=soft_horizon, fraction_of_workers=fraction_of_workers)
-    )
+    request.fragments.CopyFrom(pb.Fragments(row_step_count=row_step_count, soft_horizon=soft_horizon))
+    fractions = {"fraction_of_workers": fraction_of_workers, "fraction_of_samples": fraction_of_samples}
+    for name, fraction in fractions.items():
+        if fraction is not None:
+            check_type(name, fraction, numbers.Real, "a number")
+            setattr(request.fragments, name, float(fraction))
     return request
 
 

@@ -550,6 +550,7 @@ class Fragments(google.protobuf.message.Message):
     SKIP_STEP_COUNT_FIELD_NUMBER: builtins.int
     SOFT_HORIZON_FIELD_NUMBER: builtins.int
     FRACTION_OF_WORKERS_FIELD_NUMBER: builtins.int
+    FRACTION_OF_SAMPLES_FIELD_NUMBER: builtins.int
     row_step_count: builtins.int
     """The number of steps that each row has made in the row sequence of `options.seed`, as in `row_step_count` of
     Beginning. INVALID_ARGUMENT without `options.seed`. FAILED_PRECONDITION (ROW_STEP_COUNT) unless the row sequence is
@@ -577,6 +578,13 @@ class Fragments(google.protobuf.message.Message):
     resume it after an interruption, and it is INVALID_ARGUMENT beside a `skip_step_count`. Not set, or 1: all workers
     make all their steps.
     """
+    fraction_of_samples: builtins.float
+    """The fraction of its steps that each of the other workers has to make, too, before it stops and the call ends: for
+    each row, that fraction of `step_count` / R, rounded up; from 0 to 1, else INVALID_ARGUMENT, also without a
+    `fraction_of_workers` below 1. With a fraction over 0, the call waits for each worker, also for one that has made
+    no step yet or does not respond, until it has made them or is replaced and has made them again; it fails with
+    UNAVAILABLE (WORKER_LOST) if one cannot be replaced. Not set: 0.
+    """
     def __init__(
         self,
         *,
@@ -584,9 +592,12 @@ class Fragments(google.protobuf.message.Message):
         skip_step_count: builtins.int = ...,
         soft_horizon: builtins.bool = ...,
         fraction_of_workers: builtins.float | None = ...,
+        fraction_of_samples: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_fraction_of_workers", b"_fraction_of_workers", "_row_step_count", b"_row_step_count", "fraction_of_workers", b"fraction_of_workers", "row_step_count", b"row_step_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_fraction_of_workers", b"_fraction_of_workers", "_row_step_count", b"_row_step_count", "fraction_of_workers", b"fraction_of_workers", "row_step_count", b"row_step_count", "skip_step_count", b"skip_step_count", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_fraction_of_samples", b"_fraction_of_samples", "_fraction_of_workers", b"_fraction_of_workers", "_row_step_count", b"_row_step_count", "fraction_of_samples", b"fraction_of_samples", "fraction_of_workers", b"fraction_of_workers", "row_step_count", b"row_step_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_fraction_of_samples", b"_fraction_of_samples", "_fraction_of_workers", b"_fraction_of_workers", "_row_step_count", b"_row_step_count", "fraction_of_samples", b"fraction_of_samples", "fraction_of_workers", b"fraction_of_workers", "row_step_count", b"row_step_count", "skip_step_count", b"skip_step_count", "soft_horizon", b"soft_horizon"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_fraction_of_samples", b"_fraction_of_samples"]) -> typing.Literal["fraction_of_samples"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_fraction_of_workers", b"_fraction_of_workers"]) -> typing.Literal["fraction_of_workers"] | None: ...
     @typing.overload

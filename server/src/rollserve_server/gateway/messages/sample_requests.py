@@ -77,12 +77,19 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
         fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
         if not 0 < fraction <= 1:
             raise InvalidValueError.of("fraction_of_workers", expected="a number over 0 and up to 1", got=fraction)
+        least = fragments.fraction_of_samples
+        if not 0 <= least <= 1:
+            raise InvalidValueError.of("fraction_of_samples", expected="a number from 0 to 1", got=least)
+        if fragments.HasField("fraction_of_samples") and fraction == 1:
+            expected = "none without a fraction_of_workers below 1, because all workers make all their steps"
+            raise InvalidValueError.of("fraction_of_samples", expected=expected, got=least)
     return Fragments(
         num_steps=num_steps,
         num_skipped_steps=fragments.skip_step_count,
         soft_horizon=fragments.soft_horizon,
         row_step_count=optional(fragments, "row_step_count"),
         fraction_of_workers=fraction,
+        fraction_of_samples=least,
     )
 
 

@@ -49,7 +49,8 @@ class FragmentWorker:
         num_steps_per_report: largest number of steps in a report.
         num_strandings: how often its rows were made again because of an environment's error.
         failure: the last such error.
-        num_needed_row_steps: number of steps that each row has to make in any case, because they are written.
+        num_needed_row_steps: number of steps that each row has to make in any case: the least share that the request
+            asks for, or more because they are written.
         is_missing: whether the slot has no worker and gets none for now.
         is_abandoned: whether the call goes on without the worker; its rows stand where they did.
         is_stuck: whether the worker had nothing to do with its last order, because it holds as much as it may.
@@ -81,6 +82,11 @@ class FragmentWorker:
     def num_steps(self) -> int:
         """Number of steps that its rows make."""
         return self.num_row_steps * self.num_rows
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether its rows have made the steps that they have to make in any case."""
+        return self.num_made >= self.num_needed_row_steps * self.num_rows
 
     @property
     def num_pending_bytes(self) -> int:

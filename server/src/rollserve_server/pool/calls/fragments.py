@@ -39,7 +39,8 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     """A fragment call, which has its row sequence for itself.
 
     A lost worker costs time only: its rows are brought back to where they stood, and make the same steps again. If a
-    part of the workers is enough, the others stop as soon as that part has made all its steps.
+    part of the workers is enough, the others stop as soon as that part has made all its steps, and each of them its
+    least share.
 
     Attributes:
         sequence: what its rows run.
@@ -83,6 +84,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         left = target.num_skipped_steps
         for state in self._workers:
             left = state.skip(left)
+            state.num_needed_row_steps = math.ceil(target.fraction_of_samples * self._num_row_steps - 1e-9)
 
     def reached(self) -> RowsReached:
         """Return where the call, once complete, has brought its rows."""
@@ -253,8 +255,8 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         for state in self._workers:
             if state not in unfinished:
                 state.num_needed_row_steps = self._num_row_steps  # also if it is lost
-            elif state.location is not None and state.in_flight:
-                state.location.handle.stop(self._call_id)
+            elif state.location is not None and state.in_flight and state.has_enough:
+                state.location.handle.stop(self._call_id)  # the next order ends the others in time
         loop = asyncio.get_running_loop()
         self._overdue_at = loop.time() + _STOP_SECONDS
         loop.call_at(self._overdue_at + 0.01, self._notify)
@@ -268,7 +270,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             state.abandon()
 
     def _can_abandon(self, state: FragmentWorker) -> bool:
-        """Whether a worker has written nothing, and its rows can be made again as they were."""
+        """Whether a worker has written nothing and needs no step, and its rows can be made again as they were."""
         has_stopped = state.num_row_steps < self._num_row_steps
         points = self._start.workers[state.index]
         is_restorable = self._reports_actions and all(point.is_restorable for point in points)

@@ -49,6 +49,7 @@ class Fragments:
         row_step_count: number of steps that each row has made in the sequence of the seed; None for its beginning.
         fraction_of_workers: part of the workers, over 0 and up to 1, that has to make all its steps: then the others
             stop with the steps that they have.
+        fraction_of_samples: part of their steps, from 0 to 1, that the others have to make before they stop.
     """
 
     num_steps: int
@@ -56,3 +57,4 @@ class Fragments:
     soft_horizon: bool = False
     row_step_count: int | None = None
     fraction_of_workers: float = 1.0
+    fraction_of_samples: float = 0.0
