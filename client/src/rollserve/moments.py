@@ -10,13 +10,16 @@ import numpy as np
 from rollserve._checks import check_type
 from rollserve._codec.columns import Columns, columns_of, leaves_of, map_columns
 from rollserve._codec.moments import OrderedMoments, merged_moments, segment_moments
+from rollserve._codec.tensors import tensor_from_proto
 from rollserve.errors import mismatch
 from rollserve.spaces import Dict, Space, Tuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MEAN", "VARIANCE", "RunningMoments"]
+    from rollserve.v1 import episode_batch_pb2
+
+__all__ = ["MEAN", "VARIANCE", "RunningMoments", "moments_from_proto"]
 
 MEAN, VARIANCE = "observation/mean", "observation/variance"
 """Names of the parameters that normalize observations."""
@@ -59,6 +62,11 @@ class RunningMoments:
     def count(self) -> int:
         """Number of rows that were added: of steps."""
         return int(max((row[0] for row in self._moments.values()), default=0))
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Names of the leaves; the empty name for the only leaf, nothing before anything was added."""
+        return tuple(self._shapes)
 
     @property
     def mean(self) -> Columns:
@@ -199,13 +207,13 @@ class RunningMoments:
         """Return moments for the count, the mean and M2 of each leaf; the empty name stands for the only leaf.
 
         Raises:
-            ValueError: shapes that differ, a negative M2, or a count that is no positive integer.
+            ValueError: shapes that differ, a negative M2, or a count that is no integer of at least 0.
         """
         moments = cls()
         for name, (count, mean, m2) in leaves.items():
             count, mean, m2 = (np.asarray(part, np.float64) for part in (count, mean, m2))
-            if count.shape != () or not count >= 1 or count % 1:
-                raise ValueError(f"{_field('count', name)}: {mismatch('a positive integer', count)}")
+            if count.shape != () or not count >= 0 or count % 1:
+                raise ValueError(f"{_field('count', name)}: {mismatch('an integer of at least 0', count)}")
             if mean.shape != m2.shape:
                 raise ValueError(f"{_field('m2', name)}: {mismatch(f'the shape of the mean, {mean.shape}', m2.shape)}")
             if (m2 < 0).any():
@@ -240,6 +248,20 @@ class RunningMoments:
             raise ValueError(f"moments: {mismatch('moments of at least one row', 'none')}")
         leaves = {name: part_of(row, len(row) // 2).reshape(self._shapes[name]) for name, row in self._moments.items()}
         return map_columns(np.copy, columns_of(leaves))
+
+
+def moments_from_proto(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMoments:
+    """Return the moments of each leaf that messages describe.
+
+    Raises:
+        ValueError: a malformed tensor, or shapes that differ.
+    """
+    return RunningMoments.from_leaves(
+        {
+            name: (moments.count, tensor_from_proto(moments.mean), tensor_from_proto(moments.m2))
+            for name, moments in leaves.items()
+        }
+    )
 
 
 def _leaf_sizes(space: Space, name: str) -> Iterator[tuple[str, int]]:

@@ -84,6 +84,8 @@ class SampleRequest:
         num_workers: the call fails if there are more or fewer workers; None for any number.
         prefetch: whether workers go on after the call with what the same request would ask for next.
         agent_update: update for all workers that the call makes first, to sample with the new version.
+        observation_moments: whether the account has moments of the observations.
+        return_discount: discount of the returns that the account has moments of; None for none.
     """
 
     target: Target | Fragments
@@ -92,6 +94,8 @@ class SampleRequest:
     num_workers: int | None = None
     prefetch: bool = False
     agent_update: AgentUpdate | None = None
+    observation_moments: bool = False
+    return_discount: float | None = None
 
 
 @dataclass(frozen=True)
