@@ -215,6 +215,9 @@ def test_normalized_observations_are_those_of_vec_normalize() -> None:
     assert np.allclose(moments.mean, expected.mean, rtol=1e-12)
     assert np.allclose(moments.variance, expected.var, rtol=1e-12)
     flat = observations.reshape(-1, 3)
+    assert np.array_equal(
+        RunningMoments().normalized(flat, clip=4), np.clip(flat / np.sqrt(1 + 1e-8), -4, 4).astype(np.float32)
+    )
     wanted = np.clip((flat - expected.mean) / np.sqrt(expected.var + 1e-8), -1.5, 1.5).astype(np.float32)
     got = moments.normalized(flat, clip=1.5)
     assert isinstance(got, np.ndarray)

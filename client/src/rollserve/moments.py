@@ -126,23 +126,26 @@ class RunningMoments:
     def normalized(self, values: Columns, *, epsilon: float = 1e-8, clip: float = 10.0) -> Columns:
         """Return (values - mean) / √(variance + epsilon), clipped to ±clip, as float32: as an agent's normalization.
 
+        Before anything was added, the mean is 0 and the variance 1, as of a new agent.
+
         Args:
             values: rows (T, *O), or rows for each leaf. Leaves without moments stay as they are.
             epsilon: number that is added to the variance.
             clip: bound of the result.
 
         Raises:
-            ValueError: nothing was added, or rows of another shape.
+            ValueError: rows of another shape.
         """
-        means, variances = leaves_of(self.mean), leaves_of(self.variance)
+        means = leaves_of(self.mean) if self.count else {}
+        variances = leaves_of(self.variance) if self.count else {}
 
         def normalize(name: str, array: np.ndarray) -> np.ndarray:
-            if name not in means:
+            if self.count and name not in means:
                 return array
-            if array.shape[1:] != self._shapes[name]:
+            if self.count and array.shape[1:] != self._shapes[name]:
                 expected = f"rows of shape {self._shapes[name]}"
                 raise ValueError(f"{_field('values', name)}: {mismatch(expected, array.shape[1:])}")
-            normal = (array - means[name]) / np.sqrt(variances[name] + epsilon)
+            normal = (array - means.get(name, 0.0)) / np.sqrt(variances.get(name, 1.0) + epsilon)
             return np.clip(normal, -clip, clip).astype(np.float32)
 
         return columns_of({name: normalize(name, np.asarray(array)) for name, array in leaves_of(values).items()})
