@@ -202,8 +202,9 @@ class RunningMoments:
         expected = sorted(f"{kind}/{name}" for kind in (_COUNT, _MEAN, _M2) for name in names)
         if sorted(state) != expected:
             raise ValueError(f"state: {mismatch('count, mean and m2 of each leaf', sorted(state))}")
-        leaves = {name: tuple(np.asarray(state[f"{kind}/{name}"]) for kind in (_COUNT, _MEAN, _M2)) for name in names}
-        return cls.from_leaves(leaves)
+        return cls.from_leaves(
+            {name: (state[f"{_COUNT}/{name}"], state[f"{_MEAN}/{name}"], state[f"{_M2}/{name}"]) for name in names}
+        )
 
     @classmethod
     def from_leaves(cls, leaves: Mapping[str, tuple[Any, Any, Any]]) -> Self:

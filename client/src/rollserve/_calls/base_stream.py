@@ -102,16 +102,19 @@ class BaseStream:
         account, partial = batch.account, self._reader.end()
         if account is None or not account.num_resumptions or any(before):
             return batch
-        moments: dict[str, RunningMoments] = {}
+        if partial.observation_moments is None and partial.return_moments is None:
+            return batch
+        observation_moments = return_moments = None
         if partial.observation_moments is not None:
             leaves = leaves_of(batch.observations)
             columns = {name: leaves[name] for name in partial.observation_moments.leaves}
-            moments["observation_moments"] = RunningMoments.of_segments(columns, batch.lengths)
+            observation_moments = RunningMoments.of_segments(columns, batch.lengths)
         if partial.return_moments is not None:
             returns = RunningReturns(self._request.options.return_discount)
             returns.add(batch)
-            moments["return_moments"] = returns.moments
-        return dataclasses.replace(batch, account=dataclasses.replace(account, **moments)) if moments else batch
+            return_moments = returns.moments
+        account = dataclasses.replace(account, observation_moments=observation_moments, return_moments=return_moments)
+        return dataclasses.replace(batch, account=account)
 
     def _read_next(self) -> EpisodeBatch | None:
         """Read the next response; return the part of its batch that was not received before, if there is any."""
