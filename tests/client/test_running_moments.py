@@ -215,6 +215,9 @@ def test_normalized_observations_are_those_of_vec_normalize() -> None:
     assert np.allclose(moments.mean, expected.mean, rtol=1e-12)
     assert np.allclose(moments.variance, expected.var, rtol=1e-12)
     flat = observations.reshape(-1, 3)
+    assert np.array_equal(
+        RunningMoments().normalized(flat, clip=4), np.clip(flat / np.sqrt(1 + 1e-8), -4, 4).astype(np.float32)
+    )
     wanted = np.clip((flat - expected.mean) / np.sqrt(expected.var + 1e-8), -1.5, 1.5).astype(np.float32)
     got = moments.normalized(flat, clip=1.5)
     assert isinstance(got, np.ndarray)
@@ -257,7 +260,7 @@ def test_wrong_values_are_refused() -> None:
     assert RunningMoments.from_state(before) == moments
     with raises(ValueError, field="values"):
         moments.normalized(np.zeros((3, 4)))
-    for name, value in (("m2/", -np.ones(2)), ("m2/", np.ones(3)), ("count/", np.array(0)), ("count/", np.array(1.5))):
+    for name, value in (("m2/", -np.ones(2)), ("m2/", np.ones(3)), ("count/", np.array(-1)), ("count/", np.array(1.5))):
         with raises(ValueError, field=name.rstrip("/")):
             RunningMoments.from_state({**before, name: value})
     for state in ({"mean/": np.zeros(2)}, {**before, "more": np.zeros(2)}):

@@ -98,11 +98,20 @@ def sample_request(
     columns: ColumnFormat | None = PLAIN,
     num_workers: int | None = None,
     prefetch: bool = False,
+    observation_moments: bool = False,
+    return_discount: float | None = None,
     **options: Any,
 ) -> SampleRequest:
     """Return a request; `options` are fields of `SamplingOptions`."""
-    messages = MessageFormat(max_message_bytes, columns)
-    return SampleRequest(target, messages, SamplingOptions(**options), num_workers=num_workers, prefetch=prefetch)
+    return SampleRequest(
+        target,
+        MessageFormat(max_message_bytes, columns),
+        SamplingOptions(**options),
+        num_workers=num_workers,
+        prefetch=prefetch,
+        observation_moments=observation_moments,
+        return_discount=return_discount,
+    )
 
 
 def cartpole_agent(seed: int = 0) -> MlpSpec:

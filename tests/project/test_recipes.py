@@ -17,7 +17,9 @@ import rollserve
 from rollserve_server.local import LocalServer, local_server
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = "".join((DOCS / name).read_text() for name in ("agents.md", "client.md", "learning.md", "sampling.md"))
+PAGES = "".join(
+    (DOCS / name).read_text() for name in ("agents.md", "client.md", "learning.md", "normalization.md", "sampling.md")
+)
 RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", PAGES, re.DOTALL))
 
 
@@ -125,6 +127,34 @@ def test_impala_recipe_weights_actions_by_both_policies(sampler: rollserve.Sampl
     after = names["last_values"] * ~batch.terminated
     errors = batch.rewards[ends] + 0.99 * after - names["values"][ends]
     assert np.allclose(names["advantages"][ends], ratios * errors, rtol=1e-4)
+
+
+def test_normalization_recipe_learns_from_what_acted(sampler: rollserve.Sampler) -> None:
+    learned = []
+
+    def learn(parameters: dict[str, np.ndarray], observations: np.ndarray, batch: Any, *targets: Any) -> Any:
+        hidden = np.tanh(observations @ parameters["0/weight"].T + parameters["0/bias"])
+        hidden = np.tanh(hidden @ parameters["1/weight"].T + parameters["1/bias"])
+        logits = hidden @ parameters["2/weight"].T + parameters["2/bias"]
+        assert np.allclose(batch.agent_infos["logits"], logits, atol=1e-5)
+        learned.append(batch)
+        return {name: value + np.float32(0.1) if name == "2/weight" else value for name, value in parameters.items()}
+
+    names = {"sampler": sampler, "learn": learn, "critic": lambda observations: observations.sum(axis=-1)}
+    exec(RECIPES["normalization"], names)
+    rows = np.concatenate([batch.observations for batch in learned]).astype(np.float64)
+    held = sampler.agent_parameters()
+    assert np.allclose(held["observation/mean"], rows.mean(axis=0), rtol=1e-12)
+    assert np.allclose(held["observation/variance"], rows.var(axis=0), rtol=1e-12)
+    assert names["returns"].moments.count == len(rows) == 4000
+    assert names["returns"].num_unknown_episodes == 0
+
+
+def test_onnx_normalization_recipe_acts_as_the_formula(server: LocalServer) -> None:
+    names, batch = follow("onnx_normalization", server, "CartPole-v1")
+    assert names["moments"].count >= 1000
+    logits = names["moments"].normalized(batch.observations) @ names["parameters"]["weight"]
+    assert np.allclose(batch.agent_infos["logits"], logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("recipe", ["sac", "prioritized"])

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
+from rollserve.moments import moments_from_proto
 
 if TYPE_CHECKING:
+    from rollserve.moments import RunningMoments
     from rollserve.v1 import episode_batch_pb2
 
 __all__ = ["Account", "EpisodeFailure", "WorkerAccount", "account_from_proto"]
@@ -113,6 +115,11 @@ class Account:
         waiting_seconds: time spent waiting for workers, after admission.
         sending_seconds: time spent waiting for the client to read messages.
         elapsed_seconds: time on the server since admission.
+        observation_moments: moments of the delivered observations, as recorded, of the leaves that are Box or
+            MultiBinary; None without the option `observation_moments`.
+        return_moments: moments of the discounted returns after each delivered step; None without the option
+            `return_discount`. Of a stream that was interrupted, both are None: compute them from its batches, by
+            `RunningMoments` and `RunningReturns`.
     """
 
     num_steps: int
@@ -148,6 +155,8 @@ class Account:
     num_straggler_episodes: int = 0
     num_missing_steps: int = 0
     num_reassigned_episodes: int = 0
+    observation_moments: RunningMoments | None = None
+    return_moments: RunningMoments | None = None
 
     @property
     def num_dropped_steps(self) -> int:
@@ -160,4 +169,16 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
     """Return the account that a message describes."""
     workers = tuple(record_from_message(WorkerAccount, worker) for worker in message.workers)
     failures = tuple(record_from_message(EpisodeFailure, failure) for failure in message.episode_failures)
-    return record_from_message(Account, message, workers=workers, episode_failures=failures)
+    observation_moments = return_moments = None
+    if message.observation_moments:
+        observation_moments = moments_from_proto({each.name: each.moments for each in message.observation_moments})
+    if message.HasField("return_moments"):
+        return_moments = moments_from_proto({"": message.return_moments})
+    return record_from_message(
+        Account,
+        message,
+        workers=workers,
+        episode_failures=failures,
+        observation_moments=observation_moments,
+        return_moments=return_moments,
+    )

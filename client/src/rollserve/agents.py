@@ -215,13 +215,14 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
 
 
 def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
-    """Return an update whose parameters normalize observations by moments.
+    """Return an update whose parameters normalize observations by moments; the same update for moments of no step.
 
     Raises:
         TypeError: no moments, or an agent whose parameters are not in the update.
-        ValueError: moments of nothing.
     """
     check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
+    if not moments.count:
+        return update
     if isinstance(update, Mapping):
         return {**update, **moments.parameters()}
     if isinstance(update, MlpAgent | PythonAgent | PickledAgent | AgentChange):

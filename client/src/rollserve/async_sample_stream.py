@@ -111,7 +111,7 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
             async for batch in self:
                 joining.add(batch)
                 del batch  # frees the message before the next one arrives
-            return joining.join(self.end(), before)
+            return self._with_moments(joining.join(self.end(), before), before)
 
     def close(self) -> None:
         """Cancel the call unless it is over."""

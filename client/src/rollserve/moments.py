@@ -10,13 +10,16 @@ import numpy as np
 from rollserve._checks import check_type
 from rollserve._codec.columns import Columns, columns_of, leaves_of, map_columns
 from rollserve._codec.moments import OrderedMoments, merged_moments, segment_moments
+from rollserve._codec.tensors import tensor_from_proto
 from rollserve.errors import mismatch
 from rollserve.spaces import Dict, Space, Tuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MEAN", "VARIANCE", "RunningMoments"]
+    from rollserve.v1 import episode_batch_pb2
+
+__all__ = ["MEAN", "VARIANCE", "RunningMoments", "moments_from_proto"]
 
 MEAN, VARIANCE = "observation/mean", "observation/variance"
 """Names of the parameters that normalize observations."""
@@ -59,6 +62,11 @@ class RunningMoments:
     def count(self) -> int:
         """Number of rows that were added: of steps."""
         return int(max((row[0] for row in self._moments.values()), default=0))
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Names of the leaves; the empty name for the only leaf, nothing before anything was added."""
+        return tuple(self._shapes)
 
     @property
     def mean(self) -> Columns:
@@ -118,23 +126,26 @@ class RunningMoments:
     def normalized(self, values: Columns, *, epsilon: float = 1e-8, clip: float = 10.0) -> Columns:
         """Return (values - mean) / √(variance + epsilon), clipped to ±clip, as float32: as an agent's normalization.
 
+        Before anything was added, the mean is 0 and the variance 1, as of a new agent.
+
         Args:
             values: rows (T, *O), or rows for each leaf. Leaves without moments stay as they are.
             epsilon: number that is added to the variance.
             clip: bound of the result.
 
         Raises:
-            ValueError: nothing was added, or rows of another shape.
+            ValueError: rows of another shape.
         """
-        means, variances = leaves_of(self.mean), leaves_of(self.variance)
+        means = leaves_of(self.mean) if self.count else {}
+        variances = leaves_of(self.variance) if self.count else {}
 
         def normalize(name: str, array: np.ndarray) -> np.ndarray:
-            if name not in means:
+            if self.count and name not in means:
                 return array
-            if array.shape[1:] != self._shapes[name]:
+            if self.count and array.shape[1:] != self._shapes[name]:
                 expected = f"rows of shape {self._shapes[name]}"
                 raise ValueError(f"{_field('values', name)}: {mismatch(expected, array.shape[1:])}")
-            normal = (array - means[name]) / np.sqrt(variances[name] + epsilon)
+            normal = (array - means.get(name, 0.0)) / np.sqrt(variances.get(name, 1.0) + epsilon)
             return np.clip(normal, -clip, clip).astype(np.float32)
 
         return columns_of({name: normalize(name, np.asarray(array)) for name, array in leaves_of(values).items()})
@@ -191,21 +202,22 @@ class RunningMoments:
         expected = sorted(f"{kind}/{name}" for kind in (_COUNT, _MEAN, _M2) for name in names)
         if sorted(state) != expected:
             raise ValueError(f"state: {mismatch('count, mean and m2 of each leaf', sorted(state))}")
-        leaves = {name: tuple(np.asarray(state[f"{kind}/{name}"]) for kind in (_COUNT, _MEAN, _M2)) for name in names}
-        return cls.from_leaves(leaves)
+        return cls.from_leaves(
+            {name: (state[f"{_COUNT}/{name}"], state[f"{_MEAN}/{name}"], state[f"{_M2}/{name}"]) for name in names}
+        )
 
     @classmethod
     def from_leaves(cls, leaves: Mapping[str, tuple[Any, Any, Any]]) -> Self:
         """Return moments for the count, the mean and M2 of each leaf; the empty name stands for the only leaf.
 
         Raises:
-            ValueError: shapes that differ, a negative M2, or a count that is no positive integer.
+            ValueError: shapes that differ, a negative M2, or a count that is no integer of at least 0.
         """
         moments = cls()
         for name, (count, mean, m2) in leaves.items():
             count, mean, m2 = (np.asarray(part, np.float64) for part in (count, mean, m2))
-            if count.shape != () or not count >= 1 or count % 1:
-                raise ValueError(f"{_field('count', name)}: {mismatch('a positive integer', count)}")
+            if count.shape != () or not count >= 0 or count % 1:
+                raise ValueError(f"{_field('count', name)}: {mismatch('an integer of at least 0', count)}")
             if mean.shape != m2.shape:
                 raise ValueError(f"{_field('m2', name)}: {mismatch(f'the shape of the mean, {mean.shape}', m2.shape)}")
             if (m2 < 0).any():
@@ -240,6 +252,20 @@ class RunningMoments:
             raise ValueError(f"moments: {mismatch('moments of at least one row', 'none')}")
         leaves = {name: part_of(row, len(row) // 2).reshape(self._shapes[name]) for name, row in self._moments.items()}
         return map_columns(np.copy, columns_of(leaves))
+
+
+def moments_from_proto(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMoments:
+    """Return the moments of each leaf that messages describe.
+
+    Raises:
+        ValueError: a malformed tensor, or shapes that differ.
+    """
+    return RunningMoments.from_leaves(
+        {
+            name: (moments.count, tensor_from_proto(moments.mean), tensor_from_proto(moments.m2))
+            for name, moments in leaves.items()
+        }
+    )
 
 
 def _leaf_sizes(space: Space, name: str) -> Iterator[tuple[str, int]]:

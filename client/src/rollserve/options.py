@@ -72,6 +72,10 @@ class SamplingOptions(TypedDict, total=False):
             False by default.
         return_spaces: whether the batch has the `observation_space` and `action_space` of the environment's version.
             False by default.
+        observation_moments: whether `account.observation_moments` has count, mean and variance of the delivered
+            observations, for `RunningMoments`. False by default.
+        return_discount: discount, from 0 to 1, of the returns that `account.return_moments` has moments of. Not for
+            fragments, whose episodes begin in earlier calls: use `RunningReturns`. No moments by default.
         blackhole: whether to discard what is sampled, to measure sampling alone. Only for streams: they deliver no
             batch, and the account counts what was discarded. False by default.
         skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
@@ -108,6 +112,8 @@ class SamplingOptions(TypedDict, total=False):
     return_last_states: bool | None
     return_spaces: bool | None
     skip_failed_episodes: bool | None
+    observation_moments: bool | None
+    return_discount: float | None
     progress: ProgressOption | None
 
 

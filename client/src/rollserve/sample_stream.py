@@ -103,7 +103,7 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
             for batch in self:
                 joining.add(batch)
                 del batch  # frees the message before the next one arrives
-            return joining.join(self.end(), before)
+            return self._with_moments(joining.join(self.end(), before), before)
 
     def close(self) -> None:
         """Cancel the call unless it is over."""

@@ -176,7 +176,8 @@ class Sampler(BaseSampler[SampleStream]):
             skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
                 bit.
             observation_moments: moments whose mean and variance become the parameters `observation/mean` and
-                `observation/variance` of the update, so that the agent normalizes by them.
+                `observation/variance` of the update, so that the agent normalizes by them; of no step, they leave the
+                update as it is.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:

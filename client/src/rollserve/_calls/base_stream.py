@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,10 @@ import grpc
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.progress import Reporter
 from rollserve._calls.stream_reader import StreamReader
+from rollserve._codec.columns import leaves_of
 from rollserve.errors import ServerError, mismatch
+from rollserve.learning import RunningReturns
+from rollserve.moments import RunningMoments
 from rollserve.progress import CallProgress
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -74,7 +78,10 @@ class BaseStream:
         Raises:
             ServerError: the stream has not ended, or ended without an account.
         """
-        return self._reader.end()
+        account = self._reader.end()
+        if account.num_resumptions:  # it has only the moments since the last one
+            return dataclasses.replace(account, observation_moments=None, return_moments=None)
+        return account
 
     def close(self) -> None:
         """Cancel the call unless it is over."""
@@ -84,6 +91,30 @@ class BaseStream:
         """Take a message, whose responses `_read_next` reads."""
         self._contact.was_made = True
         self._unread += self._reader.split(message)
+
+    def _with_moments(self, batch: EpisodeBatch, before: tuple[int, int]) -> EpisodeBatch:
+        """Return the joined batch with the moments in its account that an interruption has left without.
+
+        Args:
+            batch: batch with the account of `end`.
+            before: numbers of episodes and steps of the stream that are not in the batch.
+        """
+        account, partial = batch.account, self._reader.end()
+        if account is None or not account.num_resumptions or any(before):
+            return batch
+        if partial.observation_moments is None and partial.return_moments is None:
+            return batch
+        observation_moments = return_moments = None
+        if partial.observation_moments is not None:
+            leaves = leaves_of(batch.observations)
+            columns = {name: leaves[name] for name in partial.observation_moments.leaves}
+            observation_moments = RunningMoments.of_segments(columns, batch.lengths)
+        if partial.return_moments is not None:
+            returns = RunningReturns(self._request.options.return_discount)
+            returns.add(batch)
+            return_moments = returns.moments
+        account = dataclasses.replace(account, observation_moments=observation_moments, return_moments=return_moments)
+        return dataclasses.replace(batch, account=account)
 
     def _read_next(self) -> EpisodeBatch | None:
         """Read the next response; return the part of its batch that was not received before, if there is any."""

@@ -88,6 +88,7 @@ _FLAGS = (
     "return_last_states",
     "return_spaces",
     "skip_failed_episodes",
+    "observation_moments",
 )
 _EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
@@ -131,7 +132,7 @@ def update_agent_request(
     Raises:
         TypeError: both or neither of `agent` and `per_worker`, a value that is not an update, or an agent that has no
             parameters that moments could be.
-        ValueError: a dtype that the wire does not have, or moments of nothing.
+        ValueError: a dtype that the wire does not have.
     """
     _check_exclusive("agent", agent, per_worker)
     if observation_moments is not None:
@@ -356,6 +357,8 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
     num_workers, compression = options.get("expected_num_workers"), options.get("compression")
     if num_workers is not None:
         check_integer("expected_num_workers", num_workers, 32, signed=False)
+    if (discount := options.get("return_discount")) is not None:
+        check_type("return_discount", discount, numbers.Real, "a number from 0 to 1")
     return pb.SamplingOptions(
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
@@ -379,6 +382,8 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         return_returns_before=True,
         return_spaces=options.get("return_spaces") or False,
         skip_failed_episodes=options.get("skip_failed_episodes") or False,
+        observation_moments=options.get("observation_moments") or False,
+        return_discount=discount,
         accept_joined=True,
         agent_update=_sent_agent_update(options),
     )

@@ -589,6 +589,8 @@ class Account(google.protobuf.message.Message):
     STRAGGLER_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     MISSING_STEP_COUNT_FIELD_NUMBER: builtins.int
     REASSIGNED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
+    RETURN_MOMENTS_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -706,6 +708,18 @@ class Account(google.protobuf.message.Message):
     def episode_failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EpisodeFailure]:
         """The first 64 episodes whose environments raised errors, in the order of their first errors."""
 
+    @property
+    def observation_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedMoments]:
+        """The moments of the delivered observations, as recorded, one for each Box or MultiBinary leaf of the observation
+        space. Only with `observation_moments` of SamplingOptions.
+        """
+
+    @property
+    def return_moments(self) -> global___Moments:
+        """The moments of the delivered steps' discounted returns R[t] = `return_discount` · R[t - 1] + reward[t], where R is 0
+        before an episode's first step. The mean and M2 are scalars. Only with `return_discount` of SamplingOptions.
+        """
+
     def __init__(
         self,
         *,
@@ -741,11 +755,77 @@ class Account(google.protobuf.message.Message):
         straggler_episode_count: builtins.int = ...,
         missing_step_count: builtins.int = ...,
         reassigned_episode_count: builtins.int = ...,
+        observation_moments: collections.abc.Iterable[global___NamedMoments] | None = ...,
+        return_moments: global___Moments | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "return_moments", b"return_moments", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "return_moments", b"return_moments", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
+
+@typing.final
+class Moments(google.protobuf.message.Message):
+    """Count, mean and M2 of numbers, element by element. The variance is M2 / count.
+
+    Those of an episode, or of what a call delivers of it, are computed in float64 from all of its steps, and the
+    episodes' are merged in the order of delivery. So they are the same, to the last bit, whatever the sizes of messages,
+    the number of workers, where the call's steps do not depend on it, and losses of workers.
+
+    The moments of several calls are merged by count = count[a] + count[b], d = mean[b] - mean[a],
+    mean = mean[a] + d · count[b] / count and M2 = M2[a] + M2[b] + d² · count[a] · count[b] / count.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: builtins.int
+    MEAN_FIELD_NUMBER: builtins.int
+    M2_FIELD_NUMBER: builtins.int
+    count: builtins.int
+    """The number of steps."""
+    @property
+    def mean(self) -> rollserve.v1.tensor_pb2.Tensor:
+        """(*O) float64. The mean."""
+
+    @property
+    def m2(self) -> rollserve.v1.tensor_pb2.Tensor:
+        """(*O) float64. The sum of the squared deviations from the mean."""
+
+    def __init__(
+        self,
+        *,
+        count: builtins.int = ...,
+        mean: rollserve.v1.tensor_pb2.Tensor | None = ...,
+        m2: rollserve.v1.tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["m2", b"m2", "mean", b"mean"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "m2", b"m2", "mean", b"mean"]) -> None: ...
+
+global___Moments = Moments
+
+@typing.final
+class NamedMoments(google.protobuf.message.Message):
+    """The moments of a leaf."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    MOMENTS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The leaf's name; empty for the only leaf of a plain (not Dict or Tuple) space."""
+    @property
+    def moments(self) -> global___Moments:
+        """The moments."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        moments: global___Moments | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["moments", b"moments"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["moments", b"moments", "name", b"name"]) -> None: ...
+
+global___NamedMoments = NamedMoments
 
 @typing.final
 class EpisodeFailure(google.protobuf.message.Message):

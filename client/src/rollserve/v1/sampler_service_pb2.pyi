@@ -637,6 +637,8 @@ class SamplingOptions(google.protobuf.message.Message):
     RETURN_LAST_STATES_FIELD_NUMBER: builtins.int
     RETURN_RETURNS_BEFORE_FIELD_NUMBER: builtins.int
     RETURN_SPACES_FIELD_NUMBER: builtins.int
+    OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
+    RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
     (UNEXPECTED_VERSION) if another one is.
@@ -742,6 +744,15 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether to deliver `returns_before`, where segments begin within their episodes."""
     return_spaces: builtins.bool
     """Whether Beginning has the spaces of the environment that the call samples in."""
+    observation_moments: builtins.bool
+    """Whether the account has the moments of the delivered observations. INVALID_ARGUMENT with `blackhole`, if the
+    observation space has no Box or MultiBinary leaf, and if such leaves have more than 131,072 elements in all: the
+    account takes 16 bytes for each, beside `max_message_bytes`.
+    """
+    return_discount: builtins.float
+    """The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
+    `blackhole`, and for fragments, whose episodes begin in earlier calls. Not set: the account has none.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """The compressions that columns of batches may have, the preferred one first. The server uses the first that it
@@ -792,9 +803,11 @@ class SamplingOptions(google.protobuf.message.Message):
         return_last_states: builtins.bool = ...,
         return_returns_before: builtins.bool = ...,
         return_spaces: builtins.bool = ...,
+        observation_moments: builtins.bool = ...,
+        return_discount: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "agent_update", b"agent_update", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "agent_update", b"agent_update", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "return_discount", b"return_discount", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_discount", b"return_discount", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -811,6 +824,8 @@ class SamplingOptions(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_min_policy_version", b"_min_policy_version"]) -> typing.Literal["min_policy_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_return_discount", b"_return_discount"]) -> typing.Literal["return_discount"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_sampler_run", b"_sampler_run"]) -> typing.Literal["sampler_run"] | None: ...
     @typing.overload

@@ -28,6 +28,7 @@ from rollserve_server.sampling.protocol.orders import (
     ColumnFormat,
     EpisodeFailure,
     Message,
+    MomentsFormat,
     Outcome,
     WorkOrder,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "FragmentOrder",
     "FragmentReport",
     "Message",
+    "MomentsFormat",
     "Order",
     "Outcome",
     "Parcel",

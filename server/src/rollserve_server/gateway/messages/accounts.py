@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rollserve._codec.records import message_from_record
+from rollserve._codec.tensors import tensor_to_proto
 from rollserve.v1 import episode_batch_pb2
 from rollserve_server.errors import without_folders
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import Account, FailedEpisode
+    from rollserve_server.pool import Account, DeliveredMoments, FailedEpisode
 
 __all__ = ["account_to_proto"]
 
@@ -31,7 +34,27 @@ def account_to_proto(account: Account, *, shared_message_bytes: int = 0) -> epis
         shared_message_bytes=shared_message_bytes,
         failed_episode_count=account.env_failures.num_skipped,
         episode_failures=map(_failed_episode_to_proto, account.env_failures.reported.values()),
+        **_moments_to_proto(account.moments),
     )
+
+
+def _moments_to_proto(moments: DeliveredMoments | None) -> dict[str, Any]:
+    """Return the fields of an account that have moments, None for those that the call did not ask for."""
+    if moments is None:
+        return {"observation_moments": None, "return_moments": None}
+    shapes, returns = dict(moments.form.leaves), moments.returns()
+    return {
+        "observation_moments": [
+            episode_batch_pb2.NamedMoments(name=name, moments=_moments(row, shapes[name]))
+            for name, row in moments.observations().items()
+        ],
+        "return_moments": None if returns is None else _moments(returns, ()),
+    }
+
+
+def _moments(row: np.ndarray, shape: tuple[int, ...]) -> episode_batch_pb2.Moments:
+    mean, m2 = (tensor_to_proto(part.reshape(shape)) for part in np.split(row[1:], 2))
+    return episode_batch_pb2.Moments(count=int(row[0]), mean=mean, m2=m2)
 
 
 def _failed_episode_to_proto(failed: FailedEpisode) -> episode_batch_pb2.EpisodeFailure:

@@ -36,6 +36,7 @@ def sample_request_from_proto(
     with in_field("options"):
         messages = sample_format_from_proto(options)
         _check_sequence(options, target)
+        _check_moments(options, target)
         sampling_options = sampling_options_from_proto(options)
         agent_update = _agent_update_from_proto(options, allowed_paths)
     return SampleRequest(
@@ -46,6 +47,8 @@ def sample_request_from_proto(
         prefetch=options.prefetch,
         agent_update=agent_update,
         return_spaces=options.return_spaces,
+        observation_moments=options.observation_moments,
+        return_discount=optional(options, "return_discount"),
     )
 
 
@@ -101,3 +104,19 @@ def _check_sequence(options: pb.SamplingOptions, target: Target | Fragments) -> 
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
         expected = "whole episodes of the sampler's own sequence"
         raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")
+
+
+def _check_moments(options: pb.SamplingOptions, target: Target | Fragments) -> None:
+    """Raise InvalidValueError for moments of nothing, or of returns whose beginning the call does not know."""
+    has_discount = options.HasField("return_discount")
+    if options.blackhole and (options.observation_moments or has_discount):
+        field = "observation_moments" if options.observation_moments else "return_discount"
+        raise InvalidValueError.of(field, expected="none beside blackhole, which delivers nothing", got="moments")
+    if not has_discount:
+        return
+    discount = options.return_discount
+    if not 0 <= discount <= 1:
+        raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
+    if isinstance(target, Fragments):
+        expected = "none for fragments, whose episodes begin in earlier calls"
+        raise InvalidValueError.of("return_discount", expected=expected, got=discount)

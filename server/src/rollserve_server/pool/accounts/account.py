@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.pool.accounts.env_failures import EnvFailures
 
 if TYPE_CHECKING:
+    from rollserve_server.pool.accounts.moments import DeliveredMoments
     from rollserve_server.sampling import EpisodeFailure, Population, SequenceSpec
 
 __all__ = ["ENVIRONMENT_FAILED", "Account", "WorkerAccount"]
@@ -74,6 +75,7 @@ class Account:
     elapsed_seconds: float = 0.0
     retry_reasons: Counter[str] = field(default_factory=Counter)
     env_failures: EnvFailures = field(default_factory=EnvFailures)
+    moments: DeliveredMoments | None = None
 
     @classmethod
     def begin(cls, work: SequenceSpec | Population, first_episode_index: int, num_workers: int) -> Account:

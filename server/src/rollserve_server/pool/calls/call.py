@@ -15,6 +15,7 @@ from rollserve import Reason
 from rollserve_server.admission import Turn
 from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
 from rollserve_server.pool.accounts.episode_log import CallKind, Origin
+from rollserve_server.pool.accounts.moments import DeliveredMoments
 from rollserve_server.pool.calls.call_trace import CallTrace
 from rollserve_server.pool.interface.requests import SampleRequest
 from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
@@ -75,6 +76,9 @@ class Call(ABC, Generic[_O, _R]):
         reproducibility: Reproducibility,
     ) -> None:
         self.account = account
+        columns = request.messages.columns
+        if columns is not None and columns.moments is not None:
+            account.moments = DeliveredMoments(columns.moments)
         self.reproducibility = reproducibility
         self.turn = Turn()
         self._parts = parts
@@ -402,6 +406,8 @@ class Call(ABC, Generic[_O, _R]):
         account.raw_bytes += sum(message.raw_size for message in messages)
         for message in messages:
             account.dropped_infos.update(message.dropped_infos)
+            if account.moments is not None:
+                account.moments.add(message.moments)
         return Delivery(buffer, messages)
 
     def _log_episodes(self, worker: int, messages: Sequence[Message]) -> None:

@@ -14,6 +14,7 @@ from rollserve_server.errors import DomainError, InvalidValueError, within
 from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.fragments import FragmentCall
+from rollserve_server.pool.calls.moments import with_moments
 from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
 from rollserve_server.pool.calls.settlement import EpisodeSettlement, FragmentSettlement, Settlement
 from rollserve_server.pool.interface.results import Progress
@@ -139,6 +140,7 @@ class Samplings:
         with within("options"):
             check_expected_policy(parts.versions, options.expected)
         env = parts.versions.env_in_use(parts.selection.choose_env(options))
+        with_moments(request, env.description)
         num_workers = len(parts.workers.workforce)
         check_num_workers(request.num_workers, num_workers)
         if isinstance(request.target, Fragments):
@@ -170,6 +172,7 @@ class Samplings:
         parts.selection.check_exploration(policy_version, options.exploration)
         if request.messages.has_values:
             parts.selection.check_values(policy_version)
+        request = with_moments(request, parts.versions.env_in_use(env_version).description)
         self.prefetcher.end(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())

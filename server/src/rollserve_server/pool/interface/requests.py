@@ -85,6 +85,8 @@ class SampleRequest:
         prefetch: whether workers go on after the call with what the same request would ask for next.
         agent_update: update for all workers that the call makes first, to sample with the new version.
         return_spaces: whether the beginning has the environment's spaces.
+        observation_moments: whether the account has moments of the observations.
+        return_discount: discount of the returns that the account has moments of; None for none.
     """
 
     target: Target | Fragments
@@ -94,6 +96,8 @@ class SampleRequest:
     prefetch: bool = False
     agent_update: AgentUpdate | None = None
     return_spaces: bool = False
+    observation_moments: bool = False
+    return_discount: float | None = None
 
 
 @dataclass(frozen=True)

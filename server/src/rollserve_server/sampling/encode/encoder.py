@@ -23,6 +23,7 @@ from rollserve_server.sampling.encode.fields import (
     tensor_field,
 )
 from rollserve_server.sampling.encode.messages import EncodedMessage
+from rollserve_server.sampling.encode.moments import moments_of
 from rollserve_server.sampling.encode.sizes import FILL_BYTES
 from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat
 
@@ -102,6 +103,7 @@ class Encoder:
             num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
             dropped_infos=content.dropped_infos(),
             endings=content.endings(),
+            moments=() if options.moments is None else moments_of(content.ending_pieces(), options.moments),
         )
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:

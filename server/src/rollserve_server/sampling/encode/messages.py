@@ -31,6 +31,7 @@ class EncodedMessage:
         num_episodes: number of episodes that end in it.
         dropped_infos: number of values of infos, by name, that the episodes or fragments which end in it lack.
         endings: ends of the episodes that end in it; see `Message`.
+        moments: moments of the episodes or fragments that end in it; see `Message`.
     """
 
     parts: Sequence[Part]
@@ -40,6 +41,7 @@ class EncodedMessage:
     num_episodes: int
     dropped_infos: Mapping[str, int]
     endings: bytes
+    moments: tuple[bytes, ...] = ()
 
     def place(self, offset: int) -> Message:
         """Return the message's position in a buffer, and its content."""
@@ -51,6 +53,7 @@ class EncodedMessage:
             self.dropped_infos,
             self.num_raw_bytes,
             self.endings,
+            self.moments,
         )
 
     def write(self, buffer: NDArray[np.uint8]) -> None:

@@ -96,6 +96,10 @@ class SegmentContent:
             environment_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
         )
 
+    def ending_pieces(self) -> Sequence[Sequence[Piece]]:
+        """Return the pieces of column buffers with all steps of each episode that ends with a segment."""
+        return [segment.episode.pieces for segment in self._segments if segment.ends]
+
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a segment lack."""
         dropped: Counter[str] = Counter()

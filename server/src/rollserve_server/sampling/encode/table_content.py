@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.sampling.encode.table_slices import TableSlice
-    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.columns import ColumnKey, Piece
     from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = ["TableContent"]
@@ -65,6 +65,10 @@ class TableContent:
     def endings(self) -> bytes:
         """Return the ends of the episodes that end with a segment; see `endings_of`."""
         return endings_of_table(self._segments)
+
+    def ending_pieces(self) -> Sequence[Sequence[Piece]]:
+        """Return the pieces of column buffers with all steps of each fragment that ends with a segment."""
+        return self._fragments.pieces[: self._num_ending]
 
     def observations(self) -> Iterator[Observations]:
         """Yield the observations of each leaf of the observation space."""

@@ -11,13 +11,25 @@ import numpy as np
 if TYPE_CHECKING:
     from rollserve.v1.tensor_pb2 import Compression
 
-__all__ = ["ENDING", "PLAIN", "ColumnFormat", "EpisodeFailure", "Message", "Outcome", "WorkOrder"]
+__all__ = ["ENDING", "PLAIN", "ColumnFormat", "EpisodeFailure", "Message", "MomentsFormat", "Outcome", "WorkOrder"]
 
 R = TypeVar("R")
 
 
 class WorkOrder(Generic[R]):
     """Base of all orders: a slice of work that a worker answers with a report of type R."""
+
+
+class MomentsFormat(NamedTuple):
+    """Moments that messages bring beside their bytes.
+
+    Attributes:
+        leaves: name and shape of each leaf of the observation space that has moments.
+        discount: discount of the returns; None for no moments of returns.
+    """
+
+    leaves: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    discount: float | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,7 @@ class ColumnFormat:
         last_values: whether the value of each segment's last observation is written.
         last_states: whether the recurrent states after each segment's last step are written.
         returns_before: whether the sum of rewards is written that each segment's episode has before it.
+        moments: moments that come beside the columns; None for none.
     """
 
     compression: Compression.ValueType | None = None
@@ -39,6 +52,7 @@ class ColumnFormat:
     last_values: bool = False
     last_states: bool = False
     returns_before: bool = False
+    moments: MomentsFormat | None = None
 
 
 PLAIN = ColumnFormat()
@@ -73,6 +87,8 @@ class Message:
         raw_size: number of bytes that it would have with all columns plain.
         endings: ends of the episodes that end in it, as the bytes of an array of `ENDING`: an array of its own would
             take five times as long to send.
+        moments: moments of the episodes or fragments that end in it, for each leaf of a `MomentsFormat` and then the
+            returns: the bytes of float64 (N, 1 + 2 K), as in `rollserve._codec.moments`.
     """
 
     offset: int
@@ -82,6 +98,7 @@ class Message:
     dropped_infos: Mapping[str, int] = field(default_factory=dict)
     raw_size: int = 0
     endings: bytes = b""
+    moments: tuple[bytes, ...] = ()
 
 
 class Outcome(NamedTuple):

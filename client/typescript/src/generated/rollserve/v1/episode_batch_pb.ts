@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/episode_batch.proto.
  */
 export const file_rollserve_v1_episode_batch: GenFile = /*@__PURE__*/
-  fileDesc("CiByb2xsc2VydmUvdjEvZXBpc29kZV9iYXRjaC5wcm90bxIMcm9sbHNlcnZlLnYxIssGCgxFcGlzb2RlQmF0Y2gSFwoPZXBpc29kZV9pbmRpY2VzGAEgAygGEhMKC2ZpcnN0X3N0ZXBzGAIgAygGEg8KB2xlbmd0aHMYAyADKAcSEgoKdGVybWluYXRlZBgEIAMoCBIRCgl0cnVuY2F0ZWQYBSADKAgSFwoPcG9saWN5X3ZlcnNpb25zGAYgAygQEhkKEWVudmlyb25tZW50X3NlZWRzGAcgAygHEhYKDndvcmtlcl9pbmRpY2VzGAggAygHEi8KDG9ic2VydmF0aW9ucxgJIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchI0ChFsYXN0X29ic2VydmF0aW9ucxgKIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchIqCgdhY3Rpb25zGAsgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEiUKB3Jld2FyZHMYDCABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2FnZW50X2luZm9zGA0gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjQKEWVudmlyb25tZW50X2luZm9zGA4gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjAKDWVwaXNvZGVfaW5mb3MYDyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISLgoMZnJhbWVfc3RhY2tzGBAgAygLMhgucm9sbHNlcnZlLnYxLkZyYW1lU3RhY2sSMQoOaW5pdGlhbF9zdGF0ZXMYESADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLcmF3X3Jld2FyZHMYEiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEjYKE2Vudmlyb25tZW50X2FjdGlvbnMYEyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLbGFzdF92YWx1ZXMYFiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2xhc3Rfc3RhdGVzGBcgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEhYKDnJldHVybnNfYmVmb3JlGBggAygBIlUKCkZyYW1lU3RhY2sSDAoEbmFtZRgBIAEoCRITCgtmcmFtZV9jb3VudBgCIAEoDRIkCgZmcmFtZXMYAyABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yImsKCFByb2dyZXNzEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAEgASgEEg8KB3dhcm5pbmcYAiABKAkSEwoLd2FpdGluZ19mb3IYAyABKAkSGwoTZW5kZWRfZXBpc29kZV9jb3VudBgEIAEoBCKeAwoJQmVnaW5uaW5nEgwKBHNlZWQYASABKAYSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgCIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgDIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAQgASgDEjYKD3JlcHJvZHVjaWJpbGl0eRgFIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSEwoLc2FtcGxlcl9ydW4YBiABKAkSEQoJcm93X2NvdW50GAcgASgEEhYKDnJvd19zdGVwX2NvdW50GAggASgEEjEKDXNoYXJlZF9tZW1vcnkYCSABKAsyGi5yb2xsc2VydmUudjEuU2hhcmVkTWVtb3J5EhQKDHdvcmtlcl9jb3VudBgKIAEoDRIVCg1hZ2VudF91cGRhdGVkGAsgASgIEi4KEW9ic2VydmF0aW9uX3NwYWNlGBQgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEikKDGFjdGlvbl9zcGFjZRgVIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZSJYCgxTaGFyZWRNZW1vcnkSEgoKcHJvY2Vzc19pZBgBIAEoDRIXCg9maWxlX2Rlc2NyaXB0b3IYAiABKA0SDAoEc2l6ZRgDIAEoBBINCgVub25jZRgEIAEoBiItCg1TaGFyZWRNZXNzYWdlEg4KBm9mZnNldBgBIAEoBBIMCgRzaXplGAIgASgEIqcJCgdBY2NvdW50EhIKCnN0ZXBfY291bnQYASABKAQSFQoNZXBpc29kZV9jb3VudBgCIAEoBBIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgDIAEoBBIaChJjYXJyaWVkX3N0ZXBfY291bnQYBCABKAQSFwoPa2VwdF9zdGVwX2NvdW50GAUgASgEEh0KFXN1cGVyc2VkZWRfc3RlcF9jb3VudBgGIAEoBBIcChRjYW5jZWxsZWRfc3RlcF9jb3VudBgHIAEoBBIXCg9sb3N0X3N0ZXBfY291bnQYCCABKAQSHQoVcmV0cmllZF9lcGlzb2RlX2NvdW50GAkgASgEEgwKBHNlZWQYCiABKAYSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgLIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgMIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGA0gASgDEj4KDWRyb3BwZWRfaW5mb3MYDiADKAsyJy5yb2xsc2VydmUudjEuQWNjb3VudC5Ecm9wcGVkSW5mb3NFbnRyeRIsCgd3b3JrZXJzGA8gAygLMhsucm9sbHNlcnZlLnYxLldvcmtlckFjY291bnQSKQoGcXVldWVkGBAgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEioKB3dhaXRpbmcYESABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKgoHc2VuZGluZxgSIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIqCgdlbGFwc2VkGBMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiAKGGJyb2tlbl9vZmZfZXBpc29kZV9jb3VudBgUIAEoBBIWCg5yb3dfc3RlcF9jb3VudBgVIAEoBBIXCg9pZGxlX3N0ZXBfY291bnQYFiABKAQSHAoUZGlzY2FyZGVkX3N0ZXBfY291bnQYFyABKAQSHwoXZGlzY2FyZGVkX2VwaXNvZGVfY291bnQYGCABKAQSHQoVcHJlZmV0Y2hlZF9zdGVwX2NvdW50GBkgASgEEhwKFHNoYXJlZF9tZXNzYWdlX2J5dGVzGBogASgEEhwKFGZhaWxlZF9lcGlzb2RlX2NvdW50GBsgASgEEj4KDXJldHJ5X3JlYXNvbnMYHCADKAsyJy5yb2xsc2VydmUudjEuQWNjb3VudC5SZXRyeVJlYXNvbnNFbnRyeRI2ChBlcGlzb2RlX2ZhaWx1cmVzGB0gAygLMhwucm9sbHNlcnZlLnYxLkVwaXNvZGVGYWlsdXJlEh8KF3N0cmFnZ2xlcl9lcGlzb2RlX2NvdW50GB4gASgEEhoKEm1pc3Npbmdfc3RlcF9jb3VudBgfIAEoBBIgChhyZWFzc2lnbmVkX2VwaXNvZGVfY291bnQYICABKAQaMwoRRHJvcHBlZEluZm9zRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgEOgI4ARozChFSZXRyeVJlYXNvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAQ6AjgBInMKDkVwaXNvZGVGYWlsdXJlEhUKDWVwaXNvZGVfaW5kZXgYASABKAQSFAoMd29ya2VyX2luZGV4GAIgASgNEhUKDWF0dGVtcHRfY291bnQYAyABKA0SDwoHc2tpcHBlZBgEIAEoCBIMCgR0ZXh0GAUgASgJIuQBCg1Xb3JrZXJBY2NvdW50EhQKDHdvcmtlcl9pbmRleBgBIAEoDRIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgCIAEoBBISCgpzdGVwX2NvdW50GAMgASgEEhUKDWVwaXNvZGVfY291bnQYBCABKAQSKwoIc2FtcGxpbmcYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIZW5jb2RpbmcYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGgoSbWlzc2luZ19zdGVwX2NvdW50GAcgASgEKoYBCg9SZXByb2R1Y2liaWxpdHkSHwobUkVQUk9EVUNJQklMSVRZX1VOU1BFQ0lGSUVEEAASGwoXUkVQUk9EVUNJQklMSVRZX0VQSVNPREUQARIaChZSRVBST0RVQ0lCSUxJVFlfV09SS0VSEAISGQoVUkVQUk9EVUNJQklMSVRZX0JMT0NLEANiBnByb3RvMw", [file_google_protobuf_duration, file_rollserve_v1_space, file_rollserve_v1_tensor]);
+  fileDesc("CiByb2xsc2VydmUvdjEvZXBpc29kZV9iYXRjaC5wcm90bxIMcm9sbHNlcnZlLnYxIssGCgxFcGlzb2RlQmF0Y2gSFwoPZXBpc29kZV9pbmRpY2VzGAEgAygGEhMKC2ZpcnN0X3N0ZXBzGAIgAygGEg8KB2xlbmd0aHMYAyADKAcSEgoKdGVybWluYXRlZBgEIAMoCBIRCgl0cnVuY2F0ZWQYBSADKAgSFwoPcG9saWN5X3ZlcnNpb25zGAYgAygQEhkKEWVudmlyb25tZW50X3NlZWRzGAcgAygHEhYKDndvcmtlcl9pbmRpY2VzGAggAygHEi8KDG9ic2VydmF0aW9ucxgJIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchI0ChFsYXN0X29ic2VydmF0aW9ucxgKIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchIqCgdhY3Rpb25zGAsgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEiUKB3Jld2FyZHMYDCABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2FnZW50X2luZm9zGA0gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjQKEWVudmlyb25tZW50X2luZm9zGA4gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjAKDWVwaXNvZGVfaW5mb3MYDyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISLgoMZnJhbWVfc3RhY2tzGBAgAygLMhgucm9sbHNlcnZlLnYxLkZyYW1lU3RhY2sSMQoOaW5pdGlhbF9zdGF0ZXMYESADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLcmF3X3Jld2FyZHMYEiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEjYKE2Vudmlyb25tZW50X2FjdGlvbnMYEyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLbGFzdF92YWx1ZXMYFiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2xhc3Rfc3RhdGVzGBcgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEhYKDnJldHVybnNfYmVmb3JlGBggAygBIlUKCkZyYW1lU3RhY2sSDAoEbmFtZRgBIAEoCRITCgtmcmFtZV9jb3VudBgCIAEoDRIkCgZmcmFtZXMYAyABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yImsKCFByb2dyZXNzEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAEgASgEEg8KB3dhcm5pbmcYAiABKAkSEwoLd2FpdGluZ19mb3IYAyABKAkSGwoTZW5kZWRfZXBpc29kZV9jb3VudBgEIAEoBCKeAwoJQmVnaW5uaW5nEgwKBHNlZWQYASABKAYSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgCIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgDIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAQgASgDEjYKD3JlcHJvZHVjaWJpbGl0eRgFIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSEwoLc2FtcGxlcl9ydW4YBiABKAkSEQoJcm93X2NvdW50GAcgASgEEhYKDnJvd19zdGVwX2NvdW50GAggASgEEjEKDXNoYXJlZF9tZW1vcnkYCSABKAsyGi5yb2xsc2VydmUudjEuU2hhcmVkTWVtb3J5EhQKDHdvcmtlcl9jb3VudBgKIAEoDRIVCg1hZ2VudF91cGRhdGVkGAsgASgIEi4KEW9ic2VydmF0aW9uX3NwYWNlGBQgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEikKDGFjdGlvbl9zcGFjZRgVIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZSJYCgxTaGFyZWRNZW1vcnkSEgoKcHJvY2Vzc19pZBgBIAEoDRIXCg9maWxlX2Rlc2NyaXB0b3IYAiABKA0SDAoEc2l6ZRgDIAEoBBINCgVub25jZRgEIAEoBiItCg1TaGFyZWRNZXNzYWdlEg4KBm9mZnNldBgBIAEoBBIMCgRzaXplGAIgASgEIo8KCgdBY2NvdW50EhIKCnN0ZXBfY291bnQYASABKAQSFQoNZXBpc29kZV9jb3VudBgCIAEoBBIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgDIAEoBBIaChJjYXJyaWVkX3N0ZXBfY291bnQYBCABKAQSFwoPa2VwdF9zdGVwX2NvdW50GAUgASgEEh0KFXN1cGVyc2VkZWRfc3RlcF9jb3VudBgGIAEoBBIcChRjYW5jZWxsZWRfc3RlcF9jb3VudBgHIAEoBBIXCg9sb3N0X3N0ZXBfY291bnQYCCABKAQSHQoVcmV0cmllZF9lcGlzb2RlX2NvdW50GAkgASgEEgwKBHNlZWQYCiABKAYSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgLIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgMIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGA0gASgDEj4KDWRyb3BwZWRfaW5mb3MYDiADKAsyJy5yb2xsc2VydmUudjEuQWNjb3VudC5Ecm9wcGVkSW5mb3NFbnRyeRIsCgd3b3JrZXJzGA8gAygLMhsucm9sbHNlcnZlLnYxLldvcmtlckFjY291bnQSKQoGcXVldWVkGBAgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEioKB3dhaXRpbmcYESABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKgoHc2VuZGluZxgSIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIqCgdlbGFwc2VkGBMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiAKGGJyb2tlbl9vZmZfZXBpc29kZV9jb3VudBgUIAEoBBIWCg5yb3dfc3RlcF9jb3VudBgVIAEoBBIXCg9pZGxlX3N0ZXBfY291bnQYFiABKAQSHAoUZGlzY2FyZGVkX3N0ZXBfY291bnQYFyABKAQSHwoXZGlzY2FyZGVkX2VwaXNvZGVfY291bnQYGCABKAQSHQoVcHJlZmV0Y2hlZF9zdGVwX2NvdW50GBkgASgEEhwKFHNoYXJlZF9tZXNzYWdlX2J5dGVzGBogASgEEhwKFGZhaWxlZF9lcGlzb2RlX2NvdW50GBsgASgEEj4KDXJldHJ5X3JlYXNvbnMYHCADKAsyJy5yb2xsc2VydmUudjEuQWNjb3VudC5SZXRyeVJlYXNvbnNFbnRyeRI2ChBlcGlzb2RlX2ZhaWx1cmVzGB0gAygLMhwucm9sbHNlcnZlLnYxLkVwaXNvZGVGYWlsdXJlEh8KF3N0cmFnZ2xlcl9lcGlzb2RlX2NvdW50GB4gASgEEhoKEm1pc3Npbmdfc3RlcF9jb3VudBgfIAEoBBIgChhyZWFzc2lnbmVkX2VwaXNvZGVfY291bnQYICABKAQSNwoTb2JzZXJ2YXRpb25fbW9tZW50cxghIAMoCzIaLnJvbGxzZXJ2ZS52MS5OYW1lZE1vbWVudHMSLQoOcmV0dXJuX21vbWVudHMYIiABKAsyFS5yb2xsc2VydmUudjEuTW9tZW50cxozChFEcm9wcGVkSW5mb3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAQ6AjgBGjMKEVJldHJ5UmVhc29uc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoBDoCOAEiXgoHTW9tZW50cxINCgVjb3VudBgBIAEoBBIiCgRtZWFuGAIgASgLMhQucm9sbHNlcnZlLnYxLlRlbnNvchIgCgJtMhgDIAEoCzIULnJvbGxzZXJ2ZS52MS5UZW5zb3IiRAoMTmFtZWRNb21lbnRzEgwKBG5hbWUYASABKAkSJgoHbW9tZW50cxgCIAEoCzIVLnJvbGxzZXJ2ZS52MS5Nb21lbnRzInMKDkVwaXNvZGVGYWlsdXJlEhUKDWVwaXNvZGVfaW5kZXgYASABKAQSFAoMd29ya2VyX2luZGV4GAIgASgNEhUKDWF0dGVtcHRfY291bnQYAyABKA0SDwoHc2tpcHBlZBgEIAEoCBIMCgR0ZXh0GAUgASgJIuQBCg1Xb3JrZXJBY2NvdW50EhQKDHdvcmtlcl9pbmRleBgBIAEoDRIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgCIAEoBBISCgpzdGVwX2NvdW50GAMgASgEEhUKDWVwaXNvZGVfY291bnQYBCABKAQSKwoIc2FtcGxpbmcYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIZW5jb2RpbmcYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGgoSbWlzc2luZ19zdGVwX2NvdW50GAcgASgEKoYBCg9SZXByb2R1Y2liaWxpdHkSHwobUkVQUk9EVUNJQklMSVRZX1VOU1BFQ0lGSUVEEAASGwoXUkVQUk9EVUNJQklMSVRZX0VQSVNPREUQARIaChZSRVBST0RVQ0lCSUxJVFlfV09SS0VSEAISGQoVUkVQUk9EVUNJQklMSVRZX0JMT0NLEANiBnByb3RvMw", [file_google_protobuf_duration, file_rollserve_v1_space, file_rollserve_v1_tensor]);
 
 /**
  * S segments of episodes with T steps in all: parallel lists of S headers, and columns of T or S rows. S is at least 1.
@@ -786,6 +786,22 @@ export type Account = Message<"rollserve.v1.Account"> & {
    * @generated from field: uint64 reassigned_episode_count = 32;
    */
   reassignedEpisodeCount: bigint;
+
+  /**
+   * The moments of the delivered observations, as recorded, one for each Box or MultiBinary leaf of the observation
+   * space. Only with `observation_moments` of SamplingOptions.
+   *
+   * @generated from field: repeated rollserve.v1.NamedMoments observation_moments = 33;
+   */
+  observationMoments: NamedMoments[];
+
+  /**
+   * The moments of the delivered steps' discounted returns R[t] = `return_discount` · R[t - 1] + reward[t], where R is 0
+   * before an episode's first step. The mean and M2 are scalars. Only with `return_discount` of SamplingOptions.
+   *
+   * @generated from field: rollserve.v1.Moments return_moments = 34;
+   */
+  returnMoments?: Moments;
 };
 
 /**
@@ -794,6 +810,76 @@ export type Account = Message<"rollserve.v1.Account"> & {
  */
 export const AccountSchema: GenMessage<Account> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_episode_batch, 6);
+
+/**
+ * Count, mean and M2 of numbers, element by element. The variance is M2 / count.
+ *
+ * Those of an episode, or of what a call delivers of it, are computed in float64 from all of its steps, and the
+ * episodes' are merged in the order of delivery. So they are the same, to the last bit, whatever the sizes of messages,
+ * the number of workers, where the call's steps do not depend on it, and losses of workers.
+ *
+ * The moments of several calls are merged by count = count[a] + count[b], d = mean[b] - mean[a],
+ * mean = mean[a] + d · count[b] / count and M2 = M2[a] + M2[b] + d² · count[a] · count[b] / count.
+ *
+ * @generated from message rollserve.v1.Moments
+ */
+export type Moments = Message<"rollserve.v1.Moments"> & {
+  /**
+   * The number of steps.
+   *
+   * @generated from field: uint64 count = 1;
+   */
+  count: bigint;
+
+  /**
+   * (*O) float64. The mean.
+   *
+   * @generated from field: rollserve.v1.Tensor mean = 2;
+   */
+  mean?: Tensor;
+
+  /**
+   * (*O) float64. The sum of the squared deviations from the mean.
+   *
+   * @generated from field: rollserve.v1.Tensor m2 = 3;
+   */
+  m2?: Tensor;
+};
+
+/**
+ * Describes the message rollserve.v1.Moments.
+ * Use `create(MomentsSchema)` to create a new message.
+ */
+export const MomentsSchema: GenMessage<Moments> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_episode_batch, 7);
+
+/**
+ * The moments of a leaf.
+ *
+ * @generated from message rollserve.v1.NamedMoments
+ */
+export type NamedMoments = Message<"rollserve.v1.NamedMoments"> & {
+  /**
+   * The leaf's name; empty for the only leaf of a plain (not Dict or Tuple) space.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The moments.
+   *
+   * @generated from field: rollserve.v1.Moments moments = 2;
+   */
+  moments?: Moments;
+};
+
+/**
+ * Describes the message rollserve.v1.NamedMoments.
+ * Use `create(NamedMomentsSchema)` to create a new message.
+ */
+export const NamedMomentsSchema: GenMessage<NamedMoments> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_episode_batch, 8);
 
 /**
  * An episode whose environment raised an error.
@@ -844,7 +930,7 @@ export type EpisodeFailure = Message<"rollserve.v1.EpisodeFailure"> & {
  * Use `create(EpisodeFailureSchema)` to create a new message.
  */
 export const EpisodeFailureSchema: GenMessage<EpisodeFailure> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_episode_batch, 7);
+  messageDesc(file_rollserve_v1_episode_batch, 9);
 
 /**
  * One worker's share in a call.
@@ -907,7 +993,7 @@ export type WorkerAccount = Message<"rollserve.v1.WorkerAccount"> & {
  * Use `create(WorkerAccountSchema)` to create a new message.
  */
 export const WorkerAccountSchema: GenMessage<WorkerAccount> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_episode_batch, 8);
+  messageDesc(file_rollserve_v1_episode_batch, 10);
 
 /**
  * Which unit of work the same seed, indices and versions give again.
