@@ -40,14 +40,14 @@ async def check_calls(
     """Check that calls deliver the same as without losses, that accounts add up, and that something was retried."""
     async with pool_of(InProcessBackend(), env, workers=options["workers"]) as pool:
         await pool.update_agent([RandomSpec()])
-        expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
+        expected = [await sample(pool, target, max_message_bytes=1200) for _ in range(_CALLS)]
     num_retried = 0
     for number, backend in enumerate(backends):
         async with pool_of(backend, env, **options) as pool:
             await pool.update_agent([RandomSpec()])
             for call in range(_CALLS):
                 async with asyncio.timeout(_LONG_SECONDS):
-                    batch = await sample(pool, target, max_message_bytes=1000)
+                    batch = await sample(pool, target, max_message_bytes=1200)
                 assert equal(batch, expected[call]), (number, call)
                 assert batch.account is not None
                 assert adds_up(batch.account), (number, call)

@@ -148,13 +148,13 @@ async def test_losses_of_workers_and_results_change_no_bit(
     asked = BOTH if not isinstance(target, Fragments) else {"observation_moments": True}
     async with pool_of(InProcessBackend(), env, workers=3) as pool:
         await pool.update_agent([RandomSpec()])
-        expected = await sample(pool, target, max_message_bytes=1000, seed=3, **asked)
+        expected = await sample(pool, target, max_message_bytes=1200, seed=3, **asked)
     check(expected, asked.get("return_discount"))
     num_retried = 0
     for backend in (MortalBackend(1, num_deaths=4, with_machines=True), ForgetfulBackend(1, num_losses=4)):
         async with pool_of(backend, env, workers=3, unit_retries=20) as pool:
             await pool.update_agent([RandomSpec()])
-            batch = await sample(pool, target, max_message_bytes=1000, seed=3, **asked)
+            batch = await sample(pool, target, max_message_bytes=1200, seed=3, **asked)
         assert equal(batch, expected)
         assert moments_of(batch) == moments_of(expected)
         assert batch.account is not None
