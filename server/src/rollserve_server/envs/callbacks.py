@@ -6,7 +6,7 @@ import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ INFO = "callbacks"
 """Name of the info that has what callbacks add: `callbacks/CALLBACK/NAME`."""
 
 _GROUP = "rollserve.callbacks"
+_T = TypeVar("_T")
 
 
 class CallbackError(Exception):
@@ -186,7 +187,7 @@ class Callbacks:
         """
         columns = _named(self._observation_leaves, observations)
         for name, callback in self._callbacks.items():
-            _call(name, "on_episode_begin", lambda each=callback: each.on_episode_begin(np.asarray(rows), columns))
+            _call(name, "on_episode_begin", functools.partial(callback.on_episode_begin, np.asarray(rows), columns))
 
     def step(
         self,
@@ -278,7 +279,7 @@ def _info(callback: str, what: str, name: object, value: ArrayLike, rows: NDArra
     return AddedInfo(callback, name, rows, values)
 
 
-def _call(callback: str, method: str, call: Callable[[], Any]) -> Any:
+def _call(callback: str, method: str, call: Callable[[], _T]) -> _T:
     try:
         return call()
     except CallbackError:

@@ -167,7 +167,8 @@ class RowFragmentCollector(FragmentCollector):
         limit = self._sequence.max_episode_length
         if limit is None or self._sequence.soft_horizon or not self._envs.has_callbacks:
             return None
-        return self._episode_steps + 1 == limit
+        at_limit: NDArray[np.bool_] = self._episode_steps + 1 == limit
+        return at_limit
 
     def _step_again(
         self, failures: Sequence[EnvFailedError], actions: Sequence[np.ndarray], at_limit: NDArray[np.bool_] | None
