@@ -27,7 +27,7 @@ class Tally(Callback):
         self._counts[steps.rows] += 1
         self._totals[steps.rows] += steps.rewards
         both = np.stack([first_numbers(steps.observations), self._firsts[steps.rows]], axis=1)
-        return {"count": self._counts[steps.rows], "numbers": both, "action": steps.actions}
+        return {"count": self._counts[steps.rows], "numbers": both, "action": steps.actions, "raw": steps.raw_rewards}
 
     def on_episode_end(self, steps: CallbackSteps) -> Any:
         return {"total": self._totals[steps.rows], "is_terminal": steps.terminated}

@@ -14,6 +14,7 @@ from unreliable import MortalBackend
 
 import rollserve
 from rollserve import EnvSpec, Reason
+from rollserve.transforms import CastObservations, ScaleRewards
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.local import local_server
@@ -104,6 +105,18 @@ async def test_limit_of_a_call_ends_episodes_of_callbacks(env: EnvSpec) -> None:
         fragments = await sample(pool, Fragments(6 * 13), seed=2, max_episode_length=5)
         assert fragments.truncated.sum() == 12
         check_tally(fragments)
+
+
+@pytest.mark.parametrize("vectorization", ["rows", "native"])
+async def test_callbacks_see_what_agents_get_and_what_the_environment_does(vectorization: Any) -> None:
+    transforms = (ScaleRewards(2.0, 1.0), CastObservations("float64"))
+    env = EnvSpec("CartPole-v1", vectorization=vectorization, num_rows=3, transforms=transforms)
+    async with pool_of(InProcessBackend(), env, workers=1, **TALLY) as pool:
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, AtLeast(100), seed=2)
+    check_tally(batch)
+    assert (batch.rewards == 3).all()
+    assert (batch.env_infos["callbacks/tally/raw"] == 1).all()
 
 
 async def test_soft_horizon_is_no_end_for_callbacks() -> None:
