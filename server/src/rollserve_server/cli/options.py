@@ -16,7 +16,7 @@ __all__ = ["LISTS", "PREFIX", "flag_of", "option"]
 
 PREFIX = "ROLLSERVE_"
 """Beginning of the names of environment variables that hold settings."""
-LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers")
+LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks")
 """Settings whose option can be given more than once."""
 
 _METAVARS = {

@@ -1,5 +1,6 @@
 """Environments: rows of them, made from specs and stepped one by one or all at once."""
 
+from rollserve_server.envs.callbacks import Callback, CallbackSteps
 from rollserve_server.envs.determinism import Difference, Trace, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
 from rollserve_server.envs.native.single_rows import why_not_single
@@ -30,6 +31,8 @@ from rollserve_server.envs.uniform_boxes import pickle_uniform_boxes
 from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
 
 __all__ = [
+    "Callback",
+    "CallbackSteps",
     "Difference",
     "Leaf",
     "MethodCall",

@@ -75,7 +75,7 @@ def find_method(env: gymnasium.Env[Any, Any], name: str, field: str) -> Callable
     Raises:
         InvalidValueError: there is no such method; it has the field.
     """
-    method = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+    method: Callable[..., Any] | None = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
     if not callable(method):
         raise InvalidValueError.of(field, expected="a method of the environment", got=repr(name))
     return method

@@ -15,6 +15,8 @@ from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.errors import InvalidValueError, at_row
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve_server.settings import RowSettings
 
 __all__ = ["episodes_per_row", "make_rows", "with_envpool"]
@@ -59,21 +61,23 @@ def make_rows(
     """
     if isinstance(specs, RowSpecs):
         _check_row_specs(specs)
-        return _make_one_by_one(specs, len(specs.specs), free)
+        return _make_one_by_one(specs, len(specs.specs), free, settings.callbacks)
     vectorization = specs.vectorization or settings.vectorization
     if vectorization == "auto" and why_not_native(specs) is None:
         check_arguments(specs)
         try:
-            envs = _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
+            envs = _make_vector(
+                specs, specs.num_rows or settings.native_rows, free, max_episode_length, settings.callbacks
+            )
         except InvalidValueError:  # some arguments work only with rows
-            return _make_one_by_one(specs, specs.num_rows or settings.rows, free)
+            return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings.callbacks)
         _check_choice(specs, envs)
         return envs
     if vectorization in ("native", "envpool"):
         if vectorization == "native":
             check_arguments(specs)
-        return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
-    return _make_one_by_one(specs, specs.num_rows or settings.rows, free)
+        return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length, settings.callbacks)
+    return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings.callbacks)
 
 
 def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -> int:
@@ -90,8 +94,8 @@ def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -
     return num_episodes
 
 
-def _make_one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None) -> RowEnvs:
-    return _changed(RowEnvs, specs, num_rows, free) or RowEnvs(specs, num_rows)
+def _make_one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None, callbacks: Sequence[str]) -> RowEnvs:
+    return _changed(RowEnvs, specs, num_rows, free) or RowEnvs(specs, num_rows, callbacks)
 
 
 def _check_choice(spec: EnvSpec, envs: VectorEnvs) -> None:
@@ -104,10 +108,16 @@ def _check_choice(spec: EnvSpec, envs: VectorEnvs) -> None:
         raise InvalidValueError.of("vectorization", expected=expected, got="none", hint=hint)
 
 
-def _make_vector(spec: EnvSpec, num_rows: int, free: FreeRows | None, max_episode_length: int | None) -> VectorEnvs:
+def _make_vector(
+    spec: EnvSpec,
+    num_rows: int,
+    free: FreeRows | None,
+    max_episode_length: int | None,
+    callbacks: Sequence[str],
+) -> VectorEnvs:
     envs = _changed(VectorEnvs, spec, num_rows, free)
     if envs is None:
-        envs = VectorEnvs(spec, num_rows)
+        envs = VectorEnvs(spec, num_rows, callbacks=callbacks)
         try:
             _check_limit(spec, num_rows, max_episode_length)
         except BaseException:

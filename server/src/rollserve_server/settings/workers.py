@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rollserve_server.settings.groups import Group
+from rollserve_server.settings.groups import Group, Names
 
 __all__ = ["HealthSettings", "RowSettings", "WorkerSettings"]
 
@@ -36,6 +36,12 @@ class RowSettings(Group):
         le=1 << 16,
         description="Number of episodes of each row in a block, where rows are stepped all at once. The more, the less "
         "rows wait for the last episode of their block; the fewer, the sooner work spreads over the workers.",
+    )
+    callbacks: Annotated[tuple[str, ...], Names] = Field(
+        default=(),
+        description="An entry point of the group rollserve.callbacks that sees each step of all environments, and may "
+        "add infos. Workers load it, which runs its code. Can be given more than once; in the environment variable, "
+        "separated by commas.",
     )
 
 

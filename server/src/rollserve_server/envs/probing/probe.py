@@ -81,14 +81,14 @@ def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> i
         _try(envs, settings.env_retries)
     # EnvPool's rows are stepped in one way only.
     if isinstance(envs, VectorEnvs) and spec.vectorization != "envpool":
-        _probe_other_kinds(spec, envs, settings.env_retries)
+        _probe_other_kinds(spec, envs, settings)
     return num_bytes
 
 
-def _probe_other_kinds(spec: EnvSpec, envs: VectorEnvs, num_retries: int) -> None:
+def _probe_other_kinds(spec: EnvSpec, envs: VectorEnvs, settings: WorkerSettings) -> None:
     """Try native rows as fragments and populations step them."""
-    spaces = envs.observation_space, envs.action_space
-    with _closing(VectorEnvs(spec, envs.num_rows, same_step=True)) as same_step:
+    spaces, num_retries = (envs.observation_space, envs.action_space), settings.env_retries
+    with _closing(VectorEnvs(spec, envs.num_rows, same_step=True, callbacks=settings.callbacks)) as same_step:
         if (same_step.observation_space, same_step.action_space) != spaces:
             expected = f"the same spaces with same-step reset, {spaces_text(*spaces)}"
             got = spaces_text(same_step.observation_space, same_step.action_space)
@@ -96,7 +96,7 @@ def _probe_other_kinds(spec: EnvSpec, envs: VectorEnvs, num_retries: int) -> Non
         if same_step.same_step:
             _try(same_step, num_retries)
     if not why_not_single(spec, *spaces):
-        with _closing(RowEnvs(spec, 1)) as single:
+        with _closing(RowEnvs(spec, 1, settings.callbacks)) as single:
             _try(single, num_retries)
 
 

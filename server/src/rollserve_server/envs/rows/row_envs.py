@@ -6,9 +6,12 @@ import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rollserve import Reproducibility
 from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.callbacks import Callbacks, with_added
 from rollserve_server.envs.columns import assemble_rows
 from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.infos import plain_dict
@@ -24,11 +27,11 @@ from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, d
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import numpy as np
     from gymnasium import Space
     from numpy.typing import NDArray
 
     from rollserve import EnvSpec
+    from rollserve_server.envs.callbacks import AddedInfo
     from rollserve_server.envs.leaves import Leaf
     from rollserve_server.envs.rows.step_results import Outcome
 
@@ -72,15 +75,17 @@ class RowEnvs:
     environment_actions: Sequence[np.ndarray]
     _transforms: RowTransforms | None
 
-    def __init__(self, specs: WorkerSpecs, num_rows: int) -> None:
+    def __init__(self, specs: WorkerSpecs, num_rows: int, callbacks: Sequence[str] = ()) -> None:
         """Make the environments.
 
         Args:
             specs: environments: the same for all rows, or one for each.
             num_rows: M.
+            callbacks: names of callbacks.
 
         Raises:
-            NotFoundError, InvalidValueError: an environment cannot be made, see `make_env`; or spaces differ.
+            NotFoundError, InvalidValueError: an environment cannot be made, see `make_env`; spaces differ; or a
+                callback cannot be made.
         """
         self.rows_differ = isinstance(specs, RowSpecs)
         self.num_rows = num_rows
@@ -109,6 +114,9 @@ class RowEnvs:
                     self._check_spaces(row)
             self._results = results = StepResults(self.raw_observation_leaves, num_rows)
             self._set_transforms()
+            leaves = self.observation_leaves, self._own_action_leaves
+            spaces = self.observation_space, self._own_spaces[1]
+            self._callbacks = Callbacks(callbacks, num_rows, *spaces, leaves) if callbacks else None
         except BaseException:
             self.close()
             raise
@@ -117,6 +125,11 @@ class RowEnvs:
     def check_precision(self) -> None:
         """Make observations of wider floats than their space announces an error from now on, instead of rounding."""
         self._results.checks_precision = True
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether callbacks see the steps."""
+        return self._callbacks is not None
 
     @property
     def max_episode_steps(self) -> int | None:
@@ -197,11 +210,15 @@ class RowEnvs:
                 check_observations(self.raw_observation_leaves, self._results.observations, (row,))
             if self._transforms is not None:
                 self._transforms.update((row,), with_rewards=False)
+            if self._callbacks is not None:
+                self._callbacks.begin((row,), [column[[row]] for column in self.observations])
             return plain_dict(info)
         except BaseException as error:
             raise self._failure("reset", row, error) from error
 
-    def step(self, rows: Sequence[int], actions: Sequence[np.ndarray]) -> _RowInfos:
+    def step(
+        self, rows: Sequence[int], actions: Sequence[np.ndarray], at_limit: NDArray[np.bool_] | None = None
+    ) -> _RowInfos:
         """Step rows, and return their infos, without empty ones.
 
         A row whose environment raises an error, or whose observation does not fit its space, is recorded in `failures`.
@@ -210,6 +227,7 @@ class RowEnvs:
         Args:
             rows: indices of the rows, rising.
             actions: an array (M, *A) for each leaf of the action space; copied, because environments may keep it.
+            at_limit: (M,), the rows whose episodes the caller ends with this step, for callbacks; None for none.
         """
         if self.failures:
             self.failures = []
@@ -226,6 +244,8 @@ class RowEnvs:
             infos = self._without_unfit(rows, infos)
         if self._transforms is not None:
             self._transforms.update(rows)
+        if self._callbacks is not None:
+            infos = self._with_callbacks(self._callbacks, rows, actions, infos, at_limit)
         self._activity.end()
         return infos
 
@@ -275,6 +295,38 @@ class RowEnvs:
         for row, text in unfit_rows(self.raw_observation_leaves, self._results.observations, stepped).items():
             self._fail(row, ValueError(text))
         return [(row, info) for row, info in infos if row not in self._broken]
+
+    def _with_callbacks(
+        self,
+        callbacks: Callbacks,
+        rows: Sequence[int],
+        actions: Sequence[np.ndarray],
+        infos: _RowInfos,
+        at_limit: NDArray[np.bool_] | None,
+    ) -> _RowInfos:
+        """Return the infos with those that callbacks add; all rows that have stepped fail if one raises an error."""
+        stepped = np.array([row for row in rows if row not in self._broken], np.int64)
+        merged: dict[int, Mapping[str, Any]] = dict(infos)
+        truncated = self.truncated if at_limit is None else self.truncated | (at_limit & ~self.terminated)
+        try:
+            added = callbacks.step(
+                stepped,
+                [column[stepped] for column in actions],
+                self.rewards[stepped],
+                self.raw_rewards[stepped],
+                [column[stepped] for column in self.observations],
+                self.terminated[stepped],
+                truncated[stepped],
+                merged,
+                self._envs,
+            )
+            for row, info in _by_row(added).items():
+                merged[row] = with_added(merged.get(row, {}), info)
+        except BaseException as error:
+            for row in stepped.tolist():
+                self._fail(row, error)
+            return []
+        return sorted(merged.items())
 
     def _fail(self, row: int, error: BaseException) -> None:
         """Record that a row's step failed."""
@@ -329,6 +381,15 @@ class RowEnvs:
             self.observations, self.rewards = rows.observations, rows.rewards
             if rows.changes_actions:
                 self.environment_action_leaves = self._own_action_leaves
+
+
+def _by_row(added: Sequence[AddedInfo]) -> dict[int, dict[str, dict[str, Any]]]:
+    """Return infos that callbacks have added by row and callback."""
+    infos: dict[int, dict[str, dict[str, Any]]] = {}
+    for callback, name, rows, values in added:
+        for row, value in zip(rows.tolist(), values, strict=True):
+            infos.setdefault(row, {}).setdefault(callback, {})[name] = value
+    return infos
 
 
 def _differ_in_place(before: EnvSpec, after: EnvSpec) -> bool:

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
 from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch
 from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, numbers_in
 from rollserve_server.envs.envpool.environment import make_envpool
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
+    from rollserve_server.envs.callbacks import AddedInfo
     from rollserve_server.envs.row_specs import WorkerSpecs
 
 __all__ = ["VectorEnvs"]
@@ -71,7 +73,13 @@ class VectorEnvs:
     """
 
     def __init__(
-        self, spec: EnvSpec, num_rows: int, max_episode_length: int | None = None, *, same_step: bool = False
+        self,
+        spec: EnvSpec,
+        num_rows: int,
+        max_episode_length: int | None = None,
+        *,
+        same_step: bool = False,
+        callbacks: Sequence[str] = (),
     ) -> None:
         """Make the vector environment.
 
@@ -80,9 +88,11 @@ class VectorEnvs:
             num_rows: M.
             max_episode_length: step limit of episodes; None for the environment's own.
             same_step: whether to reset rows in the step that ends an episode, where the environment can.
+            callbacks: names of callbacks.
 
         Raises:
-            NotFoundError, InvalidValueError: the environment cannot be made, see `make_native` and `make_envpool`.
+            NotFoundError, InvalidValueError: the environment cannot be made, see `make_native` and `make_envpool`; or a
+                callback cannot be made.
         """
         self._spec = spec
         self.num_rows = num_rows
@@ -108,6 +118,9 @@ class VectorEnvs:
             )
             self.observation_leaves = leaves_of_space(self.observation_space, "observations")
             self.action_leaves = leaves_of_space(self.action_space, "actions")
+            leaves = self.observation_leaves, own_action_leaves
+            spaces = self.observation_space, own_spaces[1]
+            self._callbacks = Callbacks(callbacks, num_rows, *spaces, leaves) if callbacks else None
         except BaseException:
             self.close()
             raise
@@ -201,6 +214,7 @@ class VectorEnvs:
         self.terminated[:] = self.truncated[:] = False
         self.fresh[:] = True
         self._has_stepped = False
+        self._begin_callbacks()
         return infos
 
     def step(self, actions: Sequence[np.ndarray]) -> Mapping[str, Any]:
@@ -235,7 +249,7 @@ class VectorEnvs:
             self.fresh = self.terminated | self.truncated
         else:
             self.fresh, self.stepped = ended, ~ended
-        return infos
+        return infos if self._callbacks is None else self._with_callbacks(self._callbacks, actions, infos)
 
     def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """Return the observation after the last step of each of these rows, (rows, *O) for each leaf."""
@@ -303,6 +317,48 @@ class VectorEnvs:
     def close(self) -> None:
         """Close the environment."""
         close_env(self._env)
+
+    def _begin_callbacks(self) -> None:
+        """Begin the episodes of fresh rows for callbacks; raise EnvFailedError if one raises an error."""
+        if self._callbacks is not None and self.fresh.any():
+            rows = np.flatnonzero(self.fresh)
+            try:
+                self._callbacks.begin(rows, [column[rows] for column in self.observations])
+            except BaseException as error:
+                raise self._failure("reset", error) from error
+
+    def _with_callbacks(
+        self, callbacks: Callbacks, actions: Sequence[np.ndarray], infos: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the infos of a step with those that callbacks add; raise EnvFailedError if one raises an error."""
+        rows = np.flatnonzero(self.stepped)
+        try:
+            added = callbacks.step(
+                rows,
+                [column[rows] for column in actions],
+                self.rewards[rows],
+                self.raw_rewards[rows],
+                self.last_observations(rows),
+                self.terminated[rows],
+                self.truncated[rows],
+                infos,
+                self._env,
+            )
+            if added:
+                infos = self._with_infos(infos, added)
+        except BaseException as error:
+            raise self._failure("step", error) from error
+        self._begin_callbacks()
+        return infos
+
+    def _with_infos(self, infos: Mapping[str, Any], added: Sequence[AddedInfo]) -> Mapping[str, Any]:
+        final = infos.get("final_info") if self.same_step else None
+        if final is None:
+            return with_added(infos, columns_of_infos(added, np.ones(self.num_rows, np.bool_)))
+        # Infos beside the final ones belong to the row's next episode.
+        ended = self.terminated | self.truncated
+        infos = {**infos, "final_info": with_added(final, columns_of_infos(added, ended))}
+        return with_added(infos, columns_of_infos(added, ~ended))
 
     def _make(self) -> VectorEnv[Any, Any, Any]:
         self._activity.begin(Phase.MAKING)

@@ -43,8 +43,8 @@ __all__ = ["SHARED_BYTES", "AgentUpdates"]
 SHARED_BYTES = 1 << 18
 """Size from which an agent is copied once for all workers; a smaller one is sent to each sooner."""
 
-_Partial = Mapping | AgentChange | None
-"""Updates that keep the present agent, or a part of it."""
+_PARTIAL = Mapping, AgentChange, type(None)
+"""Classes of updates that keep the present agent, or a part of it."""
 
 
 class AgentUpdates:
@@ -153,12 +153,12 @@ class AgentUpdates:
     def _resolve(self, updates: Sequence[AgentUpdate | None], field_of: Callable[[int], str]) -> list[AgentSource]:
         """Return the whole agents that updates ask for: one for all workers, or one for each."""
         held = self._versions.agents.current or ()
-        if len(held) > 1 and any(isinstance(update, _Partial) for update in updates):
+        if len(held) > 1 and any(isinstance(update, _PARTIAL) for update in updates):
             updates = self._versions.spread(updates)
         agents: list[AgentSource] = []
         for index, update in enumerate(updates):
             with within(field_of(index)):
-                if isinstance(update, _Partial):
+                if isinstance(update, _PARTIAL):
                     agents.append(_updated(self._versions.spread(held)[index] if held else None, update))
                 else:
                     agents.append(update)
@@ -183,4 +183,4 @@ def _field_in(element: str, update: AgentUpdate | None, agent: AgentSource) -> s
     """Return the field of an update, given the path of the update, that an agent after it comes from."""
     if isinstance(update, AgentChange):
         return f"{element}.change"
-    return element if isinstance(update, _Partial) else f"{element}.agent.{kind_of(agent)}"
+    return element if isinstance(update, _PARTIAL) else f"{element}.agent.{kind_of(agent)}"

@@ -102,7 +102,8 @@ class RowCollector(Collector):
             self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_episode
         )
         recorder.write("observations", envs.observations)
-        infos = envs.step(rows, actions)
+        sees_limit = envs.has_callbacks and self._max_episode_length is not None
+        infos = envs.step(rows, actions, self._steps_left == 1 if sees_limit else None)
         if self._mask is not None:
             self._mask.read_rows(infos)
         self.num_simulated_steps += len(rows) - len(envs.failures)

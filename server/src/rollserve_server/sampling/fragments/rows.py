@@ -25,6 +25,8 @@ from rollserve_server.sampling.record.infos import NO_RESET_INFOS, ResetInfos
 from rollserve_server.sampling.record.recorder import Recorder
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.inputs import MaskInput
@@ -98,9 +100,10 @@ class RowFragmentCollector(FragmentCollector):
             self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_episode
         )
         recorder.write("observations", envs.observations)
-        infos = envs.step(rows, actions)
+        at_limit = self._at_limit()
+        infos = envs.step(rows, actions, at_limit)
         if envs.failures:
-            infos += self._step_again(envs.failures, actions)
+            infos += self._step_again(envs.failures, actions, at_limit)
         self._last_infos = infos
         if self._mask is not None:
             self._mask.read_rows(infos)
@@ -159,8 +162,16 @@ class RowFragmentCollector(FragmentCollector):
         self._recorder.begin(row, fragment)
         position.is_open = True
 
+    def _at_limit(self) -> NDArray[np.bool_] | None:
+        """Return the rows that will be reset after this step because of a limit, if callbacks need to know."""
+        limit = self._sequence.max_episode_length
+        if limit is None or self._sequence.soft_horizon or not self._envs.has_callbacks:
+            return None
+        at_limit: NDArray[np.bool_] = self._episode_steps + 1 == limit
+        return at_limit
+
     def _step_again(
-        self, failures: Sequence[EnvFailedError], actions: Sequence[np.ndarray]
+        self, failures: Sequence[EnvFailedError], actions: Sequence[np.ndarray], at_limit: NDArray[np.bool_] | None
     ) -> list[tuple[int, Mapping[str, Any]]]:
         """Repeat the step of rows whose environments failed, in fresh environments; return the rows' infos."""
         envs = self._envs
@@ -177,7 +188,7 @@ class RowFragmentCollector(FragmentCollector):
                         raise
                     error = another
                     continue
-                infos += envs.step((row,), actions)
+                infos += envs.step((row,), actions, at_limit)
                 if not envs.failures:
                     break
                 error = envs.failures[0]

@@ -190,7 +190,9 @@ class InstalledEnv:
             if isinstance(free, RowEnvs):
                 del self.free[position]
                 return self._configured(free)
-        rows = _make_again(lambda: RowEnvs(self._specs, self._num_rows), self._settings.env_retries)
+        rows = _make_again(
+            lambda: RowEnvs(self._specs, self._num_rows, self._settings.callbacks), self._settings.env_retries
+        )
         return self._configured(rows)
 
     def give_back(self, rows: RowEnvs | VectorEnvs) -> bool:
@@ -208,7 +210,14 @@ class InstalledEnv:
             self.free.pop().close()
 
     def _make_joint_rows(self, spec: EnvSpec, max_episode_length: int | None, *, same_step: bool = False) -> VectorEnvs:
-        make = functools.partial(VectorEnvs, spec, self._num_rows, max_episode_length, same_step=same_step)
+        make = functools.partial(
+            VectorEnvs,
+            spec,
+            self._num_rows,
+            max_episode_length,
+            same_step=same_step,
+            callbacks=self._settings.callbacks,
+        )
         # With a limit it may never have been made before, and may accept none.
         make_with_retries = _make_again if max_episode_length is None else _make
         return make_with_retries(make, self._settings.env_retries)
