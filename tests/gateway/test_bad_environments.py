@@ -115,7 +115,7 @@ ID_CASES = {
         if (kind, values) != ("Text", "observations")
     },
     "native rows with texts": Rejection(
-        update(id="TalkingRows-v0", vectorization=environment_pb2.VECTORIZATION_NATIVE),
+        update(id="sample_envs:TalkingRows-v0", vectorization=environment_pb2.VECTORIZATION_NATIVE),
         f"{ENV}.id",
         ("observations in a Text space",),
     ),

@@ -80,10 +80,10 @@ AGENTS = [
         PARAMETERS,
         SPACES[-1],
         BOX,
-        PythonForm(2, (InfoSpec("h", np.dtype("f8"), (2,)),), (), Batching(1, 16)),
+        PythonForm(2, ("action_mask",), (InfoSpec("h", np.dtype("f8"), (2,)),), (), Batching(1, 16)),
         SHAPES,
     ),
-    PythonSpec(PickledFactory(b"pickle"), {}, BOX, BOX, PythonForm(0, (), (), Batching(1, 16)), {}),
+    PythonSpec(PickledFactory(b"pickle"), {}, BOX, BOX, PythonForm(0, (), (), (), Batching(1, 16)), {}),
 ]
 
 
