@@ -112,7 +112,16 @@ ID_CASES = {
         )
         for kind in ("Text", "Sequence", "Graph", "OneOf")
         for values in ("observations", "actions")
+        if (kind, values) != ("Text", "observations")
     },
+    "native rows with texts": Rejection(
+        update(id="sample_envs:TalkingRows-v0", vectorization=environment_pb2.VECTORIZATION_NATIVE),
+        f"{ENV}.id",
+        ("observations in a Text space",),
+    ),
+    "texts with zeros": Rejection(
+        update(id="sample_envs:Talking", kwargs_json='{"characters": "a\\u0000"}'), f"{ENV}.id", ("'\\0'",)
+    ),
     "texts within actions": Rejection(
         update(id="sample_envs:Varying", kwargs_json='{"kind": "Text", "actions": true, "nested": true}'),
         f"{ENV}.id",

@@ -131,6 +131,15 @@ class Tunable(Still):
         return actions, {"sum": np.full((len(noise), self._width), self.parameters["scale"].sum())}, {}
 
 
+class Reading(Still):
+    """A policy that answers texts: the number of their characters, modulo 3; `length` has it as an info."""
+
+    def act(self, observations: Any, noise: np.ndarray, states: Columns) -> Any:
+        codes = observations["said/0"] if isinstance(observations, Mapping) else observations
+        lengths = np.count_nonzero(codes, axis=1)
+        return lengths % 3, {"length": lengths}, {}
+
+
 class Faulty(Still):
     """An agent with one fault.
 

@@ -44,6 +44,7 @@ SPACES = [
     spaces.Discrete(4, start=-1),
     spaces.MultiDiscrete([[3, 5], [2, 1]], np.int32, start=[[0, 1], [2, 3]]),
     spaces.MultiBinary(3),
+    spaces.Text(7, min_length=0, charset="ab€😀"),
     spaces.MultiBinary((2, 2)),
     spaces.Dict(OrderedDict(z=spaces.Tuple((copy.deepcopy(BOX), spaces.Discrete(2))), a=copy.deepcopy(BOX))),
 ]

@@ -23,6 +23,7 @@ __all__ = [
     "MultiBinary",
     "MultiDiscrete",
     "Space",
+    "Text",
     "Tuple",
     "space_from_proto",
     "space_to_proto",
@@ -103,6 +104,45 @@ class MultiBinary:
 
 
 @dataclass(frozen=True)
+class Text:
+    """Space of texts; a value is a uint32 array of shape (max_length,): code points, with zeros after the last.
+
+    Attributes:
+        max_length: greatest number of characters, at least 1.
+        min_length: least number of characters.
+        characters: characters that texts consist of. Some environments show others.
+    """
+
+    max_length: int
+    min_length: int
+    characters: str
+
+    def __str__(self) -> str:
+        return f"Text({self.min_length}, {self.max_length})"
+
+    @property
+    def flat_size(self) -> int:
+        """Number of code points of a value."""
+        return self.max_length
+
+    def decode(self, values: np.ndarray) -> np.ndarray:
+        """Return the texts of values, (…) of numpy's strings, given their code points, (…, max_length).
+
+        >>> space = rollserve.spaces.Text(5, 0, "ehlo")
+        >>> space.decode(np.array([[104, 101, 108, 108, 111], [104, 111, 0, 0, 0]], np.uint32)).tolist()
+        ['hello', 'ho']
+
+        Raises:
+            ValueError: values of another shape or dtype.
+        """
+        if values.dtype.kind != "u" or values.dtype.itemsize != 4 or values.shape[-1:] != (self.max_length,):
+            expected = f"uint32 of shape (…, {self.max_length})"
+            raise ValueError(f"values: {mismatch(expected, f'{values.dtype} of shape {values.shape}')}")
+        native = np.ascontiguousarray(values, np.uint32)
+        return native.view(f"U{self.max_length}").reshape(values.shape[:-1])
+
+
+@dataclass(frozen=True)
 class Dict:
     """Space of named values. Each leaf of a subspace is a column, named `key`, or `key/…` if the subspace is nested."""
 
@@ -132,7 +172,7 @@ class Tuple:
         return sum(space.flat_size for space in self.spaces)
 
 
-Space = Box | Discrete | MultiDiscrete | MultiBinary | Dict | Tuple
+Space = Box | Discrete | MultiDiscrete | MultiBinary | Text | Dict | Tuple
 """Any space. Its `flat_size` is the size of a value after `gymnasium.spaces.flatten`, which is the input of an MLP."""
 
 
@@ -158,6 +198,11 @@ def space_to_proto(space: Space) -> space_pb2.Space:
             return space_pb2.Space(multi_discrete=multi_discrete)
         case MultiBinary():
             return space_pb2.Space(multi_binary=space_pb2.MultiBinarySpace(shape=space.shape))
+        case Text():
+            text = space_pb2.TextSpace(
+                max_length=space.max_length, min_length=space.min_length, characters=space.characters
+            )
+            return space_pb2.Space(text=text)
         case Dict():
             named = [
                 space_pb2.NamedSpace(name=name, space=space_to_proto(subspace))
@@ -188,6 +233,8 @@ def space_from_proto(message: space_pb2.Space) -> Space:
             return MultiDiscrete(nvec, start, dtype_from_proto(multi.data_type))
         case "multi_binary":
             return MultiBinary(tuple(message.multi_binary.shape))
+        case "text":
+            return Text(message.text.max_length, message.text.min_length, message.text.characters)
         case "dict":
             return Dict({named.name: space_from_proto(named.space) for named in message.dict.spaces})
         case "tuple":

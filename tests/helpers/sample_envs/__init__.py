@@ -29,6 +29,7 @@ from sample_envs.native import (
     OddRows,
     RaisingRows,
     ScreenRows,
+    TalkingRows,
     UnlimitedCoinRows,
 )
 from sample_envs.pictures import PictureRows, Pictures
@@ -44,6 +45,7 @@ from sample_envs.spaces import (
     Shapes,
     Spaceless,
     Switches,
+    Talking,
     Varying,
     WrongObservation,
 )
@@ -105,6 +107,8 @@ __all__ = [
     "Spaceless",
     "Switches",
     "Talkative",
+    "Talking",
+    "TalkingRows",
     "Tasks",
     "UnlimitedCoinRows",
     "Unseeded",
@@ -130,4 +134,5 @@ gymnasium.register("OddRows-v0", vector_entry_point=OddRows)
 gymnasium.register("WideRows-v0", vector_entry_point=WideRows)
 gymnasium.register("Pictures-v0", Pictures, vector_entry_point=PictureRows)
 gymnasium.register("Crashing-v0", Crashing)
+gymnasium.register("TalkingRows-v0", vector_entry_point=TalkingRows)
 gymnasium.register("Masked-v0", Masked, vector_entry_point=MaskedRows)

@@ -93,6 +93,14 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return {"length": self._lengths.copy(), "made": made}
 
 
+class TalkingRows(CoinRows):
+    """Rows whose observations are texts, which native rows cannot have."""
+
+    def __init__(self, num_envs: int, **kwargs: Any) -> None:
+        super().__init__(num_envs, **kwargs)
+        self.single_observation_space = gymnasium.spaces.Text(5)
+
+
 class UnlimitedCoinRows(CoinRows):
     """`CoinRows` whose constructor takes no limit of the length of episodes."""
 

@@ -173,6 +173,40 @@ class OwnBounds(gymnasium.Env[np.ndarray, int]):
         return np.zeros(self.observation_space.shape, np.float32), 0.0, True, False, {}
 
 
+class Talking(gymnasium.Env[Any, int]):
+    """Texts beside numbers, or alone: of the seed, the number of the step, and the last action.
+
+    Arguments:
+        alone: whether an observation is a text.
+        longest: number of characters of a text that the space does not have room for; 0 for none.
+        characters: characters of the space.
+    """
+
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, alone: bool = False, longest: int = 0, characters: str = "abcxyz äß€😀") -> None:
+        self._alone, self._longest = alone, longest
+        text = spaces.Text(9, min_length=0, charset=characters)
+        number = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.observation_space = text if alone else spaces.Dict({"step": number, "said": spaces.Tuple([text])})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step, self._last = 0, int(self.np_random.integers(1, 40))
+        return self._observation(0), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._observation(int(action)), 0.5, self._step == self._last, False, {}
+
+    def _observation(self, action: int) -> Any:
+        characters = list("xyz äß€😀")
+        text = "abc"[action] + "".join(self.np_random.choice(characters, self.np_random.integers(0, 9)))
+        if self._step % 5 == 4:
+            text = "" if not self._longest or in_probe() else "x" * self._longest
+        return text if self._alone else {"step": np.array([self._step], np.float32), "said": (text,)}
+
+
 class Varying(gymnasium.Env[Any, Any]):
     """Observations or actions whose values differ in size or kind.
 

@@ -13,7 +13,7 @@ import numpy as np
 from rollserve._checks import type_error
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
-from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
 __all__ = ["TorchModel", "export_module"]
 
@@ -225,7 +225,7 @@ def _leaves(space: Space, name: str) -> Any:
         case Tuple(spaces):
             for position, inner in enumerate(spaces):
                 yield from _leaves(inner, f"{name}/{position}" if name else str(position))
-        case Box() | Discrete() | MultiDiscrete() | MultiBinary():
+        case Box() | Discrete() | MultiDiscrete() | MultiBinary() | Text():
             yield name, space
         case _:
             raise type_error("observation_space", "a space of rollserve.spaces", space)
@@ -245,4 +245,7 @@ def _draw(space: Space, num_rows: int, generator: np.random.Generator) -> np.nda
             return generator.integers(start, start + nvec, (num_rows, *nvec.shape), dtype)
         case MultiBinary(shape):
             return generator.integers(0, 2, (num_rows, *shape), np.int8)
+        case Text(max_length, _, characters):
+            codes = np.array([ord(character) for character in characters] or [0], np.uint32)
+            return generator.choice(codes, (num_rows, max_length))
     raise type_error("observation_space", "a space of rollserve.spaces", space)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollserve/v1/space.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\xaf\x02\n\x05Space\x12%\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x16.rollserve.v1.BoxSpaceH\x00\x12/\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32\x1b.rollserve.v1.DiscreteSpaceH\x00\x12:\n\x0emulti_discrete\x18\x03 \x01(\x0b\x32 .rollserve.v1.MultiDiscreteSpaceH\x00\x12\x36\n\x0cmulti_binary\x18\x04 \x01(\x0b\x32\x1e.rollserve.v1.MultiBinarySpaceH\x00\x12\'\n\x04\x64ict\x18\x05 \x01(\x0b\x32\x17.rollserve.v1.DictSpaceH\x00\x12)\n\x05tuple\x18\x06 \x01(\x0b\x32\x18.rollserve.v1.TupleSpaceH\x00\x42\x06\n\x04kind\"\x8b\x01\n\x08\x42oxSpace\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12!\n\x03low\x18\x03 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12\"\n\x04high\x18\x04 \x01(\x0b\x32\x14.rollserve.v1.Tensor\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"\x88\x01\n\x12MultiDiscreteSpace\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\"\n\x04nvec\x18\x02 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12#\n\x05start\x18\x03 \x01(\x0b\x32\x14.rollserve.v1.Tensor\"!\n\x10MultiBinarySpace\x12\r\n\x05shape\x18\x01 \x03(\x03\"5\n\tDictSpace\x12(\n\x06spaces\x18\x01 \x03(\x0b\x32\x18.rollserve.v1.NamedSpace\">\n\nNamedSpace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\"1\n\nTupleSpace\x12#\n\x06spaces\x18\x01 \x03(\x0b\x32\x13.rollserve.v1.Spaceb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollserve/v1/space.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\xd8\x02\n\x05Space\x12%\n\x03\x62ox\x18\x01 \x01(\x0b\x32\x16.rollserve.v1.BoxSpaceH\x00\x12/\n\x08\x64iscrete\x18\x02 \x01(\x0b\x32\x1b.rollserve.v1.DiscreteSpaceH\x00\x12:\n\x0emulti_discrete\x18\x03 \x01(\x0b\x32 .rollserve.v1.MultiDiscreteSpaceH\x00\x12\x36\n\x0cmulti_binary\x18\x04 \x01(\x0b\x32\x1e.rollserve.v1.MultiBinarySpaceH\x00\x12\'\n\x04\x64ict\x18\x05 \x01(\x0b\x32\x17.rollserve.v1.DictSpaceH\x00\x12)\n\x05tuple\x18\x06 \x01(\x0b\x32\x18.rollserve.v1.TupleSpaceH\x00\x12\'\n\x04text\x18o \x01(\x0b\x32\x17.rollserve.v1.TextSpaceH\x00\x42\x06\n\x04kind\"\x8b\x01\n\x08\x42oxSpace\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12!\n\x03low\x18\x03 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12\"\n\x04high\x18\x04 \x01(\x0b\x32\x14.rollserve.v1.Tensor\")\n\rDiscreteSpace\x12\t\n\x01n\x18\x01 \x01(\x03\x12\r\n\x05start\x18\x02 \x01(\x03\"\x88\x01\n\x12MultiDiscreteSpace\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\"\n\x04nvec\x18\x02 \x01(\x0b\x32\x14.rollserve.v1.Tensor\x12#\n\x05start\x18\x03 \x01(\x0b\x32\x14.rollserve.v1.Tensor\"!\n\x10MultiBinarySpace\x12\r\n\x05shape\x18\x01 \x03(\x03\"G\n\tTextSpace\x12\x12\n\nmax_length\x18\x01 \x01(\x03\x12\x12\n\nmin_length\x18\x02 \x01(\x03\x12\x12\n\ncharacters\x18\x03 \x01(\t\"5\n\tDictSpace\x12(\n\x06spaces\x18\x01 \x03(\x0b\x32\x18.rollserve.v1.NamedSpace\">\n\nNamedSpace\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\"1\n\nTupleSpace\x12#\n\x06spaces\x18\x01 \x03(\x0b\x32\x13.rollserve.v1.Spaceb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,19 +33,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.space_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SPACE']._serialized_start=70
-  _globals['_SPACE']._serialized_end=373
-  _globals['_BOXSPACE']._serialized_start=376
-  _globals['_BOXSPACE']._serialized_end=515
-  _globals['_DISCRETESPACE']._serialized_start=517
-  _globals['_DISCRETESPACE']._serialized_end=558
-  _globals['_MULTIDISCRETESPACE']._serialized_start=561
-  _globals['_MULTIDISCRETESPACE']._serialized_end=697
-  _globals['_MULTIBINARYSPACE']._serialized_start=699
-  _globals['_MULTIBINARYSPACE']._serialized_end=732
-  _globals['_DICTSPACE']._serialized_start=734
-  _globals['_DICTSPACE']._serialized_end=787
-  _globals['_NAMEDSPACE']._serialized_start=789
-  _globals['_NAMEDSPACE']._serialized_end=851
-  _globals['_TUPLESPACE']._serialized_start=853
-  _globals['_TUPLESPACE']._serialized_end=902
+  _globals['_SPACE']._serialized_end=414
+  _globals['_BOXSPACE']._serialized_start=417
+  _globals['_BOXSPACE']._serialized_end=556
+  _globals['_DISCRETESPACE']._serialized_start=558
+  _globals['_DISCRETESPACE']._serialized_end=599
+  _globals['_MULTIDISCRETESPACE']._serialized_start=602
+  _globals['_MULTIDISCRETESPACE']._serialized_end=738
+  _globals['_MULTIBINARYSPACE']._serialized_start=740
+  _globals['_MULTIBINARYSPACE']._serialized_end=773
+  _globals['_TEXTSPACE']._serialized_start=775
+  _globals['_TEXTSPACE']._serialized_end=846
+  _globals['_DICTSPACE']._serialized_start=848
+  _globals['_DICTSPACE']._serialized_end=901
+  _globals['_NAMEDSPACE']._serialized_start=903
+  _globals['_NAMEDSPACE']._serialized_end=965
+  _globals['_TUPLESPACE']._serialized_start=967
+  _globals['_TUPLESPACE']._serialized_end=1016
 # @@protoc_insertion_point(module_scope)

@@ -29,6 +29,7 @@ class Space(google.protobuf.message.Message):
     MULTI_BINARY_FIELD_NUMBER: builtins.int
     DICT_FIELD_NUMBER: builtins.int
     TUPLE_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
     @property
     def box(self) -> global___BoxSpace:
         """Arrays of one shape, each element within bounds."""
@@ -53,6 +54,10 @@ class Space(google.protobuf.message.Message):
     def tuple(self) -> global___TupleSpace:
         """Numbered subspaces."""
 
+    @property
+    def text(self) -> global___TextSpace:
+        """Texts of characters from a set. Only as observations, or parts of them."""
+
     def __init__(
         self,
         *,
@@ -62,10 +67,11 @@ class Space(google.protobuf.message.Message):
         multi_binary: global___MultiBinarySpace | None = ...,
         dict: global___DictSpace | None = ...,
         tuple: global___TupleSpace | None = ...,
+        text: global___TextSpace | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["box", b"box", "dict", b"dict", "discrete", b"discrete", "kind", b"kind", "multi_binary", b"multi_binary", "multi_discrete", b"multi_discrete", "tuple", b"tuple"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["box", b"box", "dict", b"dict", "discrete", b"discrete", "kind", b"kind", "multi_binary", b"multi_binary", "multi_discrete", b"multi_discrete", "tuple", b"tuple"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple"] | None: ...
+    def HasField(self, field_name: typing.Literal["box", b"box", "dict", b"dict", "discrete", b"discrete", "kind", b"kind", "multi_binary", b"multi_binary", "multi_discrete", b"multi_discrete", "text", b"text", "tuple", b"tuple"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["box", b"box", "dict", b"dict", "discrete", b"discrete", "kind", b"kind", "multi_binary", b"multi_binary", "multi_discrete", b"multi_discrete", "text", b"text", "tuple", b"tuple"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple", "text"] | None: ...
 
 global___Space = Space
 
@@ -182,6 +188,32 @@ class MultiBinarySpace(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["shape", b"shape"]) -> None: ...
 
 global___MultiBinarySpace = MultiBinarySpace
+
+@typing.final
+class TextSpace(google.protobuf.message.Message):
+    """Texts; on the wire uint32 of shape (max_length): the Unicode code point of each character, then zeros."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_LENGTH_FIELD_NUMBER: builtins.int
+    MIN_LENGTH_FIELD_NUMBER: builtins.int
+    CHARACTERS_FIELD_NUMBER: builtins.int
+    max_length: builtins.int
+    """The greatest number of characters, at least 1."""
+    min_length: builtins.int
+    """The least number of characters."""
+    characters: builtins.str
+    """The characters that texts consist of, each once. Some environments show others."""
+    def __init__(
+        self,
+        *,
+        max_length: builtins.int = ...,
+        min_length: builtins.int = ...,
+        characters: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["characters", b"characters", "max_length", b"max_length", "min_length", b"min_length"]) -> None: ...
+
+global___TextSpace = TextSpace
 
 @typing.final
 class DictSpace(google.protobuf.message.Message):

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollserve.errors import mismatch
+from rollserve_server.envs.texts import encode_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequenc
         LookupError, TypeError: the observation lacks a part of the space's structure.
         ValueError: a part has another shape than its leaf, or a dtype whose conversion loses values, which numpy would
             broadcast or truncate silently. Rounding of floats is no loss; integers may have any dtype that holds them.
+            A text is longer than its space allows, or no text.
         OverflowError: a number is beyond its leaf's dtype.
     """
     for leaf, column in zip(leaves, columns, strict=True):
@@ -92,8 +94,13 @@ def batch_of_leaves(space: Space[Any], columns: Iterator[np.ndarray]) -> Any:
 
 def _cast(value: Any, leaf: Leaf, shape: tuple[int, ...]) -> np.ndarray:
     """Return the value as an array of a shape and the leaf's dtype; raises the errors of `store_observation`."""
-    array = np.asarray(value)
     where = f"observation {leaf.name!r}" if leaf.name else "observation"
+    if isinstance(leaf.space, spaces.Text):
+        try:
+            return encode_text(value, leaf.space)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    array = np.asarray(value)
     if array.shape != shape:
         raise ValueError(f"{where}: {mismatch(f'shape {shape}', f'shape {array.shape}')}")
     if array.dtype == leaf.dtype:

@@ -164,7 +164,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
             array = np.asarray(value)
         except BaseException:  # ragged, or an object that cannot be converted
             return
-        if array.dtype.kind in "biuf":
+        if array.dtype.kind in "biufU":
             yield name, array.copy()  # environments may reuse their arrays
 
 

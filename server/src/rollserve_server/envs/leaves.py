@@ -11,6 +11,7 @@ from gymnasium import spaces as gym_spaces
 
 from rollserve import spaces
 from rollserve._codec.tensors import dtype_to_proto
+from rollserve_server.envs.texts import CODE_POINT, MAX_CODE_POINT, encode_text, why_no_array
 from rollserve_server.errors import InvalidValueError, show
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Leaf:
     Attributes:
         name: path from the root, joined by `/`; empty for the root.
         path: keys and positions from the root.
-        space: a Box, Discrete, MultiDiscrete or MultiBinary space.
+        space: a Box, Discrete, MultiDiscrete, MultiBinary or Text space.
         shape: shape of a value.
         dtype: dtype of a value.
     """
@@ -61,18 +62,19 @@ class Leaf:
         return frozenset({self.dtype.type})
 
 
-def leaves_of_space(space: Space[Any], values: str = "values") -> tuple[Leaf, ...]:
+def leaves_of_space(space: Space[Any], values: str = "values", *, texts: bool = True) -> tuple[Leaf, ...]:
     """Return the leaves of a space, in the order of `gymnasium.spaces.flatten`.
 
     Args:
         space: the space.
         values: name of its values in errors, such as "observations".
+        texts: whether it may have texts.
 
     Raises:
         InvalidValueError: the space has a part of another kind, a dtype that messages cannot hold, or a key that is no
             string or contains `/`.
     """
-    return tuple(_leaves(space, (), values))
+    return tuple(_leaves(space, (), values, texts))
 
 
 def describe_space(space: Space[Any]) -> spaces.Space:
@@ -86,12 +88,14 @@ def describe_space(space: Space[Any]) -> spaces.Space:
             return spaces.MultiDiscrete(space.nvec, space.start, np.dtype(space.dtype))
         case gym_spaces.MultiBinary():
             return spaces.MultiBinary(space.shape)
+        case gym_spaces.Text():
+            return spaces.Text(space.max_length, space.min_length, space.characters)
         case gym_spaces.Dict():
             return spaces.Dict({key: describe_space(subspace) for key, subspace in space.spaces.items()})
         case gym_spaces.Tuple():
             return spaces.Tuple(tuple(map(describe_space, space.spaces)))
         case _:
-            raise _unsupported(space, (), "values")
+            raise _unsupported(space, (), "values", texts=True)
 
 
 def any_value(leaf: Leaf) -> np.ndarray:
@@ -102,6 +106,8 @@ def any_value(leaf: Leaf) -> np.ndarray:
             value = space.start
         case gym_spaces.Box():
             value = np.clip(0, space.low, space.high)
+        case gym_spaces.Text():
+            value = encode_text(space.characters[:1] * space.min_length, space)
         case _:
             value = 0
     return np.broadcast_to(value, leaf.shape).astype(leaf.dtype)
@@ -117,6 +123,8 @@ def value_range(leaf: Leaf) -> tuple[Any, Any]:
             return space.start, space.start + space.n - 1
         case gym_spaces.MultiDiscrete():
             return space.start, space.start + space.nvec - 1
+        case gym_spaces.Text():
+            return 0, MAX_CODE_POINT
         case _:
             return 0, 1
 
@@ -131,17 +139,17 @@ def leaf_bounds(leaf: Leaf) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return low.ravel().astype(np.float64), high.ravel().astype(np.float64)
 
 
-def _leaves(space: Space[Any], path: tuple[str | int, ...], values: str) -> Iterator[Leaf]:
+def _leaves(space: Space[Any], path: tuple[str | int, ...], values: str, texts: bool) -> Iterator[Leaf]:
     match space:
         case gym_spaces.Dict():
             for key, subspace in space.spaces.items():
                 if not _is_name(key):
                     expected = "an environment whose spaces have names without / as keys"
                     raise InvalidValueError.of("id", expected=expected, got=f"{values} with the key {show(key)}")
-                yield from _leaves(subspace, (*path, key), values)
+                yield from _leaves(subspace, (*path, key), values, texts)
         case gym_spaces.Tuple():
             for position, subspace in enumerate(space.spaces):
-                yield from _leaves(subspace, (*path, position), values)
+                yield from _leaves(subspace, (*path, position), values, texts)
         case gym_spaces.Box() | gym_spaces.Discrete() | gym_spaces.MultiDiscrete() | gym_spaces.MultiBinary():
             dtype = np.dtype(space.dtype)
             try:
@@ -149,8 +157,13 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...], values: str) -> Iter
             except ValueError as error:
                 raise InvalidValueError(f"the environment's {_at(values, path)}: {error}", field="id") from None
             yield Leaf(_name(path), path, space, space.shape or (), dtype)
+        case gym_spaces.Text() if texts:
+            if reason := why_no_array(space):
+                expected = "an environment whose texts have at least one character, and no '\\0'"
+                raise InvalidValueError.of("id", expected=expected, got=f"{_at(values, path)} with {reason} in a Text")
+            yield Leaf(_name(path), path, space, (space.max_length,), CODE_POINT)
         case _:
-            raise _unsupported(space, path, values)
+            raise _unsupported(space, path, values, texts=texts)
 
 
 def _is_name(key: object) -> bool:
@@ -167,8 +180,9 @@ def _at(values: str, path: tuple[str | int, ...]) -> str:
     return f"{values} at {_name(path)!r}" if path else values
 
 
-def _unsupported(space: object, path: tuple[str | int, ...], values: str) -> InvalidValueError:
-    expected = "an environment with Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple spaces"
+def _unsupported(space: object, path: tuple[str | int, ...], values: str, *, texts: bool) -> InvalidValueError:
+    kinds = "MultiBinary, Text, Dict" if texts else "MultiBinary, Dict"
+    expected = f"an environment with Box, Discrete, MultiDiscrete, {kinds} and Tuple spaces"
     got = f"{_at(values, path)} in a {type(space).__name__} space"
     hint = "values need one shape and dtype, which a wrapper can give them" if isinstance(space, _VARYING) else ""
     return InvalidValueError.of("id", expected=expected, got=got, hint=hint)

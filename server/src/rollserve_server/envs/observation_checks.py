@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from gymnasium import spaces
 
 from rollserve.errors import mismatch
 from rollserve_server.envs.leaves import value_range
+from rollserve_server.envs.texts import decode_texts
+from rollserve_server.errors import show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +30,12 @@ def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequ
     """
     found: dict[int, str] = {}
     for leaf, column in zip(leaves, columns, strict=True):
+        if isinstance(leaf.space, spaces.Text):
+            for row, text in zip(rows, decode_texts(column[list(rows)]), strict=True):
+                if not leaf.space.contains(text):
+                    path = f"observation {leaf.name!r}" if leaf.name else "observation"
+                    found.setdefault(row, f"{path}: {mismatch(f'a text of {leaf.space}', show(text))}")
+            continue
         low, high = value_range(leaf)
         values = column[list(rows)]
         fits = (values >= low) & (values <= high)  # False for NaN

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollserve_server.agents.specs.shapes import consecutive
+from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,10 @@ class Flattener:
         """Flatten the leaves of the observation space, except one that has the mask."""
         positions = [position for position in range(len(leaves)) if mask is None or position != mask.leaf]
         flat_spaces = [leaves[position].space for position in positions]
+        for position in positions:
+            if isinstance(leaves[position].space, spaces.Text):
+                name = f"texts at {leaves[position].name!r}" if leaves[position].name else "texts"
+                raise InvalidValueError.of("", expected="observations of numbers", got=name)
         sizes = [spaces.flatdim(space) for space in flat_spaces]
         self.size = sum(sizes)
         self.content = "the observation space"

@@ -102,12 +102,12 @@ class RowEnvs:
                 self._envs[0].action_space,
             )
             self.raw_observation_leaves = leaves_of_space(self._own_spaces[0], "observations")
-            self._own_action_leaves = leaves_of_space(self._own_spaces[1], "actions")
+            self._own_action_leaves = leaves_of_space(self._own_spaces[1], "actions", texts=False)
             with at_row(0):
                 first = Transforms(self._specs[0].transforms, *self._own_spaces)
             self.observation_space, self.action_space = first.observation_space, first.action_space
             self.observation_leaves = leaves_of_space(self.observation_space, "observations")
-            self.action_leaves = leaves_of_space(self.action_space, "actions")
+            self.action_leaves = leaves_of_space(self.action_space, "actions", texts=False)
             for row in range(1, num_rows):
                 with at_row(row):
                     self._envs.append(make_env(self._specs[row]))

@@ -108,16 +108,16 @@ class VectorEnvs:
                 self._env.single_observation_space,
                 self._env.single_action_space,
             )
-            self.raw_observation_leaves = leaves_of_space(own_spaces[0], "observations")
-            own_action_leaves = leaves_of_space(own_spaces[1], "actions")
+            self.raw_observation_leaves = leaves_of_space(own_spaces[0], "observations", texts=False)
+            own_action_leaves = leaves_of_space(own_spaces[1], "actions", texts=False)
             self._own_action_space = own_spaces[1]
             self._transforms = Transforms(spec.transforms, *own_spaces)
             self.observation_space, self.action_space = (
                 self._transforms.observation_space,
                 self._transforms.action_space,
             )
-            self.observation_leaves = leaves_of_space(self.observation_space, "observations")
-            self.action_leaves = leaves_of_space(self.action_space, "actions")
+            self.observation_leaves = leaves_of_space(self.observation_space, "observations", texts=False)
+            self.action_leaves = leaves_of_space(self.action_space, "actions", texts=False)
             leaves = self.observation_leaves, own_action_leaves
             spaces = self.observation_space, own_spaces[1]
             self._callbacks = Callbacks(callbacks, num_rows, *spaces, leaves) if callbacks else None

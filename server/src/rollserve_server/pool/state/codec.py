@@ -180,6 +180,11 @@ _FORMS: dict[str, _Form] = {
         lambda values: spaces.MultiDiscrete(values[0], values[2].type, start=values[1]),
     ),
     "MultiBinary": (spaces.MultiBinary, lambda space: (space.n,), lambda values: spaces.MultiBinary(values[0])),
+    "Text": (
+        spaces.Text,
+        lambda space: (space.max_length, space.min_length, space.characters),
+        lambda values: spaces.Text(values[0], min_length=values[1], charset=values[2]),
+    ),
     # An OrderedDict keeps its order; any other mapping would be sorted.
     "Dict": (spaces.Dict, lambda space: (dict(space.spaces),), lambda values: spaces.Dict(OrderedDict(values[0]))),
     "Tuple": (spaces.Tuple, lambda space: space.spaces, spaces.Tuple),
