@@ -31,7 +31,7 @@ def reward_functions(transforms: Iterable[Transform]) -> list[RewardFunction]:
 
 
 def _clip(rewards: NDArray[np.float64], out: NDArray[np.float64], low: float | None, high: float | None) -> None:
-    np.clip(rewards, low, high, out=out)
+    rewards.clip(low, high, out=out)  # half the time of the function
 
 
 def _scale(rewards: NDArray[np.float64], out: NDArray[np.float64], factor: float, offset: float) -> None:
