@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 from pools import pool_of, sample
+from scripted_server import scripted_server
 from support import HELPERS, equal, raises, server_environment
 from unreliable import MortalBackend
 
 import rollserve
 from rollserve import EnvSpec, Reason, Wrapper
 from rollserve._codec.columns import leaves_of
+from rollserve.spaces import space_to_proto
 from rollserve.transforms import (
     CastObservations,
     ClipActions,
@@ -34,6 +36,7 @@ from rollserve.transforms import (
     SignRewards,
     Transform,
 )
+from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
@@ -467,3 +470,20 @@ async def test_rows_of_envpool_are_transformed() -> None:
         assert same(after.raw_rewards, before.rewards)
         assert same(after.rewards, before.rewards * 0.5)
         assert same(after.env_actions, before.actions)
+
+
+def test_servers_that_do_not_know_transforms_are_an_error() -> None:
+    space = space_to_proto(rollserve.spaces.Discrete(2))
+    old = pb.UpdateEnvResponse(
+        environment_version=2, observation_space=space, action_space=space, reproducibility=1, row_count=1
+    )
+    spec = EnvSpec("CartPole-v1", transforms=[SignRewards()])
+    updates: list[Any] = [{"env": spec}, {"per_worker": [rollserve.EnvChange(), [None, spec]]}]
+    with (
+        scripted_server(UpdateEnv=lambda _: [old.SerializeToString()]) as address,
+        rollserve.connect(address) as sampler,
+    ):
+        assert sampler.update_env("CartPole-v1").env_version == 2
+        for update in updates:
+            with raises(rollserve.ServerError, field="transforms"):
+                sampler.update_env(**update)

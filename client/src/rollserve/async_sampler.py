@@ -146,7 +146,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         For arguments and errors, see `rollserve.Sampler.update_env`.
         """
         request = requests.update_env_request(self._name, self._own_versions, env, kwargs, wrappers, per_worker)
-        updated = env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
+        updated = env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout), request)
         self._own_versions.env_version = updated.env_version
         return updated
 
@@ -287,7 +287,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         request = requests.create_sampler_request(
             self._name, env, kwargs, wrappers, num_workers, seed, lease_seconds, quota, exist_ok
         )
-        return env_update_from_proto(await self._call(self._stub.CreateSampler, request, timeout))
+        return env_update_from_proto(await self._call(self._stub.CreateSampler, request, timeout), request)
 
     async def delete_sampler(self, *, timeout: float | None = None) -> None:
         """Delete the sampler that this client is connected to; see `rollserve.Sampler.delete_sampler`."""

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import grpc
+
 from rollserve._checks import check_choice, check_count, check_text, check_type
 from rollserve._codec.field_errors import FieldError
 from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, value_from_json, value_to_json
-from rollserve.errors import mismatch
+from rollserve.errors import ServerError, mismatch
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
 from rollserve.transforms import Transform, transform_from_proto, transform_to_proto
@@ -289,8 +291,19 @@ def env_change_from_proto(message: environment_pb2.EnvironmentChange) -> EnvChan
     return EnvChange(kwargs_from_json(message.kwargs_json), task, options)
 
 
-def env_update_from_proto(response: pb.UpdateEnvResponse | samplers_pb2.CreateSamplerResponse) -> EnvUpdate:
-    """Return the result that a response describes."""
+def env_update_from_proto(
+    response: pb.UpdateEnvResponse | samplers_pb2.CreateSamplerResponse,
+    request: pb.UpdateEnvRequest | samplers_pb2.CreateSamplerRequest,
+) -> EnvUpdate:
+    """Return the result that the response to a request describes.
+
+    Raises:
+        ServerError: the server does not know transforms, and has left those of the request out.
+    """
+    kept = isinstance(response, samplers_pb2.CreateSamplerResponse) and response.existed  # the request's is not used
+    if not (response.has_transforms or kept) and any(each.transforms for each in _environments_of(request)):
+        text = mismatch("a server that knows them", "one of an earlier version, which has made the environment without")
+        raise ServerError(f"transforms: {text}", code=grpc.StatusCode.UNIMPLEMENTED, field="transforms")
     return EnvUpdate(
         response.environment_version,
         space_from_proto(response.observation_space),
@@ -304,6 +317,18 @@ def env_update_from_proto(response: pb.UpdateEnvResponse | samplers_pb2.CreateSa
 def env_values_from_proto(response: pb.CallEnvironmentsResponse) -> list[Any]:
     """Return the values of a method that a response has."""
     return [value_from_json(text) for text in response.values_json]
+
+
+def _environments_of(
+    request: pb.UpdateEnvRequest | samplers_pb2.CreateSamplerRequest,
+) -> Iterator[environment_pb2.Environment]:
+    """Yield the whole environments of a request."""
+    if isinstance(request, samplers_pb2.CreateSamplerRequest):
+        yield request.environment
+        return
+    for update in (request.all_workers, *request.per_worker.updates):
+        yield update.environment
+        yield from (row.environment for row in update.per_row.updates)
 
 
 def _transforms_from_proto(message: environment_pb2.Environment) -> Iterator[Transform]:

@@ -226,7 +226,7 @@ class Sampler(BaseSampler[SampleStream]):
             ValueError: an argument that JSON cannot hold.
         """
         request = requests.update_env_request(self._name, self._own_versions, env, kwargs, wrappers, per_worker)
-        updated = env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
+        updated = env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout), request)
         self._own_versions.env_version = updated.env_version
         return updated
 
@@ -519,7 +519,7 @@ class Sampler(BaseSampler[SampleStream]):
         request = requests.create_sampler_request(
             self._name, env, kwargs, wrappers, num_workers, seed, lease_seconds, quota, exist_ok
         )
-        return env_update_from_proto(self._call(self._stub.CreateSampler, request, timeout))
+        return env_update_from_proto(self._call(self._stub.CreateSampler, request, timeout), request)
 
     def delete_sampler(self, *, timeout: float | None = None) -> None:
         """Delete the sampler that this client is connected to: its calls end, and then its workers.

@@ -322,6 +322,7 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
+    HAS_TRANSFORMS_FIELD_NUMBER: builtins.int
     environment_version: builtins.int
     """The version of the new environments: one more than before."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
@@ -330,6 +331,10 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     """The number of rows that each worker steps at once for a call."""
     episodes_per_row: builtins.int
     """The number of episodes of each row in a block if the class is BLOCK, else 0."""
+    has_transforms: builtins.bool
+    """Whether an environment of the sampler has transforms. False from servers that do not know them, and leave out those
+    of the request.
+    """
     @property
     def observation_space(self) -> rollserve.v1.space_pb2.Space:
         """The space of their observations."""
@@ -347,9 +352,10 @@ class UpdateEnvResponse(google.protobuf.message.Message):
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
+        has_transforms: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
 
 global___UpdateEnvResponse = UpdateEnvResponse
 

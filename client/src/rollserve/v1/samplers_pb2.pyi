@@ -198,6 +198,7 @@ class CreateSamplerResponse(google.protobuf.message.Message):
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
+    HAS_TRANSFORMS_FIELD_NUMBER: builtins.int
     existed: builtins.bool
     """Whether the sampler existed, because of `exist_ok`."""
     environment_version: builtins.int
@@ -208,6 +209,8 @@ class CreateSamplerResponse(google.protobuf.message.Message):
     """The number of rows that each worker steps at once for a call."""
     episodes_per_row: builtins.int
     """The number of episodes of each row in a block if the class is BLOCK, else 0."""
+    has_transforms: builtins.bool
+    """As in UpdateEnvResponse."""
     @property
     def observation_space(self) -> rollserve.v1.space_pb2.Space:
         """The space of their observations."""
@@ -226,9 +229,10 @@ class CreateSamplerResponse(google.protobuf.message.Message):
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
+        has_transforms: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "existed", b"existed", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "existed", b"existed", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
 
 global___CreateSamplerResponse = CreateSamplerResponse
 

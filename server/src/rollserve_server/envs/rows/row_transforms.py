@@ -84,6 +84,6 @@ class RowTransforms:
             for column, values in zip(self.observations, seen, strict=True):
                 column[rows] = values
         if with_rewards and self._changes_rewards:
-            rewards = results.rewards[rows].copy()
+            rewards = results.rewards[rows].copy()  # rewards of untransformed rows stay as they are
             transforms.write_rewards(rewards, rewards)
             self.rewards[rows] = rewards

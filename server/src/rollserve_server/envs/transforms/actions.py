@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rollserve.transforms import ClipActions, RescaleActions, Transform
 from rollserve_server.envs.transforms.leafwise import ColumnFunction, Step, leafwise, rescaling
 
@@ -39,4 +37,4 @@ def _rescale(space: spaces.Box, low: float, high: float) -> tuple[spaces.Box, Co
 
 
 def _clip(space: spaces.Box) -> tuple[spaces.Box, ColumnFunction]:
-    return space, lambda actions: np.clip(actions, space.low, space.high)
+    return space, lambda actions: actions.clip(space.low, space.high)

@@ -24,14 +24,15 @@ def reward_functions(transforms: Iterable[Transform]) -> list[RewardFunction]:
             case SignRewards():
                 functions.append(np.sign)
             case ClipRewards(low, high):
-                functions.append(functools.partial(_clip, low=low, high=high))
+                bounds = {"low": -np.inf if low is None else low, "high": np.inf if high is None else high}
+                functions.append(functools.partial(_clip, **bounds))
             case ScaleRewards(factor, offset):
                 functions.append(functools.partial(_scale, factor=factor, offset=offset))
     return functions
 
 
-def _clip(rewards: NDArray[np.float64], out: NDArray[np.float64], low: float | None, high: float | None) -> None:
-    np.clip(rewards, low, high, out=out)
+def _clip(rewards: NDArray[np.float64], out: NDArray[np.float64], low: float, high: float) -> None:
+    rewards.clip(low, high, out=out)  # half the time of the function
 
 
 def _scale(rewards: NDArray[np.float64], out: NDArray[np.float64], factor: float, offset: float) -> None:

@@ -66,6 +66,7 @@ def created_to_proto(sampler: Sampler, *, existed: bool) -> samplers_pb2.CreateS
         reproducibility=reproducibility_to_proto(env.reproducibility),
         row_count=env.num_rows,
         episodes_per_row=env.num_episodes_per_row or 0,
+        has_transforms=any(spec.transforms for spec in status.env_specs),
     )
 
 

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/space.proto.
  */
 export const file_rollserve_v1_space: GenFile = /*@__PURE__*/
-  fileDesc("Chhyb2xsc2VydmUvdjEvc3BhY2UucHJvdG8SDHJvbGxzZXJ2ZS52MSKvAgoFU3BhY2USJQoDYm94GAEgASgLMhYucm9sbHNlcnZlLnYxLkJveFNwYWNlSAASLwoIZGlzY3JldGUYAiABKAsyGy5yb2xsc2VydmUudjEuRGlzY3JldGVTcGFjZUgAEjoKDm11bHRpX2Rpc2NyZXRlGAMgASgLMiAucm9sbHNlcnZlLnYxLk11bHRpRGlzY3JldGVTcGFjZUgAEjYKDG11bHRpX2JpbmFyeRgEIAEoCzIeLnJvbGxzZXJ2ZS52MS5NdWx0aUJpbmFyeVNwYWNlSAASJwoEZGljdBgFIAEoCzIXLnJvbGxzZXJ2ZS52MS5EaWN0U3BhY2VIABIpCgV0dXBsZRgGIAEoCzIYLnJvbGxzZXJ2ZS52MS5UdXBsZVNwYWNlSABCBgoEa2luZCKLAQoIQm94U3BhY2USKQoJZGF0YV90eXBlGAEgASgOMhYucm9sbHNlcnZlLnYxLkRhdGFUeXBlEg0KBXNoYXBlGAIgAygDEiEKA2xvdxgDIAEoCzIULnJvbGxzZXJ2ZS52MS5UZW5zb3ISIgoEaGlnaBgEIAEoCzIULnJvbGxzZXJ2ZS52MS5UZW5zb3IiKQoNRGlzY3JldGVTcGFjZRIJCgFuGAEgASgDEg0KBXN0YXJ0GAIgASgDIogBChJNdWx0aURpc2NyZXRlU3BhY2USKQoJZGF0YV90eXBlGAEgASgOMhYucm9sbHNlcnZlLnYxLkRhdGFUeXBlEiIKBG52ZWMYAiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEiMKBXN0YXJ0GAMgASgLMhQucm9sbHNlcnZlLnYxLlRlbnNvciIhChBNdWx0aUJpbmFyeVNwYWNlEg0KBXNoYXBlGAEgAygDIjUKCURpY3RTcGFjZRIoCgZzcGFjZXMYASADKAsyGC5yb2xsc2VydmUudjEuTmFtZWRTcGFjZSI+CgpOYW1lZFNwYWNlEgwKBG5hbWUYASABKAkSIgoFc3BhY2UYAiABKAsyEy5yb2xsc2VydmUudjEuU3BhY2UiMQoKVHVwbGVTcGFjZRIjCgZzcGFjZXMYASADKAsyEy5yb2xsc2VydmUudjEuU3BhY2ViBnByb3RvMw", [file_rollserve_v1_tensor]);
+  fileDesc("Chhyb2xsc2VydmUvdjEvc3BhY2UucHJvdG8SDHJvbGxzZXJ2ZS52MSLYAgoFU3BhY2USJQoDYm94GAEgASgLMhYucm9sbHNlcnZlLnYxLkJveFNwYWNlSAASLwoIZGlzY3JldGUYAiABKAsyGy5yb2xsc2VydmUudjEuRGlzY3JldGVTcGFjZUgAEjoKDm11bHRpX2Rpc2NyZXRlGAMgASgLMiAucm9sbHNlcnZlLnYxLk11bHRpRGlzY3JldGVTcGFjZUgAEjYKDG11bHRpX2JpbmFyeRgEIAEoCzIeLnJvbGxzZXJ2ZS52MS5NdWx0aUJpbmFyeVNwYWNlSAASJwoEZGljdBgFIAEoCzIXLnJvbGxzZXJ2ZS52MS5EaWN0U3BhY2VIABIpCgV0dXBsZRgGIAEoCzIYLnJvbGxzZXJ2ZS52MS5UdXBsZVNwYWNlSAASJwoEdGV4dBhvIAEoCzIXLnJvbGxzZXJ2ZS52MS5UZXh0U3BhY2VIAEIGCgRraW5kIosBCghCb3hTcGFjZRIpCglkYXRhX3R5cGUYASABKA4yFi5yb2xsc2VydmUudjEuRGF0YVR5cGUSDQoFc2hhcGUYAiADKAMSIQoDbG93GAMgASgLMhQucm9sbHNlcnZlLnYxLlRlbnNvchIiCgRoaWdoGAQgASgLMhQucm9sbHNlcnZlLnYxLlRlbnNvciIpCg1EaXNjcmV0ZVNwYWNlEgkKAW4YASABKAMSDQoFc3RhcnQYAiABKAMiiAEKEk11bHRpRGlzY3JldGVTcGFjZRIpCglkYXRhX3R5cGUYASABKA4yFi5yb2xsc2VydmUudjEuRGF0YVR5cGUSIgoEbnZlYxgCIAEoCzIULnJvbGxzZXJ2ZS52MS5UZW5zb3ISIwoFc3RhcnQYAyABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yIiEKEE11bHRpQmluYXJ5U3BhY2USDQoFc2hhcGUYASADKAMiRwoJVGV4dFNwYWNlEhIKCm1heF9sZW5ndGgYASABKAMSEgoKbWluX2xlbmd0aBgCIAEoAxISCgpjaGFyYWN0ZXJzGAMgASgJIjUKCURpY3RTcGFjZRIoCgZzcGFjZXMYASADKAsyGC5yb2xsc2VydmUudjEuTmFtZWRTcGFjZSI+CgpOYW1lZFNwYWNlEgwKBG5hbWUYASABKAkSIgoFc3BhY2UYAiABKAsyEy5yb2xsc2VydmUudjEuU3BhY2UiMQoKVHVwbGVTcGFjZRIjCgZzcGFjZXMYASADKAsyEy5yb2xsc2VydmUudjEuU3BhY2ViBnByb3RvMw", [file_rollserve_v1_tensor]);
 
 /**
  * A set of observations or actions, as gymnasium defines it.
@@ -76,6 +76,14 @@ export type Space = Message<"rollserve.v1.Space"> & {
      */
     value: TupleSpace;
     case: "tuple";
+  } | {
+    /**
+     * Texts of characters from a set. Only as observations, or parts of them.
+     *
+     * @generated from field: rollserve.v1.TextSpace text = 111;
+     */
+    value: TextSpace;
+    case: "text";
   } | { case: undefined; value?: undefined };
 };
 
@@ -215,6 +223,41 @@ export const MultiBinarySpaceSchema: GenMessage<MultiBinarySpace> = /*@__PURE__*
   messageDesc(file_rollserve_v1_space, 4);
 
 /**
+ * Texts; on the wire uint32 of shape (max_length): the Unicode code point of each character, then zeros.
+ *
+ * @generated from message rollserve.v1.TextSpace
+ */
+export type TextSpace = Message<"rollserve.v1.TextSpace"> & {
+  /**
+   * The greatest number of characters, at least 1.
+   *
+   * @generated from field: int64 max_length = 1;
+   */
+  maxLength: bigint;
+
+  /**
+   * The least number of characters.
+   *
+   * @generated from field: int64 min_length = 2;
+   */
+  minLength: bigint;
+
+  /**
+   * The characters that texts consist of, each once. Some environments show others.
+   *
+   * @generated from field: string characters = 3;
+   */
+  characters: string;
+};
+
+/**
+ * Describes the message rollserve.v1.TextSpace.
+ * Use `create(TextSpaceSchema)` to create a new message.
+ */
+export const TextSpaceSchema: GenMessage<TextSpace> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_space, 5);
+
+/**
  * Named subspaces.
  *
  * @generated from message rollserve.v1.DictSpace
@@ -233,7 +276,7 @@ export type DictSpace = Message<"rollserve.v1.DictSpace"> & {
  * Use `create(DictSpaceSchema)` to create a new message.
  */
 export const DictSpaceSchema: GenMessage<DictSpace> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_space, 5);
+  messageDesc(file_rollserve_v1_space, 6);
 
 /**
  * A subspace of a Dict space.
@@ -261,7 +304,7 @@ export type NamedSpace = Message<"rollserve.v1.NamedSpace"> & {
  * Use `create(NamedSpaceSchema)` to create a new message.
  */
 export const NamedSpaceSchema: GenMessage<NamedSpace> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_space, 6);
+  messageDesc(file_rollserve_v1_space, 7);
 
 /**
  * Numbered subspaces.
@@ -282,5 +325,5 @@ export type TupleSpace = Message<"rollserve.v1.TupleSpace"> & {
  * Use `create(TupleSpaceSchema)` to create a new message.
  */
 export const TupleSpaceSchema: GenMessage<TupleSpace> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_space, 7);
+  messageDesc(file_rollserve_v1_space, 8);
 
