@@ -18,7 +18,8 @@ class Stream:
     """A stream in a model: workers that sample, a connection that sends, and a trainer that takes and updates."""
 
     def __init__(self, bounds: StreamBounds) -> None:
-        self.bounds, self.plan = bounds, RoundPlan(bounds)
+        self.max_ahead_bytes = bounds.max_ahead_bytes or 1 << 20
+        self.bounds, self.plan = bounds, RoundPlan(bounds, self.max_ahead_bytes)
         self.version, self.num_taken = 1, 0
         self.begun: list[PlannedRound] = []
         self.fates: dict[int, str] = {}
@@ -29,7 +30,7 @@ class Stream:
         running = [each for each in self.begun if not each.is_sampled and each.number not in self.fates]
         if running:
             self.plan.add(running[0], 100)
-            assert self.plan.has_room(running[0]) or self.plan.num_ahead_bytes >= self.bounds.max_ahead_bytes
+            assert self.plan.has_room(running[0]) or self.plan.num_ahead_bytes >= self.max_ahead_bytes
             self.plan.finish(running[0], NUM_STEPS)
             return
         self.discard(self.plan.take_stale(self.version), "stale")
@@ -145,7 +146,7 @@ def test_plan_counts_a_version_anew_when_it_changes() -> None:
 
 @pytest.mark.parametrize("when_full", WhenFull)
 def test_round_larger_than_all_bytes_waits_for_its_sending(when_full: WhenFull) -> None:
-    plan = RoundPlan(StreamBounds(max_ahead_bytes=100, max_unread_rounds=1, when_full=when_full))
+    plan = RoundPlan(StreamBounds(max_unread_rounds=1, when_full=when_full), 100)
     large = plan.begin(1, NUM_STEPS)
     plan.add(large, 150)
     assert not plan.has_room(large)

@@ -1167,7 +1167,8 @@ class StreamSpec(google.protobuf.message.Message):
     """
     max_ahead_bytes: builtins.int
     """The number of bytes that may be sampled and not sent, beside `--call-window-bytes`, in the same way, if rounds take
-    as much as the last one. INVALID_ARGUMENT for 0 and above 4 GiB. Not set: 64 MiB.
+    as much as the last one. INVALID_ARGUMENT for 0, and above a sixteenth of `--gateway-buffer-bytes` (64 MiB by
+    default). Not set: that many, up to 64 MiB.
     """
     max_steps_per_version: builtins.int
     """The number of steps that are sampled with each version of the agent; then the stream waits for an update. As many as

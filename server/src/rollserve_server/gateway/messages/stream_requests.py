@@ -21,8 +21,7 @@ __all__ = ["stream_request_from_proto"]
 
 _T = TypeVar("_T")
 
-_MAX_COUNT, _MAX_AHEAD_BYTES = 1 << 31, 4 << 30
-_DEFAULT_AHEAD_BYTES = 64 << 20
+_MAX_COUNT = 1 << 31
 _APPLY_UPDATE: Mapping[int, ApplyUpdate] = {
     pb.APPLY_UPDATE_UNSPECIFIED: ApplyUpdate.NEXT_FRAGMENT,
     pb.APPLY_UPDATE_NEXT_FRAGMENT: ApplyUpdate.NEXT_FRAGMENT,
@@ -110,7 +109,7 @@ def _bounds_from_proto(spec: pb.StreamSpec) -> StreamBounds:
     for name, maximum in (
         ("step_count", MAX_STEPS),
         ("max_ahead_steps", MAX_STEPS),
-        ("max_ahead_bytes", _MAX_AHEAD_BYTES),
+        ("max_ahead_bytes", MAX_STEPS),
         ("max_steps_per_version", MAX_STEPS),
         ("max_unread_rounds", _MAX_COUNT),
     ):
@@ -121,7 +120,7 @@ def _bounds_from_proto(spec: pb.StreamSpec) -> StreamBounds:
         num_steps=optional(spec, "step_count"),
         max_policy_lag=optional(spec, "max_policy_lag"),
         max_ahead_steps=optional(spec, "max_ahead_steps"),
-        max_ahead_bytes=spec.max_ahead_bytes if spec.HasField("max_ahead_bytes") else _DEFAULT_AHEAD_BYTES,
+        max_ahead_bytes=optional(spec, "max_ahead_bytes"),
         max_steps_per_version=optional(spec, "max_steps_per_version"),
         max_unread_rounds=optional(spec, "max_unread_rounds"),
         when_full=_known("when_full", spec.when_full, _WHEN_FULL),

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from rollserve import Reason
 from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
 from rollserve_server.pool.accounts.account import Account
-from rollserve_server.pool.calls.checks import check_num_workers, check_run
+from rollserve_server.pool.calls.checks import check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.stream_sequence import StreamSequence
 from rollserve_server.pool.interface.expectation import Expectation
 from rollserve_server.pool.interface.requests import SampleRequest
 from rollserve_server.pool.interface.results import Delivery, Progress
 from rollserve_server.pool.interface.streams import ApplyUpdate, StreamRound
+from rollserve_server.pool.interface.targets import AtLeast
 from rollserve_server.pool.plan.rounds import Pause, RoundPlan
 from rollserve_server.tracing import child_span
 
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
     from rollserve_server.pool.plan.rounds import PlannedRound
 
-__all__ = ["Stream"]
+__all__ = ["MAX_STREAMS", "Stream"]
 
+MAX_STREAMS = 16
+"""Streams of a sampler at a time. Each may hold what is sampled and not sent while it waits for its client."""
+_DEFAULT_AHEAD_BYTES = 64 << 20
 _NUM_LAGS = 16
 """Length of the histogram of lags; larger ones count as the last."""
 _BUSY_SECONDS = 0.5
@@ -80,7 +84,7 @@ class Stream:
         self.account = Account(0, 0, 0, 0, [])
         self._parts, self._samplings = parts, samplings
         self._request, self._client, self._receiver = request, client, receiver
-        self._plan = RoundPlan(request.bounds, request.first_number)
+        self._plan: RoundPlan
         self._rounds: dict[PlannedRound, _Round] = {}
         self._running: _Round | None = None
         self._changed = asyncio.Event()
@@ -104,11 +108,11 @@ class Stream:
     ) -> AsyncGenerator[AgentUpdated | Beginning | Delivery | StreamRound | Progress | Account, None]:
         """Yield what is to be sent; see `Pool.stream`."""
         async with contextlib.AsyncExitStack() as stack:
-            with _in_spec():
+            with self._in_spec():
                 self._begin(stack)
             if self._request.agent_update is not None:
                 yield await self._update_agent(self._request.agent_update)
-            with _in_spec():
+            with self._in_spec():
                 self._parts.selection.choose_policy(self._options)
             async with self._tasks(), contextlib.aclosing(self._sent()) as sent:
                 async for item in sent:
@@ -119,7 +123,7 @@ class Stream:
         yield self.account
 
     async def _update_agent(self, update: AgentUpdate) -> AgentUpdated:
-        with _in_spec():
+        with self._in_spec():
             updated = await self._samplings.update_first(self._round_request(), update)
         self._options = dataclasses.replace(self._options, expected=self._lasting_expectation())
         return updated
@@ -133,7 +137,22 @@ class Stream:
         stack.enter_context(parts.versions.envs.using(self._env_version))
         stack.callback(parts.eviction.run)
         self._sequence = StreamSequence(parts, request, stack)
+        check_num_steps(self._sequence.target(self._num_rows), parts.settings.calls.max_call_steps)
         self._check_bounds(self._sequence.num_steps(self._num_rows))
+        self._plan = RoundPlan(request.bounds, self._max_ahead_bytes(), request.first_number)
+
+    @contextlib.contextmanager
+    def _in_spec(self) -> Iterator[None]:
+        """Have errors of the block that name a field name it as a part of the spec."""
+        try:
+            yield
+        except DomainError as error:
+            if error.field == "step_count":
+                is_whole = isinstance(self._request.rounds, AtLeast)
+                error.field = "episodes.step_count" if is_whole else "fragments.fragment_length"
+            if error.field:
+                error.field = f"spec.{error.field}"
+            raise
 
     def _check_bounds(self, num_steps: int) -> None:
         """Raise InvalidValueError if a round does not fit into the stream's bounds."""
@@ -143,6 +162,15 @@ class Stream:
             if value is not None and value < num_steps:
                 expected = f"at least {num_steps}, the number of steps of a round"
                 raise InvalidValueError.of(name, expected=expected, got=value)
+
+    def _max_ahead_bytes(self) -> int:
+        """Return the number of bytes that may wait to be sent; raise InvalidValueError if the request has too many."""
+        most = max(self._parts.settings.calls.gateway_buffer_bytes // MAX_STREAMS, 1)
+        wanted = self._request.bounds.max_ahead_bytes
+        if wanted is not None and wanted > most:
+            expected = f"at most {most}, a stream's share of --gateway-buffer-bytes"
+            raise InvalidValueError.of("max_ahead_bytes", expected=expected, got=wanted)
+        return min(most, _DEFAULT_AHEAD_BYTES) if wanted is None else wanted
 
     @property
     def _num_rows(self) -> int:
@@ -231,7 +259,7 @@ class Stream:
             await self._admit(stack, turn)
             queued_seconds = time.monotonic() - began
             stack.callback(self._parts.eviction.run)
-            with _in_spec():
+            with self._in_spec():
                 call, settlement = await self._samplings.begin(self._round_request(), stack, self._sequence)
             self._options = dataclasses.replace(
                 self._request.options, env_version=self._env_version, expected=self._lasting_expectation(), run=None
@@ -245,9 +273,10 @@ class Stream:
             if not self._has_begun:
                 self._begin_account(call)
             try:
-                async with self._samplings.running(call, settlement) as items:
-                    async for item in items:
-                        await self._take(sampled, item)
+                with self._in_spec():
+                    async with self._samplings.running(call, settlement) as items:
+                        async for item in items:
+                            await self._take(sampled, item)
             except BaseException:
                 self._drop_unfinished(sampled)
                 raise
@@ -447,17 +476,6 @@ class Stream:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-@contextlib.contextmanager
-def _in_spec() -> Iterator[None]:
-    """Have errors of the block that name a field name it as a part of the spec."""
-    try:
-        yield
-    except DomainError as error:
-        if error.field:
-            error.field = f"spec.{error.field}"
-        raise
 
 
 def _size_of(delivery: Delivery) -> int:

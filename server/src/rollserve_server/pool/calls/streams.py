@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.errors import OverLimitError
-from rollserve_server.pool.calls.stream import Stream
+from rollserve_server.pool.calls.stream import MAX_STREAMS, Stream
 
 if TYPE_CHECKING:
     from rollserve_server.admission import Receiver
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import AgentUpdated
 
 __all__ = ["Streams"]
-
-_MAX_STREAMS = 16
-"""Streams of a sampler at a time. Each may hold what is sampled and not sent while it waits for its client."""
 
 
 class Streams:
@@ -41,10 +38,10 @@ class Streams:
         """Run a stream; see `Pool.stream`."""
         if self._refusal is not None:
             raise copy.copy(self._refusal)
-        if len(self._open) >= _MAX_STREAMS:
+        if len(self._open) >= MAX_STREAMS:
             raise OverLimitError.of(
                 "",
-                expected=f"at most {_MAX_STREAMS} streams of a sampler",
+                expected=f"at most {MAX_STREAMS} streams of a sampler",
                 got="one more",
                 hint="end one, or use another sampler",
                 reason=Reason.TOO_MANY_CALLS,

@@ -57,7 +57,8 @@ class StreamBounds:
         max_policy_lag: largest number of updates between the version of a round and the current one when the round is
             sent; None for any.
         max_ahead_steps: number of steps that may be sampled and not sent; None for one round.
-        max_ahead_bytes: number of bytes that may be sampled and not sent.
+        max_ahead_bytes: number of bytes that may be sampled and not sent; None for as many as the server allows, up to
+            64 MiB.
         max_steps_per_version: number of steps that are sampled with each version; None for any.
         max_unread_rounds: number of rounds that may be sent and not taken; None for any.
         when_full: what happens when as much is sampled and not sent as may be.
@@ -66,7 +67,7 @@ class StreamBounds:
     num_steps: int | None = None
     max_policy_lag: int | None = None
     max_ahead_steps: int | None = None
-    max_ahead_bytes: int = 64 << 20
+    max_ahead_bytes: int | None = None
     max_steps_per_version: int | None = None
     max_unread_rounds: int | None = None
     when_full: WhenFull = WhenFull.WAIT

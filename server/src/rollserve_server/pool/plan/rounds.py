@@ -60,8 +60,15 @@ class RoundPlan:
         num_sent_rounds, num_sent_steps: what was sent.
     """
 
-    def __init__(self, bounds: StreamBounds, first_number: int = 0) -> None:
-        """Start without rounds."""
+    def __init__(self, bounds: StreamBounds, max_ahead_bytes: int, first_number: int = 0) -> None:
+        """Start without rounds.
+
+        Args:
+            bounds: bounds of the stream.
+            max_ahead_bytes: number of bytes that may be sampled and not sent, whether the bounds say so or not.
+            first_number: number of the first round.
+        """
+        self._max_ahead_bytes = max_ahead_bytes
         self.rounds: deque[PlannedRound] = deque()
         self.num_sent_rounds = self.num_sent_steps = 0
         self._bounds = bounds
@@ -116,7 +123,7 @@ class RoundPlan:
 
     def has_room(self, begun: PlannedRound) -> bool:
         """Whether further messages of a round may wait to be sent."""
-        return begun not in self.rounds or self.num_ahead_bytes < self._bounds.max_ahead_bytes
+        return begun not in self.rounds or self.num_ahead_bytes < self._max_ahead_bytes
 
     def take_stale(self, current: int) -> Sequence[PlannedRound]:
         """Discard the rounds that are too old, now that a version is current, and return them."""
@@ -165,9 +172,7 @@ class RoundPlan:
         bounds = self._bounds
         most = num_steps if bounds.max_ahead_steps is None else bounds.max_ahead_steps
         too_many_steps = bool(waiting) and self.num_ahead_steps + num_steps > most
-        return too_many_steps or (
-            bool(self.rounds) and self.num_ahead_bytes + self._last_bytes > bounds.max_ahead_bytes
-        )
+        return too_many_steps or (bool(self.rounds) and self.num_ahead_bytes + self._last_bytes > self._max_ahead_bytes)
 
     def _discard(self, discarded: Sequence[PlannedRound]) -> Sequence[PlannedRound]:
         for each in discarded:
