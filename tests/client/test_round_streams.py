@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import threading
 import time
@@ -26,7 +27,7 @@ ROUND = 16 * NUM_ROWS
 @pytest.fixture(scope="module")
 def serving() -> Iterator[FaultyServer]:
     options = ("--vectorization", "rows", "--rows", "4", "--keep-versions", "100", "--straggler-factor", "0")
-    with faulty_server(*options) as server:
+    with faulty_server(*options, "--shared-memory-bytes", str(64 << 20)) as server:
         yield server
 
 
@@ -205,6 +206,18 @@ def test_stream_can_bring_its_agent(sampler: rollserve.Sampler) -> None:
     with sampler.stream(fragment_length=16, agent=agent(sampler, 3)) as stream:
         assert (next(stream).policy_versions == 2).all()
         assert stream.update_agent(agent(sampler, 4).parameters) == 3
+
+
+def test_stream_comes_through_shared_memory(sampler: rollserve.Sampler, serving: FaultyServer) -> None:
+    length = 1024  # messages of at least 64 KiB
+    with rollserve.connect(serving.address, shared=True, shared_memory=True) as near:
+        with near.stream(fragment_length=length, total_num_steps=2 * length * NUM_ROWS, return_spaces=True) as stream:
+            batches = list(stream)
+        assert stream.account.shared_message_bytes > 0
+    assert batches[0].action_space == sampler.status().action_space
+    for batch, expected in zip(batches, again(sampler, batches), strict=True):
+        without_spaces = dataclasses.replace(batch, observation_space=None, action_space=None)
+        assert equal(without_spaces, expected)
 
 
 def test_closed_stream_frees_its_place(sampler: rollserve.Sampler) -> None:

@@ -362,6 +362,22 @@ def test_drain_ends_a_stream_that_waits() -> None:
     asyncio.run(scenario())
 
 
+def test_round_larger_than_calls_may_be_is_refused() -> None:
+    async def scenario() -> None:
+        async with pool_with_agent(max_call_steps=ROUND) as pool:
+            async with streaming(pool, stream_request(RowFragments(10))) as stream:
+                assert len(await stream.next_few(3)) == 3  # together they may have more
+            for rounds, field in (
+                (RowFragments(11), "spec.fragments.fragment_length"),
+                (AtLeast(ROUND + 1), "spec.episodes.step_count"),
+            ):
+                async with streaming(pool, stream_request(rounds)) as stream:
+                    with raises(OverLimitError, reason=Reason.CALL_TOO_LARGE, field=field):
+                        await stream.next()
+
+    asyncio.run(scenario())
+
+
 def test_round_that_does_not_fit_is_refused() -> None:
     async def scenario() -> None:
         async with pool_with_agent() as pool:
@@ -369,6 +385,9 @@ def test_round_that_does_not_fit_is_refused() -> None:
                 async with streaming(pool, stream_request(RowFragments(10), **{name: ROUND - 1})) as stream:
                     with raises(InvalidValueError, field=f"spec.{name}", quotes=(str(ROUND), str(ROUND - 1))):
                         await stream.next()
+            async with streaming(pool, stream_request(RowFragments(10), max_ahead_bytes=1 << 40)) as stream:
+                with raises(InvalidValueError, field="spec.max_ahead_bytes", quotes=(str(1 << 26), str(1 << 40))):
+                    await stream.next()
             request = stream_request(RowFragments(10, soft_horizon=True))
             async with streaming(pool, request) as stream:
                 with raises(InvalidValueError, field="spec.fragments.soft_horizon"):
