@@ -27,7 +27,7 @@ service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerServic
 assert sorted(method.name for method in service.methods) == [
     "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgentParameters", "GetMetrics",
     "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes", "ObtainSamples", "ResizePool",
-    "UpdateAgent", "UpdateEnv",
+    "StreamSamples", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):

@@ -41,6 +41,11 @@ def update(agent: rollserve.Agent) -> pb.UpdateAgentRequest:
     return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_to_proto(agent)))
 
 
+def stream(options: pb.SamplingOptions) -> pb.StreamSamplesRequest:
+    spec = pb.StreamSpec(episodes=pb.StreamedEpisodes(step_count=1), options=options)
+    return pb.StreamSamplesRequest(spec=spec)
+
+
 PICKLE = rollserve.PickledAgent(b"\x80\x04N.")
 CARTPOLE, POLE = (env_spec_to_proto(rollserve.EnvSpec(name)) for name in ("CartPole-v1", "profile:pole"))
 PROFILES = '{"pole": {"env": "CartPole-v1"}}'
@@ -73,6 +78,15 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         pb.ObtainExactEpisodesRequest(
             episode_count_per_worker=1, options=pb.SamplingOptions(agent_update=update(PICKLE).all_workers)
         ),
+    ),
+    "StreamSamples": ("StreamSamples", stream(pb.SamplingOptions())),
+    "StreamSamples, with an agent": (
+        "StreamSamples",
+        stream(pb.SamplingOptions(agent_update=update(rollserve.RandomAgent()).all_workers)),
+    ),
+    "StreamSamples, with a pickled agent": (
+        "StreamSamples",
+        stream(pb.SamplingOptions(agent_update=update(PICKLE).all_workers)),
     ),
     "Evaluate": ("Evaluate", pb.EvaluateRequest(episode_count=1)),
     "Evaluate, in another environment": (

@@ -90,8 +90,9 @@ def silent_address() -> Iterator[str]:
 
 
 def equal(first: rollserve.EpisodeBatch, second: rollserve.EpisodeBatch) -> bool:
-    """Whether two batches have the same columns, to the last bit; their accounts may differ."""
-    names = [field.name for field in dataclasses.fields(rollserve.EpisodeBatch) if field.name != "account"]
+    """Whether two batches have the same columns, to the last bit; their accounts and rounds may differ."""
+    fields = dataclasses.fields(rollserve.EpisodeBatch)
+    names = [field.name for field in fields if field.name not in ("account", "round")]
     return all(_equal_columns(getattr(first, name), getattr(second, name)) for name in names)
 
 

@@ -90,6 +90,25 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: as for ObtainSamples, except ROW_STEP_COUNT and FRAGMENTS_TOO_LARGE.
 	ObtainExactEpisodes(ctx context.Context, in *ObtainExactEpisodesRequest, opts ...grpc.CallOption) (SamplerService_ObtainExactEpisodesClient, error)
+	// Samples on and on, in rounds, until the client ends the stream: at the same time as the client learns, and through
+	// updates of the agent. A round is what one ObtainSamples would deliver: so many steps of each row, or whole episodes
+	// with at least so many steps. It is sampled with the version of the agent that is current when it begins. So each
+	// segment has one version, and each round can be requested again by its StreamRound.
+	//
+	// The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
+	// side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
+	// comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
+	// between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+	//
+	// Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
+	// stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
+	// sampler has at most 16 streams; RESOURCE_EXHAUSTED (TOO_MANY_CALLS) for one more. UpdateEnv does not change what a
+	// stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
+	// stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
+	// (WORKER_COUNT).
+	//
+	// Reasons: as for ObtainSamples.
+	StreamSamples(ctx context.Context, opts ...grpc.CallOption) (SamplerService_StreamSamplesClient, error)
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.
 	//
@@ -272,6 +291,37 @@ func (x *samplerServiceObtainExactEpisodesClient) Recv() (*ObtainExactEpisodesRe
 	return m, nil
 }
 
+func (c *samplerServiceClient) StreamSamples(ctx context.Context, opts ...grpc.CallOption) (SamplerService_StreamSamplesClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[2], "/rollserve.v1.SamplerService/StreamSamples", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceStreamSamplesClient{stream}
+	return x, nil
+}
+
+type SamplerService_StreamSamplesClient interface {
+	Send(*StreamSamplesRequest) error
+	Recv() (*StreamSamplesResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceStreamSamplesClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceStreamSamplesClient) Send(m *StreamSamplesRequest) error {
+	return x.ClientStream.SendMsg(m)
+}
+
+func (x *samplerServiceStreamSamplesClient) Recv() (*StreamSamplesResponse, error) {
+	m := new(StreamSamplesResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 func (c *samplerServiceClient) GetSampler(ctx context.Context, in *GetSamplerRequest, opts ...grpc.CallOption) (*GetSamplerResponse, error) {
 	out := new(GetSamplerResponse)
 	err := c.cc.Invoke(ctx, "/rollserve.v1.SamplerService/GetSampler", in, out, opts...)
@@ -291,7 +341,7 @@ func (c *samplerServiceClient) ListAgentVersions(ctx context.Context, in *ListAg
 }
 
 func (c *samplerServiceClient) GetAgentParameters(ctx context.Context, in *GetAgentParametersRequest, opts ...grpc.CallOption) (SamplerService_GetAgentParametersClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[2], "/rollserve.v1.SamplerService/GetAgentParameters", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[3], "/rollserve.v1.SamplerService/GetAgentParameters", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -323,7 +373,7 @@ func (x *samplerServiceGetAgentParametersClient) Recv() (*GetAgentParametersResp
 }
 
 func (c *samplerServiceClient) Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (SamplerService_EvaluateClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[3], "/rollserve.v1.SamplerService/Evaluate", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[4], "/rollserve.v1.SamplerService/Evaluate", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -355,7 +405,7 @@ func (x *samplerServiceEvaluateClient) Recv() (*EvaluateResponse, error) {
 }
 
 func (c *samplerServiceClient) EvaluatePopulation(ctx context.Context, in *EvaluatePopulationRequest, opts ...grpc.CallOption) (SamplerService_EvaluatePopulationClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[4], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -387,7 +437,7 @@ func (x *samplerServiceEvaluatePopulationClient) Recv() (*EvaluatePopulationResp
 }
 
 func (c *samplerServiceClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (SamplerService_GetMetricsClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/GetMetrics", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[6], "/rollserve.v1.SamplerService/GetMetrics", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -522,6 +572,25 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: as for ObtainSamples, except ROW_STEP_COUNT and FRAGMENTS_TOO_LARGE.
 	ObtainExactEpisodes(*ObtainExactEpisodesRequest, SamplerService_ObtainExactEpisodesServer) error
+	// Samples on and on, in rounds, until the client ends the stream: at the same time as the client learns, and through
+	// updates of the agent. A round is what one ObtainSamples would deliver: so many steps of each row, or whole episodes
+	// with at least so many steps. It is sampled with the version of the agent that is current when it begins. So each
+	// segment has one version, and each round can be requested again by its StreamRound.
+	//
+	// The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
+	// side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
+	// comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
+	// between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+	//
+	// Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
+	// stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
+	// sampler has at most 16 streams; RESOURCE_EXHAUSTED (TOO_MANY_CALLS) for one more. UpdateEnv does not change what a
+	// stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
+	// stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
+	// (WORKER_COUNT).
+	//
+	// Reasons: as for ObtainSamples.
+	StreamSamples(SamplerService_StreamSamplesServer) error
 	// Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
 	// responses (2 per connection) that clients have not read yet; further calls wait.
 	//
@@ -618,6 +687,9 @@ func (UnimplementedSamplerServiceServer) ObtainSamples(*ObtainSamplesRequest, Sa
 }
 func (UnimplementedSamplerServiceServer) ObtainExactEpisodes(*ObtainExactEpisodesRequest, SamplerService_ObtainExactEpisodesServer) error {
 	return status.Errorf(codes.Unimplemented, "method ObtainExactEpisodes not implemented")
+}
+func (UnimplementedSamplerServiceServer) StreamSamples(SamplerService_StreamSamplesServer) error {
+	return status.Errorf(codes.Unimplemented, "method StreamSamples not implemented")
 }
 func (UnimplementedSamplerServiceServer) GetSampler(context.Context, *GetSamplerRequest) (*GetSamplerResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method GetSampler not implemented")
@@ -771,6 +843,32 @@ type samplerServiceObtainExactEpisodesServer struct {
 
 func (x *samplerServiceObtainExactEpisodesServer) Send(m *ObtainExactEpisodesResponse) error {
 	return x.ServerStream.SendMsg(m)
+}
+
+func _SamplerService_StreamSamples_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(SamplerServiceServer).StreamSamples(&samplerServiceStreamSamplesServer{stream})
+}
+
+type SamplerService_StreamSamplesServer interface {
+	Send(*StreamSamplesResponse) error
+	Recv() (*StreamSamplesRequest, error)
+	grpc.ServerStream
+}
+
+type samplerServiceStreamSamplesServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceStreamSamplesServer) Send(m *StreamSamplesResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
+func (x *samplerServiceStreamSamplesServer) Recv() (*StreamSamplesRequest, error) {
+	m := new(StreamSamplesRequest)
+	if err := x.ServerStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 func _SamplerService_GetSampler_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -998,6 +1096,12 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 			StreamName:    "ObtainExactEpisodes",
 			Handler:       _SamplerService_ObtainExactEpisodes_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "StreamSamples",
+			Handler:       _SamplerService_StreamSamples_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "GetAgentParameters",

@@ -22,6 +22,7 @@ from rollserve.agents import (
     PythonAgent,
     RandomAgent,
 )
+from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
 from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, Task, Vectorization, Wrapper
@@ -50,6 +51,8 @@ from rollserve.reasons import Reason
 from rollserve.record_streams import AsyncRecordStream, RecordStream
 from rollserve.replay import ReplayBuffer
 from rollserve.reproducibility import Reproducibility
+from rollserve.round_stream import RoundStream
+from rollserve.rounds import Round, StreamProgress
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
 from rollserve.samplers import Quota, SamplerSummary
@@ -66,6 +69,7 @@ __all__ = [
     "AgentChange",
     "AgentVersion",
     "AsyncRecordStream",
+    "AsyncRoundStream",
     "AsyncSampleStream",
     "AsyncSampler",
     "CallKind",
@@ -101,6 +105,8 @@ __all__ = [
     "ReplayBuffer",
     "Reproducibility",
     "RollserveError",
+    "Round",
+    "RoundStream",
     "RunningMoments",
     "RunningReturns",
     "SampleStream",
@@ -111,6 +117,7 @@ __all__ = [
     "ServerError",
     "StepType",
     "StoppedError",
+    "StreamProgress",
     "Summary",
     "Task",
     "Transitions",

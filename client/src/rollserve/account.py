@@ -66,7 +66,7 @@ class Account:
     """Account of everything that was simulated for a call.
 
     The numbers add up: carried and simulated steps together equal the delivered, kept, superseded, cancelled, lost,
-    idle and discarded steps.
+    idle, discarded, stale, overflow and unsent steps.
 
     Attributes:
         num_steps: delivered steps.
@@ -94,6 +94,17 @@ class Account:
         num_missing_steps: for fragments with `fraction_of_workers`, requested steps that were not simulated.
         num_reassigned_episodes: for exact episodes, delivered episodes that another worker simulated than the one in
             `worker_indices`, because that one was missing; after an interruption, those since then.
+        num_rounds: for streams, rounds that the server has sent.
+        num_stale_steps: for streams, steps of rounds that were discarded because they were older than `max_policy_lag`
+            when they were to be sent, or to be handed out.
+        num_overflow_steps: for streams, steps of rounds that were discarded to make room.
+        num_unsent_steps: for streams, steps of rounds that were sampled and not handed out when the stream ended.
+        lag_step_counts: for streams, steps by the lag of their rounds when they were sent: the number at position i had
+            a lag of i updates of the agent; at position 15, of 15 or more.
+        worker_idle_seconds: for streams, time that workers had nothing to do in a round or between two, summed over the
+            workers; without the time that the stream waited for its client.
+        update_waiting_seconds: for streams, time that no round was sampled, because of `max_steps_per_version`.
+        client_waiting_seconds: for streams, time that sampling waited, because enough was sampled and not sent.
         num_failed_episodes: episodes that the call skipped, with `skip_failed_episodes`, because their environments
             raised errors in every attempt.
         episode_failures: the first 64 episodes whose environments raised errors; after an interruption, those since
@@ -157,12 +168,21 @@ class Account:
     num_reassigned_episodes: int = 0
     observation_moments: RunningMoments | None = None
     return_moments: RunningMoments | None = None
+    num_rounds: int = 0
+    num_stale_steps: int = 0
+    num_overflow_steps: int = 0
+    num_unsent_steps: int = 0
+    lag_step_counts: tuple[int, ...] = ()
+    worker_idle_seconds: float = 0.0
+    update_waiting_seconds: float = 0.0
+    client_waiting_seconds: float = 0.0
 
     @property
     def num_dropped_steps(self) -> int:
-        """Number of steps that were thrown away: superseded, cancelled, lost, idle or discarded."""
+        """Number of steps that were thrown away: superseded, cancelled, lost, idle, discarded, or of unused rounds."""
         dropped = self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps
-        return dropped + self.num_idle_steps + self.num_discarded_steps
+        unused = self.num_stale_steps + self.num_overflow_steps + self.num_unsent_steps
+        return dropped + self.num_idle_steps + self.num_discarded_steps + unused
 
 
 def account_from_proto(message: episode_batch_pb2.Account) -> Account:
@@ -181,4 +201,5 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         episode_failures=failures,
         observation_moments=observation_moments,
         return_moments=return_moments,
+        lag_step_counts=tuple(message.lag_step_counts),
     )

@@ -17,6 +17,7 @@ from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import Reader, receive_async
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
+from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import grpc.aio
     import numpy as np
 
+    from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import AgentUpdate
@@ -93,7 +95,7 @@ def aconnect(
     return AsyncSampler(connection)
 
 
-class AsyncSampler(BaseSampler[AsyncSampleStream]):
+class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
     """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
 
     `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end. A pickle
@@ -323,6 +325,9 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     def _channel(self) -> grpc.aio.Channel:
         channel: grpc.aio.Channel = self._connection.async_channel(self._contact.gateways)
         return channel
+
+    def _round_stream(self, parts: StreamParts) -> AsyncRoundStream:
+        return AsyncRoundStream(parts)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
         limits = self._time_limits(options)

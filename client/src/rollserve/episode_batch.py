@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.learning import Advantages, Transitions
     from rollserve.moments import RunningMoments
+    from rollserve.rounds import Round
     from rollserve.spaces import Space
 
 __all__ = ["EpisodeBatch", "StepType", "with_spaces"]
@@ -118,6 +119,7 @@ class EpisodeBatch:
         observation_space, action_space: spaces of the environment's version, in batches of calls with the option
             `return_spaces`; otherwise None. Files and `to_list` do not hold them.
         account: account of the call whose whole result the batch is; otherwise None.
+        round: round of `Sampler.stream` that the batch is, with its version and position; otherwise None.
 
     Headers of other integer types become int64.
 
@@ -151,6 +153,7 @@ class EpisodeBatch:
     observation_space: Space | None = None
     action_space: Space | None = None
     account: Account | None = None
+    round: Round | None = None
 
     def __post_init__(self) -> None:
         check_header("lengths", self.lengths, "iu", None)

@@ -16,6 +16,7 @@ from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import RecordStream, records_request
+from rollserve.round_stream import RoundStream
 from rollserve.sample_stream import SampleStream
 from rollserve.samplers import samplers_from_proto
 from rollserve.status import SamplerStatus, status_from_proto
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import grpc
     import numpy as np
 
+    from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import AgentUpdate
@@ -121,7 +123,7 @@ def connect(
     return Sampler(connection)
 
 
-class Sampler(BaseSampler[SampleStream]):
+class Sampler(BaseSampler[SampleStream, RoundStream]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
     `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the arguments of
@@ -566,6 +568,9 @@ class Sampler(BaseSampler[SampleStream]):
         """
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
+
+    def _round_stream(self, parts: StreamParts) -> RoundStream:
+        return RoundStream(parts)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:
         limits = self._time_limits(options)

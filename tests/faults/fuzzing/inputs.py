@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_models
@@ -94,10 +95,16 @@ def _sampling() -> list[Message]:
         pb.ObtainSamplesRequest(step_count=16, fragments=pb.Fragments(), options=rows),
         pb.ObtainSamplesRequest(step_count=16, fragments=later, options=rows),
         pb.ObtainExactEpisodesRequest(episode_count_per_worker=2, skip_episode_count=1, options=options),
+        _stream(fragments=pb.StreamedFragments(fragment_length=4), step_count=64, options=pb.SamplingOptions(seed=3)),
+        _stream(episodes=pb.StreamedEpisodes(step_count=30), max_policy_lag=1, max_unread_rounds=1, when_full=2),
         pb.GetSamplerRequest(sampler="default"),
         agent_versions_pb2.ListAgentVersionsRequest(),
         agent_versions_pb2.GetAgentParametersRequest(names=["0/weight"], worker_index=1, max_message_bytes=1 << 14),
     ]
+
+
+def _stream(**fields: Any) -> pb.StreamSamplesRequest:
+    return pb.StreamSamplesRequest(spec=pb.StreamSpec(**fields))
 
 
 def _agents() -> list[Message]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rollserve.account import Account
     from rollserve.episode_buffer import ArrayKey
+    from rollserve.rounds import Round
     from rollserve.spaces import Space
 
 __all__ = ["Joining", "join_batches"]
@@ -80,6 +81,25 @@ class Joining:
             whole = _with_account(_without_full_masks(self._parts[0]).joined(), account, before)
         return whole if self._spaces is None else with_spaces(whole, self._spaces)
 
+    def join_round(self, ended: Round) -> EpisodeBatch:
+        """Return the whole batch of a round. May be called once.
+
+        Raises:
+            ServerError: batches that do not fit together, or a round of other numbers of episodes or steps.
+        """
+        self._end_part()
+        if len(self._parts) != 1 or self._holds_messages:
+            batch = _joined(self._parts, Counter())
+        else:
+            batch = _without_full_masks(self._parts[0]).joined()
+        num_episodes = int((batch.terminated | batch.truncated).sum())
+        if (num_episodes, batch.num_steps) != (ended.num_episodes, ended.num_steps):
+            expected = f"{ended.num_episodes} episodes that end in {ended.num_steps} steps, as the round says"
+            raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
+        rows = batch.episode_indices % ended.num_rows if ended.num_rows else None
+        whole = _unchecked({**vars(batch), "row_indices": rows, "round": ended})
+        return whole if self._spaces is None else with_spaces(whole, self._spaces)
+
     def _end_part(self) -> None:
         """Make the content of the buffer a part, and continue with another buffer."""
         if len(self._buffer):
@@ -103,11 +123,16 @@ def join_batches(batches: Sequence[EpisodeBatch], account: Account, before: tupl
         ServerError: batches that do not fit together, or an account of other numbers of episodes or steps.
     """
     dropped_infos = Counter(account.dropped_infos)
+    batch = _joined(batches, dropped_infos)
+    return _with_account(batch, dataclasses.replace(account, dropped_infos=dict(dropped_infos)), before)
+
+
+def _joined(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> EpisodeBatch:
+    """Return the batches as one, and count the infos that it lacks; raises as `join_batches`."""
     try:
-        batch = EpisodeBatch.concatenate(*_with_one_shape(batches, dropped_infos)).joined()
+        return EpisodeBatch.concatenate(*_with_one_shape(batches, dropped_infos)).joined()
     except ValueError as error:
         raise malformed_error(str(error)) from None
-    return _with_account(batch, dataclasses.replace(account, dropped_infos=dict(dropped_infos)), before)
 
 
 def _with_account(batch: EpisodeBatch, account: Account, before: tuple[int, int]) -> EpisodeBatch:

@@ -55,6 +55,7 @@ __all__ = [
     "fragments_request",
     "resize_request",
     "samples_request",
+    "sampling_options",
     "update_agent_request",
     "update_env_request",
 ]
@@ -272,7 +273,7 @@ def samples_request(
         InvalidArgumentError: an integer out of range.
     """
     check_integer("num_steps", num_steps, 64, signed=True)
-    return pb.ObtainSamplesRequest(sampler=sampler, step_count=num_steps, options=_sampling_options(reception, options))
+    return pb.ObtainSamplesRequest(sampler=sampler, step_count=num_steps, options=sampling_options(reception, options))
 
 
 def fragments_request(
@@ -307,7 +308,7 @@ def exact_episodes_request(
     return pb.ObtainExactEpisodesRequest(
         sampler=sampler,
         episode_count_per_worker=num_episodes_per_worker,
-        options=_sampling_options(reception, options),
+        options=sampling_options(reception, options),
     )
 
 
@@ -352,7 +353,8 @@ def exploration_of(options: Mapping[str, Any]) -> pb.Exploration | None:
     return exploration if exploration.ListFields() else None
 
 
-def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.SamplingOptions:
+def sampling_options(reception: Reception, options: SamplingOptions) -> pb.SamplingOptions:
+    """Return the options of a sampling call; raises as `samples_request`."""
     check_options(options, SamplingOptions)
     num_workers, compression = options.get("expected_num_workers"), options.get("compression")
     if num_workers is not None:

@@ -21,7 +21,7 @@ from rollserve._codec.tensors import array_from_tensor
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
 from rollserve.v1 import episode_batch_pb2 as pb
-from rollserve.v1.sampler_service_pb2 import JoinedResponses, ObtainSamplesResponse
+from rollserve.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
 from rollserve.v1.tensor_pb2 import NamedTensor
 
 __all__ = ["Bytes", "Content", "read_response", "responses_of"]
@@ -29,21 +29,22 @@ __all__ = ["Bytes", "Content", "read_response", "responses_of"]
 Bytes = bytes | bytearray | memoryview
 """Memory that holds a serialized response."""
 
-Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage
+Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage | StreamRound
 """Content of a response."""
 
 
-_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
-_OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage]] = {
-    keys_of(ObtainSamplesResponse.DESCRIPTOR)[name]: kind
+_BATCH = keys_of(StreamSamplesResponse.DESCRIPTOR)["batch"]
+_OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage | StreamRound]] = {
+    keys_of(StreamSamplesResponse.DESCRIPTOR)[name]: kind
     for name, kind in (
         ("beginning", pb.Beginning),
         ("progress", pb.Progress),
         ("account", pb.Account),
         ("shared", pb.SharedMessage),
+        ("round", StreamRound),
     )
 }
-_JOINED = keys_of(ObtainSamplesResponse.DESCRIPTOR)["joined"]
+_JOINED = keys_of(StreamSamplesResponse.DESCRIPTOR)["joined"]
 _RESPONSES = keys_of(JoinedResponses.DESCRIPTOR)["responses"]
 _HEADER_DTYPES = {
     FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),
@@ -85,7 +86,9 @@ def responses_of(message: Bytes) -> Sequence[Bytes]:
 
 
 def read_response(data: Bytes, num_rows: int = 0) -> Content | None:
-    """Return the content of a serialized ObtainSamplesResponse or ObtainExactEpisodesResponse, or None without one.
+    """Return the content of a serialized response of any sampling call, or None without one.
+
+    The other responses have some of the fields of a StreamSamplesResponse.
 
     The arrays of a batch are read-only: they are views of the bytes, unless those are compressed.
 
@@ -104,7 +107,7 @@ def read_response(data: Bytes, num_rows: int = 0) -> Content | None:
     except (UnusualError, IndexError, DecodeError, ValueError):
         pass  # a later field may replace what looks wrong, so the generated class decides
     try:
-        response = ObtainSamplesResponse.FromString(view.tobytes())
+        response = StreamSamplesResponse.FromString(view.tobytes())
     except DecodeError:
         raise ValueError(mismatch("a response with text in UTF-8", f"{len(view)} other bytes")) from None
     if response.WhichOneof("content") is None:

@@ -48,6 +48,7 @@ _METHODS = {
     "ResizePool": "resize",
     "ObtainSamples": "obtain_samples",
     "ObtainExactEpisodes": "obtain_exact_episodes",
+    "StreamSamples": "stream",
     "EvaluatePopulation": "evaluate_population",
     "GetMetrics": "metrics",
     "GetSampler": "status",

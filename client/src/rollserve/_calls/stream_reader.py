@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve._calls.resumption import Request
     from rollserve.spaces import Space
 
-__all__ = ["StreamReader"]
+__all__ = ["StreamReader", "spaces_of"]
 
 
 class StreamReader:
@@ -102,7 +102,7 @@ class StreamReader:
                     self._on_beginning(content)
                 self.resumption.begin(content)
                 if content.HasField("observation_space") and self._spaces is None:
-                    self._spaces = _spaces_of(content)
+                    self._spaces = spaces_of(content)
                 self._num_rows, self.num_workers = content.row_count, content.worker_count
                 offer = content.shared_memory
                 self._ring = SharedRing.attach(offer) if content.HasField("shared_memory") else None
@@ -149,7 +149,7 @@ class StreamReader:
         self._holds_message = False
 
 
-def _spaces_of(beginning: Beginning) -> tuple[Space, Space]:
+def spaces_of(beginning: Beginning) -> tuple[Space, Space]:
     """Return the spaces of observations and of actions; raise ServerError if they are malformed."""
     try:
         return space_from_proto(beginning.observation_space), space_from_proto(beginning.action_space)

@@ -35,6 +35,8 @@ class RawStreamsStub(SamplerServiceStub):
         ):
             method = channel.unary_stream(f"/{service.full_name}/{name}", request.SerializeToString, None)
             setattr(self, name, method)
+        serialize = pb.StreamSamplesRequest.SerializeToString
+        self.StreamSamples = channel.stream_stream(f"/{service.full_name}/StreamSamples", serialize, None)
         response = pb.UpdateAgentResponse.FromString
         self.UpdateAgent = channel.unary_unary(f"/{service.full_name}/UpdateAgent", _serialize, response)
         if metadata is not None:

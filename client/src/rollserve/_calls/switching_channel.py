@@ -28,6 +28,10 @@ class _Switch:
         """Return a method with a stream of responses, as `grpc.Channel.unary_stream`."""
         return self._method("unary_stream", arguments, options)
 
+    def stream_stream(self, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        """Return a method with a stream of requests and of responses, as `grpc.Channel.stream_stream`."""
+        return self._method("stream_stream", arguments, options)
+
     def _method(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
         """Return a method that looks for the channel with each call."""
         methods: dict[Any, Callable[..., Any]] = {}

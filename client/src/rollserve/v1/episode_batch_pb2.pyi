@@ -330,6 +330,13 @@ class Progress(google.protobuf.message.Message):
     WARNING_FIELD_NUMBER: builtins.int
     WAITING_FOR_FIELD_NUMBER: builtins.int
     ENDED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    ROUND_COUNT_FIELD_NUMBER: builtins.int
+    STALE_STEP_COUNT_FIELD_NUMBER: builtins.int
+    OVERFLOW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    AHEAD_STEP_COUNT_FIELD_NUMBER: builtins.int
+    AHEAD_BYTES_FIELD_NUMBER: builtins.int
+    LAG_STEP_COUNTS_FIELD_NUMBER: builtins.int
+    WORKER_IDLE_FIELD_NUMBER: builtins.int
     simulated_step_count: builtins.int
     """Steps simulated for the call so far, including steps that will not be delivered; 0 while the call queues."""
     warning: builtins.str
@@ -345,6 +352,24 @@ class Progress(google.protobuf.message.Message):
     than before if episodes run again because a worker was lost. Of fragments, the episodes whose ends were delivered.
     0 while the call queues.
     """
+    round_count: builtins.int
+    """For streams, what has become of the rounds so far, as in Account: rounds sent."""
+    stale_step_count: builtins.int
+    """Steps of discarded rounds that were too old."""
+    overflow_step_count: builtins.int
+    """Steps of discarded rounds that had to make room."""
+    ahead_step_count: builtins.int
+    """Steps that are sampled and not sent."""
+    ahead_bytes: builtins.int
+    """Bytes that are sampled and not sent."""
+    @property
+    def lag_step_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Steps sent, by their lag."""
+
+    @property
+    def worker_idle(self) -> google.protobuf.duration_pb2.Duration:
+        """The time that workers had nothing to do in a round or between two."""
+
     def __init__(
         self,
         *,
@@ -352,8 +377,16 @@ class Progress(google.protobuf.message.Message):
         warning: builtins.str = ...,
         waiting_for: builtins.str = ...,
         ended_episode_count: builtins.int = ...,
+        round_count: builtins.int = ...,
+        stale_step_count: builtins.int = ...,
+        overflow_step_count: builtins.int = ...,
+        ahead_step_count: builtins.int = ...,
+        ahead_bytes: builtins.int = ...,
+        lag_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        worker_idle: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ended_episode_count", b"ended_episode_count", "simulated_step_count", b"simulated_step_count", "waiting_for", b"waiting_for", "warning", b"warning"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["worker_idle", b"worker_idle"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ahead_bytes", b"ahead_bytes", "ahead_step_count", b"ahead_step_count", "ended_episode_count", b"ended_episode_count", "lag_step_counts", b"lag_step_counts", "overflow_step_count", b"overflow_step_count", "round_count", b"round_count", "simulated_step_count", b"simulated_step_count", "stale_step_count", b"stale_step_count", "waiting_for", b"waiting_for", "warning", b"warning", "worker_idle", b"worker_idle"]) -> None: ...
 
 global___Progress = Progress
 
@@ -520,7 +553,9 @@ class Account(google.protobuf.message.Message):
     """What was simulated for a call and what became of it. The last message of the call's stream.
 
     Every step is counted: carried plus simulated steps equal the sum of the delivered, kept, superseded, cancelled,
-    lost, idle and discarded steps. Only steps that a lost worker had not reported yet are not counted.
+    lost, idle, discarded, stale, overflow and unsent steps. Only steps that a lost worker had not reported yet are not
+    counted. For a stream, each count is the sum over its rounds: steps that one round keeps are carried by the next one.
+    `first_episode_index` and `row_step_count` are those of the first round, and seed and versions those of the last.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -591,6 +626,14 @@ class Account(google.protobuf.message.Message):
     REASSIGNED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_MOMENTS_FIELD_NUMBER: builtins.int
+    ROUND_COUNT_FIELD_NUMBER: builtins.int
+    STALE_STEP_COUNT_FIELD_NUMBER: builtins.int
+    OVERFLOW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    UNSENT_STEP_COUNT_FIELD_NUMBER: builtins.int
+    LAG_STEP_COUNTS_FIELD_NUMBER: builtins.int
+    WORKER_IDLE_FIELD_NUMBER: builtins.int
+    UPDATE_WAITING_FIELD_NUMBER: builtins.int
+    CLIENT_WAITING_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -668,6 +711,14 @@ class Account(google.protobuf.message.Message):
     """For exact episodes, delivered episodes that another worker simulated than the one in `worker_indices`, because that
     one was missing. Both have the same agent and environment, so the episodes are the same.
     """
+    round_count: builtins.int
+    """For streams, the number of rounds sent."""
+    stale_step_count: builtins.int
+    """For streams, steps of rounds that were discarded because their lag was above `max_policy_lag`."""
+    overflow_step_count: builtins.int
+    """For streams, steps of rounds that were discarded to make room, with `when_full` DROP_OLDEST."""
+    unsent_step_count: builtins.int
+    """For streams, steps of rounds that were sampled and not sent when the stream ended."""
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """The number of values of environment infos, by name, that the delivered episodes or fragments lack, because the
@@ -720,6 +771,26 @@ class Account(google.protobuf.message.Message):
         before an episode's first step. The mean and M2 are scalars. Only with `return_discount` of SamplingOptions.
         """
 
+    @property
+    def lag_step_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """For streams, delivered steps by the lag of their rounds when they were sent: the number at position i had a lag of i
+        updates; at position 15, of 15 or more. Shorter if larger lags did not occur.
+        """
+
+    @property
+    def worker_idle(self) -> google.protobuf.duration_pb2.Duration:
+        """For streams, the time that workers had nothing to do in a round, because others had not finished, or between two
+        rounds; summed over the workers. Without the time that the stream waited for its client or its turn.
+        """
+
+    @property
+    def update_waiting(self) -> google.protobuf.duration_pb2.Duration:
+        """For streams, the time that no round was sampled, because `max_steps_per_version` steps of the version were."""
+
+    @property
+    def client_waiting(self) -> google.protobuf.duration_pb2.Duration:
+        """For streams, the time that no round was sampled, or none went on, because enough was sampled and not sent."""
+
     def __init__(
         self,
         *,
@@ -757,9 +828,17 @@ class Account(google.protobuf.message.Message):
         reassigned_episode_count: builtins.int = ...,
         observation_moments: collections.abc.Iterable[global___NamedMoments] | None = ...,
         return_moments: global___Moments | None = ...,
+        round_count: builtins.int = ...,
+        stale_step_count: builtins.int = ...,
+        overflow_step_count: builtins.int = ...,
+        unsent_step_count: builtins.int = ...,
+        lag_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        worker_idle: google.protobuf.duration_pb2.Duration | None = ...,
+        update_waiting: google.protobuf.duration_pb2.Duration | None = ...,
+        client_waiting: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "return_moments", b"return_moments", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "return_moments", b"return_moments", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["client_waiting", b"client_waiting", "elapsed", b"elapsed", "queued", b"queued", "return_moments", b"return_moments", "sending", b"sending", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "client_waiting", b"client_waiting", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lag_step_counts", b"lag_step_counts", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "observation_moments", b"observation_moments", "overflow_step_count", b"overflow_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "return_moments", b"return_moments", "round_count", b"round_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "stale_step_count", b"stale_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "unsent_step_count", b"unsent_step_count", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

@@ -27,6 +27,62 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _ApplyUpdate:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ApplyUpdateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ApplyUpdate.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    APPLY_UPDATE_UNSPECIFIED: _ApplyUpdate.ValueType  # 0
+    """The default, which is NEXT_FRAGMENT."""
+    APPLY_UPDATE_NEXT_FRAGMENT: _ApplyUpdate.ValueType  # 1
+    """With the next round; for whole episodes, too, whose next round begins with new episodes."""
+    APPLY_UPDATE_NEXT_STEP: _ApplyUpdate.ValueType  # 2
+    """At once, for fragments: all rows stop at the same step, and what they have made is a round of its own. The next
+    round has the rest of the fragment, with the new version. INVALID_ARGUMENT for whole episodes.
+    """
+    APPLY_UPDATE_NEXT_EPISODE: _ApplyUpdate.ValueType  # 3
+    """With the next round of whole episodes. INVALID_ARGUMENT for fragments, whose episodes go on from round to round."""
+
+class ApplyUpdate(_ApplyUpdate, metaclass=_ApplyUpdateEnumTypeWrapper):
+    """When an update of the agent takes effect in a stream. A segment never has two versions."""
+
+APPLY_UPDATE_UNSPECIFIED: ApplyUpdate.ValueType  # 0
+"""The default, which is NEXT_FRAGMENT."""
+APPLY_UPDATE_NEXT_FRAGMENT: ApplyUpdate.ValueType  # 1
+"""With the next round; for whole episodes, too, whose next round begins with new episodes."""
+APPLY_UPDATE_NEXT_STEP: ApplyUpdate.ValueType  # 2
+"""At once, for fragments: all rows stop at the same step, and what they have made is a round of its own. The next
+round has the rest of the fragment, with the new version. INVALID_ARGUMENT for whole episodes.
+"""
+APPLY_UPDATE_NEXT_EPISODE: ApplyUpdate.ValueType  # 3
+"""With the next round of whole episodes. INVALID_ARGUMENT for fragments, whose episodes go on from round to round."""
+global___ApplyUpdate = ApplyUpdate
+
+class _WhenFull:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _WhenFullEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_WhenFull.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    WHEN_FULL_UNSPECIFIED: _WhenFull.ValueType  # 0
+    """The default, which is WAIT."""
+    WHEN_FULL_WAIT: _WhenFull.ValueType  # 1
+    """Sampling waits."""
+    WHEN_FULL_DROP_OLDEST: _WhenFull.ValueType  # 2
+    """The oldest round that waits is discarded, `overflow_step_count` of the account, and sampling goes on."""
+
+class WhenFull(_WhenFull, metaclass=_WhenFullEnumTypeWrapper):
+    """What a stream does when as much is sampled and not sent as may be."""
+
+WHEN_FULL_UNSPECIFIED: WhenFull.ValueType  # 0
+"""The default, which is WAIT."""
+WHEN_FULL_WAIT: WhenFull.ValueType  # 1
+"""Sampling waits."""
+WHEN_FULL_DROP_OLDEST: WhenFull.ValueType  # 2
+"""The oldest round that waits is discarded, `overflow_step_count` of the account, and sampling goes on."""
+global___WhenFull = WhenFull
+
 class _WorkerHealth:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -1051,6 +1107,342 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined"] | None: ...
 
 global___ObtainExactEpisodesResponse = ObtainExactEpisodesResponse
+
+@typing.final
+class StreamSamplesRequest(google.protobuf.message.Message):
+    """A message of the client of a stream."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: builtins.int
+    RECEIPT_FIELD_NUMBER: builtins.int
+    @property
+    def spec(self) -> global___StreamSpec:
+        """What to sample; the first message."""
+
+    @property
+    def receipt(self) -> global___StreamReceipt:
+        """What the client has taken so far; any number of later messages."""
+
+    def __init__(
+        self,
+        *,
+        spec: global___StreamSpec | None = ...,
+        receipt: global___StreamReceipt | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "receipt", b"receipt", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "receipt", b"receipt", "spec", b"spec"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["spec", "receipt"] | None: ...
+
+global___StreamSamplesRequest = StreamSamplesRequest
+
+@typing.final
+class StreamSpec(google.protobuf.message.Message):
+    """What a stream samples, and how far ahead of its client."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    FRAGMENTS_FIELD_NUMBER: builtins.int
+    EPISODES_FIELD_NUMBER: builtins.int
+    STEP_COUNT_FIELD_NUMBER: builtins.int
+    APPLY_UPDATE_FIELD_NUMBER: builtins.int
+    MAX_POLICY_LAG_FIELD_NUMBER: builtins.int
+    MAX_AHEAD_STEPS_FIELD_NUMBER: builtins.int
+    MAX_AHEAD_BYTES_FIELD_NUMBER: builtins.int
+    MAX_STEPS_PER_VERSION_FIELD_NUMBER: builtins.int
+    WHEN_FULL_FIELD_NUMBER: builtins.int
+    MAX_UNREAD_ROUNDS_FIELD_NUMBER: builtins.int
+    FIRST_ROUND_NUMBER_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    step_count: builtins.int
+    """The number of steps after which the stream ends, from 1 to 2^50, else INVALID_ARGUMENT: with the first round that
+    brings the delivered steps to so many. Not set: the client ends the stream.
+    """
+    apply_update: global___ApplyUpdate.ValueType
+    """When an update of the agent takes effect. Not set: with the next round."""
+    max_policy_lag: builtins.int
+    """The largest lag of a round that is sent: the number of updates of the agent since its version, when its first
+    message is sent. Rounds with a larger one are discarded, `stale_step_count` of the account. Not set: any.
+    """
+    max_ahead_steps: builtins.int
+    """The number of steps that may be sampled and not sent. A round begins only if it fits, or if nothing else waits. Not
+    set: as many as a round has. INVALID_ARGUMENT for less than a round has.
+    """
+    max_ahead_bytes: builtins.int
+    """The number of bytes that may be sampled and not sent, beside `--call-window-bytes`, in the same way, if rounds take
+    as much as the last one. INVALID_ARGUMENT for 0, and above a sixteenth of `--gateway-buffer-bytes` (64 MiB by
+    default). Not set: that many, up to 64 MiB.
+    """
+    max_steps_per_version: builtins.int
+    """The number of steps that are sampled with each version of the agent; then the stream waits for an update. As many as
+    a round has: on-policy. Twice as many: the next round is sampled while the client learns. INVALID_ARGUMENT for less
+    than a round has. Not set: any number.
+    """
+    when_full: global___WhenFull.ValueType
+    """What happens when as much is sampled and not sent as may be. Not set: sampling waits."""
+    max_unread_rounds: builtins.int
+    """The number of rounds that may be sent and not in a receipt yet, so that the lag is decided when the client has a use
+    for the round. Not set: as fast as the connection takes them; a client that receives later than it learns then finds
+    rounds older than `max_policy_lag` in gRPC's buffers. INVALID_ARGUMENT for 0.
+    """
+    first_round_number: builtins.int
+    """The number of the first round. A client that resumes a broken stream sets it to the last one's plus 1."""
+    @property
+    def options(self) -> global___SamplingOptions:
+        """Options that all sampling calls share. With `agent_update`, the stream makes the update before its first round.
+        Expected versions are conditions of the first round, and with `client_id` of each one: the stream fails once another
+        client has updated the agent. INVALID_ARGUMENT for `policy_version`, `prefetch`, `blackhole`, `observation_moments`
+        and `return_discount`.
+        """
+
+    @property
+    def fragments(self) -> global___StreamedFragments:
+        """Fragments: each round has the same number of steps of each row."""
+
+    @property
+    def episodes(self) -> global___StreamedEpisodes:
+        """Whole episodes: each round has the fewest that have so many steps in all."""
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        options: global___SamplingOptions | None = ...,
+        fragments: global___StreamedFragments | None = ...,
+        episodes: global___StreamedEpisodes | None = ...,
+        step_count: builtins.int | None = ...,
+        apply_update: global___ApplyUpdate.ValueType = ...,
+        max_policy_lag: builtins.int | None = ...,
+        max_ahead_steps: builtins.int | None = ...,
+        max_ahead_bytes: builtins.int | None = ...,
+        max_steps_per_version: builtins.int | None = ...,
+        when_full: global___WhenFull.ValueType = ...,
+        max_unread_rounds: builtins.int | None = ...,
+        first_round_number: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_ahead_bytes", b"_max_ahead_bytes", "_max_ahead_steps", b"_max_ahead_steps", "_max_policy_lag", b"_max_policy_lag", "_max_steps_per_version", b"_max_steps_per_version", "_max_unread_rounds", b"_max_unread_rounds", "_step_count", b"_step_count", "episodes", b"episodes", "fragments", b"fragments", "max_ahead_bytes", b"max_ahead_bytes", "max_ahead_steps", b"max_ahead_steps", "max_policy_lag", b"max_policy_lag", "max_steps_per_version", b"max_steps_per_version", "max_unread_rounds", b"max_unread_rounds", "options", b"options", "rounds", b"rounds", "step_count", b"step_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_ahead_bytes", b"_max_ahead_bytes", "_max_ahead_steps", b"_max_ahead_steps", "_max_policy_lag", b"_max_policy_lag", "_max_steps_per_version", b"_max_steps_per_version", "_max_unread_rounds", b"_max_unread_rounds", "_step_count", b"_step_count", "apply_update", b"apply_update", "episodes", b"episodes", "first_round_number", b"first_round_number", "fragments", b"fragments", "max_ahead_bytes", b"max_ahead_bytes", "max_ahead_steps", b"max_ahead_steps", "max_policy_lag", b"max_policy_lag", "max_steps_per_version", b"max_steps_per_version", "max_unread_rounds", b"max_unread_rounds", "options", b"options", "rounds", b"rounds", "sampler", b"sampler", "step_count", b"step_count", "when_full", b"when_full"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_ahead_bytes", b"_max_ahead_bytes"]) -> typing.Literal["max_ahead_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_ahead_steps", b"_max_ahead_steps"]) -> typing.Literal["max_ahead_steps"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_policy_lag", b"_max_policy_lag"]) -> typing.Literal["max_policy_lag"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_steps_per_version", b"_max_steps_per_version"]) -> typing.Literal["max_steps_per_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_unread_rounds", b"_max_unread_rounds"]) -> typing.Literal["max_unread_rounds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_step_count", b"_step_count"]) -> typing.Literal["step_count"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["rounds", b"rounds"]) -> typing.Literal["fragments", "episodes"] | None: ...
+
+global___StreamSpec = StreamSpec
+
+@typing.final
+class StreamedFragments(google.protobuf.message.Message):
+    """Rounds of fragments; see Fragments for rows and their order."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FRAGMENT_LENGTH_FIELD_NUMBER: builtins.int
+    SOFT_HORIZON_FIELD_NUMBER: builtins.int
+    ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    fragment_length: builtins.int
+    """The number of steps of each row in a round, from 1 to 2^50, else INVALID_ARGUMENT."""
+    soft_horizon: builtins.bool
+    """As in Fragments."""
+    row_step_count: builtins.int
+    """The number of steps that each row has made in the row sequence of `options.seed`, as in Fragments: for a client that
+    resumes a broken stream, `next_row_step_count` of the last round. INVALID_ARGUMENT without `options.seed`. The
+    server knows this position of the last 16 rounds. Not set: the first step.
+    """
+    def __init__(
+        self,
+        *,
+        fragment_length: builtins.int = ...,
+        soft_horizon: builtins.bool = ...,
+        row_step_count: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_row_step_count", b"_row_step_count", "row_step_count", b"row_step_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_row_step_count", b"_row_step_count", "fragment_length", b"fragment_length", "row_step_count", b"row_step_count", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_row_step_count", b"_row_step_count"]) -> typing.Literal["row_step_count"] | None: ...
+
+global___StreamedFragments = StreamedFragments
+
+@typing.final
+class StreamedEpisodes(google.protobuf.message.Message):
+    """Rounds of whole episodes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_COUNT_FIELD_NUMBER: builtins.int
+    step_count: builtins.int
+    """The least number of steps in a round, from 1 to 2^50, else INVALID_ARGUMENT."""
+    def __init__(
+        self,
+        *,
+        step_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["step_count", b"step_count"]) -> None: ...
+
+global___StreamedEpisodes = StreamedEpisodes
+
+@typing.final
+class StreamReceipt(google.protobuf.message.Message):
+    """What the client of a stream has taken so far."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_COUNT_FIELD_NUMBER: builtins.int
+    round_count: builtins.int
+    """The number of rounds that the client has taken since the beginning of this call. A smaller number than before has no
+    effect.
+    """
+    def __init__(
+        self,
+        *,
+        round_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["round_count", b"round_count"]) -> None: ...
+
+global___StreamReceipt = StreamReceipt
+
+@typing.final
+class StreamSamplesResponse(google.protobuf.message.Message):
+    """A message of a stream. The fields up to `joined` are the same as in ObtainSamplesResponse."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGINNING_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    ACCOUNT_FIELD_NUMBER: builtins.int
+    SHARED_FIELD_NUMBER: builtins.int
+    JOINED_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
+        """The start of the stream, with the position and the version of its first round."""
+
+    @property
+    def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
+        """Episodes or fragments of a round."""
+
+    @property
+    def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
+        """A sign of life while nothing else is sent, also while the stream waits for its client."""
+
+    @property
+    def account(self) -> rollserve.v1.episode_batch_pb2.Account:
+        """The end of the stream: what was simulated for all rounds, and what became of it."""
+
+    @property
+    def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:
+        """Episodes in shared memory. Only for a client that has accepted `shared_memory` of the beginning."""
+
+    @property
+    def joined(self) -> global___JoinedResponses:
+        """Several messages of this kind. Only with `accept_joined` of the call."""
+
+    @property
+    def round(self) -> global___StreamRound:
+        """The end of a round: the batches since the last one are the round's."""
+
+    def __init__(
+        self,
+        *,
+        beginning: rollserve.v1.episode_batch_pb2.Beginning | None = ...,
+        batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
+        progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
+        account: rollserve.v1.episode_batch_pb2.Account | None = ...,
+        shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
+        joined: global___JoinedResponses | None = ...,
+        round: global___StreamRound | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "round"] | None: ...
+
+global___StreamSamplesResponse = StreamSamplesResponse
+
+@typing.final
+class StreamRound(google.protobuf.message.Message):
+    """A round of a stream, after its batches.
+
+    ObtainSamples delivers the same again, as long as the version is kept: with this seed and these versions, for whole
+    episodes with `first_episode_index` and the spec's step count, for fragments with `row_step_count`, which the server
+    knows of the last 16 rounds, and this `step_count`; or from the row sequence's first step on, round by round.
+
+    A client whose stream breaks goes on with the same spec, this run, seed and environment version, the next position,
+    and `first_round_number` of one more. It leaves out `agent_update` and expectations of the environment. Rounds that it
+    has received come not again; others are sampled again, with the version that is current then.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROUND_NUMBER_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    STEP_COUNT_FIELD_NUMBER: builtins.int
+    EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    POLICY_LAG_FIELD_NUMBER: builtins.int
+    ROW_COUNT_FIELD_NUMBER: builtins.int
+    WORKER_COUNT_FIELD_NUMBER: builtins.int
+    NEXT_ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    round_number: builtins.int
+    """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
+    seed: builtins.int
+    """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
+    policy_version: builtins.int
+    """The version of the policy that acted."""
+    environment_version: builtins.int
+    """The version of the environment."""
+    row_step_count: builtins.int
+    """For fragments, the number of steps that each row had made in the row sequence before the round."""
+    first_episode_index: builtins.int
+    """For whole episodes, the index of the first one."""
+    step_count: builtins.int
+    """The number of steps in the round."""
+    episode_count: builtins.int
+    """The number of episodes; of fragments, of those that ended."""
+    policy_lag: builtins.int
+    """The number of updates of the agent since the round's version, when the round began to be sent."""
+    row_count: builtins.int
+    """For fragments, the number of rows of all workers."""
+    worker_count: builtins.int
+    """The number of workers."""
+    next_row_step_count: builtins.int
+    """For fragments, `row_step_count` of what follows."""
+    next_episode_index: builtins.int
+    """For whole episodes, the index of the episode that follows."""
+    def __init__(
+        self,
+        *,
+        round_number: builtins.int = ...,
+        seed: builtins.int = ...,
+        policy_version: builtins.int = ...,
+        environment_version: builtins.int = ...,
+        row_step_count: builtins.int = ...,
+        first_episode_index: builtins.int = ...,
+        step_count: builtins.int = ...,
+        episode_count: builtins.int = ...,
+        policy_lag: builtins.int = ...,
+        row_count: builtins.int = ...,
+        worker_count: builtins.int = ...,
+        next_row_step_count: builtins.int = ...,
+        next_episode_index: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+
+global___StreamRound = StreamRound
 
 @typing.final
 class GetSamplerRequest(google.protobuf.message.Message):

@@ -125,6 +125,11 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.ObtainExactEpisodesRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.ObtainExactEpisodesResponse.FromString,
                 _registered_method=True)
+        self.StreamSamples = channel.stream_stream(
+                '/rollserve.v1.SamplerService/StreamSamples',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesResponse.FromString,
+                _registered_method=True)
         self.GetSampler = channel.unary_unary(
                 '/rollserve.v1.SamplerService/GetSampler',
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerRequest.SerializeToString,
@@ -336,6 +341,30 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamSamples(self, request_iterator, context):
+        """Samples on and on, in rounds, until the client ends the stream: at the same time as the client learns, and through
+        updates of the agent. A round is what one ObtainSamples would deliver: so many steps of each row, or whole episodes
+        with at least so many steps. It is sampled with the version of the agent that is current when it begins. So each
+        segment has one version, and each round can be requested again by its StreamRound.
+
+        The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
+        side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
+        comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
+        between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+
+        Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
+        stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
+        sampler has at most 16 streams; RESOURCE_EXHAUSTED (TOO_MANY_CALLS) for one more. UpdateEnv does not change what a
+        stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
+        stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
+        (WORKER_COUNT).
+
+        Reasons: as for ObtainSamples.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSampler(self, request, context):
         """Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
         responses (2 per connection) that clients have not read yet; further calls wait.
@@ -485,6 +514,11 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.ObtainExactEpisodes,
                     request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.ObtainExactEpisodesRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.ObtainExactEpisodesResponse.SerializeToString,
+            ),
+            'StreamSamples': grpc.stream_stream_rpc_method_handler(
+                    servicer.StreamSamples,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesResponse.SerializeToString,
             ),
             'GetSampler': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSampler,
@@ -752,6 +786,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/ObtainExactEpisodes',
             rollserve_dot_v1_dot_sampler__service__pb2.ObtainExactEpisodesRequest.SerializeToString,
             rollserve_dot_v1_dot_sampler__service__pb2.ObtainExactEpisodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamSamples(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rollserve.v1.SamplerService/StreamSamples',
+            rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.StreamSamplesResponse.FromString,
             options,
             channel_credentials,
             insecure,

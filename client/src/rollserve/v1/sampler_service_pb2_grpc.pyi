@@ -185,6 +185,30 @@ class SamplerServiceStub:
     Reasons: as for ObtainSamples, except ROW_STEP_COUNT and FRAGMENTS_TOO_LARGE.
     """
 
+    StreamSamples: grpc.StreamStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.StreamSamplesRequest,
+        rollserve.v1.sampler_service_pb2.StreamSamplesResponse,
+    ]
+    """Samples on and on, in rounds, until the client ends the stream: at the same time as the client learns, and through
+    updates of the agent. A round is what one ObtainSamples would deliver: so many steps of each row, or whole episodes
+    with at least so many steps. It is sampled with the version of the agent that is current when it begins. So each
+    segment has one version, and each round can be requested again by its StreamRound.
+
+    The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
+    side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
+    comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
+    between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+
+    Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
+    stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
+    sampler has at most 16 streams; RESOURCE_EXHAUSTED (TOO_MANY_CALLS) for one more. UpdateEnv does not change what a
+    stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
+    stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
+    (WORKER_COUNT).
+
+    Reasons: as for ObtainSamples.
+    """
+
     GetSampler: grpc.UnaryUnaryMultiCallable[
         rollserve.v1.sampler_service_pb2.GetSamplerRequest,
         rollserve.v1.sampler_service_pb2.GetSamplerResponse,
@@ -464,6 +488,30 @@ class SamplerServiceAsyncStub:
     as in ObtainSamples.
 
     Reasons: as for ObtainSamples, except ROW_STEP_COUNT and FRAGMENTS_TOO_LARGE.
+    """
+
+    StreamSamples: grpc.aio.StreamStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.StreamSamplesRequest,
+        rollserve.v1.sampler_service_pb2.StreamSamplesResponse,
+    ]
+    """Samples on and on, in rounds, until the client ends the stream: at the same time as the client learns, and through
+    updates of the agent. A round is what one ObtainSamples would deliver: so many steps of each row, or whole episodes
+    with at least so many steps. It is sampled with the version of the agent that is current when it begins. So each
+    segment has one version, and each round can be requested again by its StreamRound.
+
+    The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
+    side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
+    comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
+    between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+
+    Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
+    stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
+    sampler has at most 16 streams; RESOURCE_EXHAUSTED (TOO_MANY_CALLS) for one more. UpdateEnv does not change what a
+    stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
+    stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
+    (WORKER_COUNT).
+
+    Reasons: as for ObtainSamples.
     """
 
     GetSampler: grpc.aio.UnaryUnaryMultiCallable[
@@ -757,6 +805,32 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         as in ObtainSamples.
 
         Reasons: as for ObtainSamples, except ROW_STEP_COUNT and FRAGMENTS_TOO_LARGE.
+        """
+
+    @abc.abstractmethod
+    def StreamSamples(
+        self,
+        request_iterator: _MaybeAsyncIterator[rollserve.v1.sampler_service_pb2.StreamSamplesRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.StreamSamplesResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.StreamSamplesResponse]]:
+        """Samples on and on, in rounds, until the client ends the stream: at the same time as the client learns, and through
+        updates of the agent. A round is what one ObtainSamples would deliver: so many steps of each row, or whole episodes
+        with at least so many steps. It is sampled with the version of the agent that is current when it begins. So each
+        segment has one version, and each round can be requested again by its StreamRound.
+
+        The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
+        side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
+        comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
+        between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+
+        Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
+        stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
+        sampler has at most 16 streams; RESOURCE_EXHAUSTED (TOO_MANY_CALLS) for one more. UpdateEnv does not change what a
+        stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
+        stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
+        (WORKER_COUNT).
+
+        Reasons: as for ObtainSamples.
         """
 
     @abc.abstractmethod

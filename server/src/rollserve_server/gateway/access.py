@@ -29,6 +29,7 @@ SCOPES: Mapping[str, Scope] = {
     "ServerReflectionInfo": Scope.STATUS,
     "ObtainSamples": Scope.SAMPLE,
     "ObtainExactEpisodes": Scope.SAMPLE,
+    "StreamSamples": Scope.SAMPLE,
     "Evaluate": Scope.SAMPLE,
     "EvaluatePopulation": Scope.SAMPLE,
     "GetAgentParameters": Scope.AGENT_READ,

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from rollserve.v1 import space_pb2
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.shared_memory import Ring
-    from rollserve_server.pool import Beginning, Delivery
+    from rollserve_server.pool import Beginning, Delivery, StreamRound
 
 __all__ = [
     "delivered_messages",
     "evaluation_response",
     "population_response",
+    "round_response",
     "sample_response",
     "shared_or_sent",
 ]
@@ -56,11 +57,16 @@ async def shared_or_sent(message: NDArray[np.uint8], ring: Ring | None, rpc: Ope
 
 
 def sample_response(item: Beginning | Progress | Account, ring: Ring | None) -> bytes:
-    """Return a response of `ObtainSamples` or `ObtainExactEpisodes`, which have the same fields."""
+    """Return a response of `ObtainSamples`, `ObtainExactEpisodes` or `StreamSamples`, which have the same fields."""
     if isinstance(item, Account):
         account = account_to_proto(item, shared_message_bytes=ring.num_message_bytes if ring else 0)
         return pb.ObtainSamplesResponse(account=account).SerializeToString()
     return _response_before_result(pb.ObtainSamplesResponse, item, ring)
+
+
+def round_response(item: StreamRound) -> bytes:
+    """Return the response of `StreamSamples` that ends a round."""
+    return pb.StreamSamplesResponse(round=message_from_record(pb.StreamRound, item)).SerializeToString()
 
 
 def evaluation_response(item: Beginning | Progress | Evaluation) -> bytes:

@@ -16,7 +16,8 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1 import samplers_pb2
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested
-from rollserve_server.errors import NotAllowedError, within
+from rollserve_server.errors import DomainError, NotAllowedError, within
+from rollserve_server.futures import in_background
 from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.following import RecordStreams
 from rollserve_server.gateway.messages.agent_versions import (
@@ -33,12 +34,13 @@ from rollserve_server.gateway.responses import (
     delivered_messages,
     evaluation_response,
     population_response,
+    round_response,
     sample_response,
     shared_or_sent,
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.identity import ANONYMOUS, Scope
-from rollserve_server.pool import Account, AgentUpdated, Delivery, Evaluation
+from rollserve_server.pool import Account, AgentUpdated, Delivery, Evaluation, StreamClient, StreamRound
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -129,6 +131,7 @@ class SamplerService:
         streams: dict[str, Callable[[OpenRpc], AsyncGenerator[bytes, None]]] = {
             "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
             "ObtainExactEpisodes": functools.partial(self.obtain, pb.ObtainExactEpisodesRequest),
+            "StreamSamples": self.stream_samples,
             "GetSampler": self.get_sampler,
             "GetAgentParameters": self.get_agent_parameters,
             "Evaluate": self.evaluate,
@@ -289,6 +292,40 @@ class SamplerService:
                             self._metrics.count_call(sampler.name, rpc.name, item)
                             _log_sampled(item)
                         yield sample_response(item, ring)
+
+    async def stream_samples(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `StreamSamples`."""
+        data = await self._intake.small_request(rpc)
+        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await read_aside(self._reader.stream, rpc, data)
+        pool, client = _use(sampler, rpc), StreamClient()
+        listening = in_background(self._listen(rpc, client))
+        reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
+        try:
+            with self._rings.of(sampler.name).lend(reader) as ring:
+                async with contextlib.aclosing(pool.stream(request, client, rpc)) as items:
+                    async for item in items:
+                        if isinstance(item, Delivery):
+                            for message in delivered_messages(item):
+                                yield await shared_or_sent(message, ring, rpc)
+                        elif isinstance(item, StreamRound):
+                            self._metrics.count_call(sampler.name, rpc.name, item.account)
+                            yield round_response(item)
+                        elif isinstance(item, AgentUpdated):
+                            await self._note_agent_change(rpc, item)
+                        else:
+                            yield sample_response(item, ring)
+        finally:
+            listening.cancel()
+
+    async def _listen(self, rpc: OpenRpc, client: StreamClient) -> None:
+        """Tell a stream what its client sends, until the client ends the stream or sends something else."""
+        try:
+            while (data := await self._intake.later_request(rpc)) is not None:
+                client.take(self._reader.receipt(data))
+        except DomainError as error:
+            rpc.end(error)
+        else:
+            client.end()
 
     async def _note_agent_change(self, rpc: OpenRpc, updated: AgentUpdated) -> None:
         """Note an update of the agent in the log, and its digests for the audit log."""

@@ -18,6 +18,15 @@ from rollserve_server.pool.interface.requests import (
 )
 from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
+from rollserve_server.pool.interface.streams import (
+    ApplyUpdate,
+    RowFragments,
+    StreamBounds,
+    StreamClient,
+    StreamRequest,
+    StreamRound,
+    WhenFull,
+)
 from rollserve_server.pool.interface.targets import AtLeast, Exactly, Fragments, InAll, Target
 from rollserve_server.pool.interface.updates import (
     AgentChange,
@@ -39,6 +48,7 @@ __all__ = [
     "AgentUpdate",
     "AgentUpdated",
     "AgentVersionStatus",
+    "ApplyUpdate",
     "AtLeast",
     "Backend",
     "Beginning",
@@ -66,12 +76,18 @@ __all__ = [
     "PopulationRequest",
     "Progress",
     "RemoteBuffer",
+    "RowFragments",
     "RowUpdates",
     "SampleRequest",
     "SamplingOptions",
     "ServerBackend",
+    "StreamBounds",
+    "StreamClient",
+    "StreamRequest",
+    "StreamRound",
     "Target",
     "ThreadWorker",
+    "WhenFull",
     "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",

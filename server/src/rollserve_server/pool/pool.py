@@ -17,6 +17,7 @@ from rollserve_server.errors import DomainError, NotReadyError
 from rollserve_server.pool.assembly import decide, make_parts, start_workers
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.samplings import Samplings
+from rollserve_server.pool.calls.streams import Streams
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
 from rollserve_server.pool.journal.journal import NoJournal
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
+    from rollserve_server.pool.interface.streams import StreamClient, StreamRequest, StreamRound
     from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, EnvValues
     from rollserve_server.settings import PoolSettings
 
@@ -73,6 +75,7 @@ class Pool:
         self.agents = AgentQueries(parts.versions)
         updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
         self._agent_updates, self._samplings = updates, Samplings(parts, updates)
+        self._streams = Streams(parts, self._samplings)
         self._evaluations = Evaluations(parts)
         self._env_calls = EnvCalls(parts.versions, parts.settings)
         self._started = time.monotonic()
@@ -145,7 +148,7 @@ class Pool:
             NotReadyError: the sampler outlives its server.
             WorkerLostError, NotFoundError, InvalidValueError, NotAllowedError: as of `start`.
         """
-        old, old_calls = self._parts, (self._samplings, self._evaluations)
+        old, old_calls, old_streams = self._parts, (self._samplings, self._evaluations), self._streams
         if not isinstance(old.journal, NoJournal):
             raise NotReadyError("a sampler on an existing Ray cluster, which outlives its server, cannot be reset")
         async with old.versions.changing_envs, old.versions.updating:
@@ -158,6 +161,7 @@ class Pool:
             self._use(parts)
             for calls in old_calls:
                 calls.admission.refuse(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
+            old_streams.refuse(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
             old.episode_log.end(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
             old_calls[0].prefetcher.end(drop=True)
             await old.workers.close()
@@ -170,6 +174,7 @@ class Pool:
     def drain(self, error: DomainError) -> None:
         """Let no further call or update begin: waiting and later ones fail with the error."""
         self._refusal = error
+        self._streams.refuse(error)
         self._samplings.admission.refuse(error)
         self._evaluations.admission.refuse(error)
         self._parts.episode_log.end(error)
@@ -324,6 +329,20 @@ class Pool:
             TooFewWorkersError: fewer workers are healthy than the pool requires.
         """
         return self._samplings.sample(request, receiver)
+
+    def stream(
+        self, request: StreamRequest, client: StreamClient, receiver: Receiver = NEVER_STALLED
+    ) -> AsyncGenerator[AgentUpdated | Beginning | Delivery | StreamRound | Progress | Account, None]:
+        """Sample round after round, until the client ends the stream or all its steps are sent.
+
+        Yields the update of the agent if the request has one, the beginning, for each round its deliveries and then the
+        round itself, with progress between them, and at last the account. Closing the iterator early ends the work.
+
+        Raises:
+            InvalidValueError, NotReadyError, DomainError: as of `sample`, also for a later round.
+            OverLimitError: there are too many streams.
+        """
+        return self._streams.stream(request, client, receiver)
 
     def evaluate(
         self, request: EvaluationRequest, receiver: Receiver = NEVER_STALLED

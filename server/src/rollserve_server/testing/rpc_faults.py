@@ -19,6 +19,7 @@ from rollserve_server.testing.wrapped_rpcs import WrappedRpcs
 __all__ = ["FaultyRpcs"]
 
 _UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
+_BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples")
 _SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
     "ObtainSamples": pb.ObtainSamplesRequest,
     "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
@@ -46,8 +47,17 @@ class FaultyRpcs(WrappedRpcs):
     ) -> None:
         await self._delay(name)
         faulty = _FaultyContext(context, name, self._faults)
-        await handle(requests, faulty)
-        if faulty.is_broken:  # noticed by nobody: what was written last was written in the background
+        # What was written in the background may be the last for long, so that nobody notices a broken stream.
+        handling, breaking = asyncio.ensure_future(handle(requests, faulty)), asyncio.create_task(faulty.broken.wait())
+        try:
+            await asyncio.wait({handling, breaking}, return_when=asyncio.FIRST_COMPLETED)
+            if not faulty.is_broken:
+                await handling
+        finally:
+            handling.cancel()
+            breaking.cancel()
+            await asyncio.wait({handling})
+        if faulty.is_broken:
             await faulty.abort()
 
     async def _delay(self, name: str) -> None:
@@ -60,15 +70,20 @@ class _FaultyContext:
     """An RPC as gRPC has it, whose requests may be refused, and whose stream may break.
 
     Attributes:
-        is_broken: whether the stream is broken.
+        broken: set once the stream is broken.
     """
 
     def __init__(self, context: Any, name: str, faults: Faults) -> None:
-        self.is_broken = False
+        self.broken = asyncio.Event()
         self._context = context
         self._name = name
         self._faults = faults
         self._num_messages = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the stream is broken."""
+        return self.broken.is_set()
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._context, attribute)
@@ -82,7 +97,7 @@ class _FaultyContext:
         return request
 
     async def write(self, message: bytes) -> None:
-        if self._name not in _SAMPLING:
+        if self._name not in _BATCH_STREAMS:
             await self._context.write(message)
         elif self.is_broken or self._faults.waits(BreakStream):
             for response in responses_of(message):
@@ -96,7 +111,8 @@ class _FaultyContext:
         is_last = response[0] == _ACCOUNT
         if not self.is_broken and (has_steps or is_last):
             due = self._faults.take(BreakStream, lambda fault: is_last or self._num_messages >= fault.after_messages)
-            self.is_broken = due is not None
+            if due is not None:
+                self.broken.set()
         if self.is_broken:
             raise StoppingError(f"the stream is broken: {_ASKED}")
         self._num_messages += has_steps

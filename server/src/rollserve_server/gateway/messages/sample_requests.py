@@ -17,7 +17,7 @@ from rollserve_server.pool import AtLeast, Exactly, Fragments, SampleRequest
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentUpdate, Target
 
-__all__ = ["sample_request_from_proto"]
+__all__ = ["agent_update_from_options", "sample_request_from_proto"]
 
 _MAX_EPISODES = 1 << 40
 """Largest number of episodes of a worker. Indices stay below 2**63 with it, the limit of integers in many languages."""
@@ -38,7 +38,7 @@ def sample_request_from_proto(
         _check_sequence(options, target)
         _check_moments(options, target)
         sampling_options = sampling_options_from_proto(options)
-        agent_update = _agent_update_from_proto(options, allowed_paths)
+        agent_update = agent_update_from_options(options, allowed_paths)
     return SampleRequest(
         target,
         messages,
@@ -52,7 +52,8 @@ def sample_request_from_proto(
     )
 
 
-def _agent_update_from_proto(options: pb.SamplingOptions, allowed_paths: Collection[Path]) -> AgentUpdate | None:
+def agent_update_from_options(options: pb.SamplingOptions, allowed_paths: Collection[Path]) -> AgentUpdate | None:
+    """Return the update of the agent that a call makes first, or None; raises as `sample_request_from_proto`."""
     if not options.HasField("agent_update"):
         return None
     with in_field("agent_update"):

@@ -91,6 +91,15 @@ class Intake:
             data = await _read_next(rpc)
         return None if data is None else _within_size(data, _MAX_NAME_BYTES)
 
+    async def later_request(self, rpc: OpenRpc) -> bytes | None:
+        """Receive a further request of a stream, which may come at any time; None after the last one.
+
+        Raises:
+            OverLimitError: more than 4 KiB.
+        """
+        data = await rpc.read_any_time()
+        return None if data is grpc.aio.EOF else _within_size(data, _MAX_NAME_BYTES)
+
     @contextlib.asynccontextmanager
     async def update_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Receive the request of an update, and keep its share of the memory for the block.

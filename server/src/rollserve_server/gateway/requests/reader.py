@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle, is_pickle
 from rollserve_server.gateway.messages.environments import env_updates_from_proto, method_call_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
-from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range, optional
+from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_field, in_range, optional
 from rollserve_server.gateway.messages.formats import message_limit_from_proto
 from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
 from rollserve_server.gateway.messages.samplers import sampler_request_from_proto
+from rollserve_server.gateway.messages.stream_requests import stream_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 from rollserve_server.identity import Scope
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         Expectation,
         PopulationRequest,
         SampleRequest,
+        StreamRequest,
     )
     from rollserve_server.samplers import Sampler, SamplerRequest, Samplers
 
@@ -42,6 +45,7 @@ __all__ = [
     "RecordsRequest",
     "RequestReader",
     "SamplingRequest",
+    "StreamSamplingRequest",
     "read_aside",
 ]
 
@@ -84,6 +88,15 @@ class SamplingRequest(NamedTuple):
 
     sampler: Sampler
     request: SampleRequest
+    accepts_shared_memory: bool
+    max_joined_bytes: int
+
+
+class StreamSamplingRequest(NamedTuple):
+    """A request for a stream, which may be delivered through shared memory, or joined to such a size."""
+
+    sampler: Sampler
+    request: StreamRequest
     accepts_shared_memory: bool
     max_joined_bytes: int
 
@@ -132,13 +145,32 @@ class RequestReader:
         """Read the request of `ObtainSamples` or `ObtainExactEpisodes`, which the class tells apart."""
         request = parse(kind, data)
         sampler, options = self._sampler(rpc, request.sampler), request.options
-        if options.HasField("agent_update"):
-            rpc.require(Scope.AGENT_WRITE, "a call that updates the agent")
-        if is_pickle(options.agent_update):
-            rpc.require(Scope.PICKLE, "a pickled agent")
+        self._check_agent_update(rpc, options)
         sample_request = sample_request_from_proto(request, self._allowed_paths)
         max_joined_bytes = sample_request.messages.max_message_bytes if options.accept_joined else 0
         return SamplingRequest(sampler, sample_request, options.accept_shared_memory, max_joined_bytes)
+
+    def stream(self, rpc: OpenRpc, data: bytes) -> StreamSamplingRequest:
+        """Read the first message of `StreamSamples`."""
+        message = parse(pb.StreamSamplesRequest, data)
+        if message.WhichOneof("content") != "spec":
+            got = message.WhichOneof("content") or "none"
+            raise InvalidValueError.of("content", expected="a spec in the first message", got=got)
+        with in_field("spec"):
+            spec = message.spec
+            sampler, options = self._sampler(rpc, spec.sampler), spec.options
+            self._check_agent_update(rpc, options)
+            request = stream_request_from_proto(spec, self._allowed_paths)
+        max_joined_bytes = request.messages.max_message_bytes if options.accept_joined else 0
+        return StreamSamplingRequest(sampler, request, options.accept_shared_memory, max_joined_bytes)
+
+    def receipt(self, data: bytes) -> int:
+        """Read a later message of `StreamSamples`: the number of rounds that the client has taken."""
+        message = parse(pb.StreamSamplesRequest, data)
+        if message.WhichOneof("content") != "receipt":
+            got = message.WhichOneof("content") or "none"
+            raise InvalidValueError.of("content", expected="a receipt in each later message", got=got)
+        return message.receipt.round_count
 
     def resize(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, int]:
         """Read the request of `ResizePool`: the sampler, and its new number of workers."""
@@ -229,6 +261,13 @@ class RequestReader:
         sampler = self._sampler(rpc, request.sampler)
         _check_environment(rpc, request.options)
         return sampler, population_request_from_proto(request, self._allowed_paths)
+
+    def _check_agent_update(self, rpc: OpenRpc, options: pb.SamplingOptions) -> None:
+        """Raise NotAllowedError if a call updates the agent, and its client may not."""
+        if options.HasField("agent_update"):
+            rpc.require(Scope.AGENT_WRITE, "a call that updates the agent")
+        if is_pickle(options.agent_update):
+            rpc.require(Scope.PICKLE, "a pickled agent")
 
     def _sampler(self, rpc: OpenRpc, name: str) -> Sampler:
         return self._samplers.find(rpc.use_sampler(name))

@@ -184,6 +184,10 @@ class OpenRpc:
         self.unsent_since = None
         return data
 
+    async def read_any_time(self) -> Any:
+        """Return the next request as bytes, or `grpc.aio.EOF`; the client need not send any, so it does not stall."""
+        return await _finished(self._context.read())
+
     def begin_response(self) -> asyncio.Future[None]:
         """Begin to send the initial metadata, unless that has begun; return its end, which the first message awaits."""
         if self._initial_metadata is None:

@@ -17,6 +17,29 @@ __all__ = ["ENVIRONMENT_FAILED", "Account", "WorkerAccount"]
 ENVIRONMENT_FAILED = "environment_failed"
 """Retry reason, beside the reasons of errors about workers."""
 
+_WORKER_SECONDS = ("sampling_seconds", "encoding_seconds", "environment_seconds", "policy_seconds")
+_ROUND_SUMS = (
+    "num_carried_steps",
+    "num_kept_steps",
+    "num_superseded_steps",
+    "num_cancelled_steps",
+    "num_lost_steps",
+    "num_idle_steps",
+    "num_prefetched_steps",
+    "num_discarded_steps",
+    "num_discarded_episodes",
+    "num_retried_episodes",
+    "num_straggler_episodes",
+    "num_broken_off_episodes",
+    "num_reassigned_episodes",
+    "queued_seconds",
+    "waiting_seconds",
+    "sending_seconds",
+    "paused_seconds",
+    "num_pauses",
+)
+"""What the account of a stream has of each round, whatever became of its steps."""
+
 
 @dataclass
 class WorkerAccount:
@@ -34,6 +57,14 @@ class WorkerAccount:
     policy_seconds: float = 0.0
     num_missing_steps: int = 0
 
+    def add(self, other: WorkerAccount, *, is_delivered: bool) -> None:
+        """Add the share in another call, whose steps and episodes were delivered or not."""
+        for name in ("num_simulated_steps", "num_missing_steps", *_WORKER_SECONDS):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if is_delivered:
+            self.num_steps += other.num_steps
+            self.num_episodes += other.num_episodes
+
 
 @dataclass
 class Account:
@@ -41,8 +72,8 @@ class Account:
 
     See `Account` in `protos/rollserve/v1/episode_batch.proto` for the fields.
 
-    Carried and simulated steps together are as many as delivered, kept, superseded, cancelled, lost, idle and discarded
-    steps together.
+    Carried and simulated steps together are as many as delivered, kept, superseded, cancelled, lost, idle, discarded,
+    stale, overflow and unsent steps together.
     """
 
     seed: int
@@ -73,6 +104,14 @@ class Account:
     paused_seconds: float = 0.0
     num_pauses: int = 0
     elapsed_seconds: float = 0.0
+    num_rounds: int = 0
+    num_stale_steps: int = 0
+    num_overflow_steps: int = 0
+    num_unsent_steps: int = 0
+    lag_step_counts: list[int] = field(default_factory=list)
+    worker_idle_seconds: float = 0.0
+    update_waiting_seconds: float = 0.0
+    client_waiting_seconds: float = 0.0
     retry_reasons: Counter[str] = field(default_factory=Counter)
     env_failures: EnvFailures = field(default_factory=EnvFailures)
     moments: DeliveredMoments | None = None
@@ -114,6 +153,29 @@ class Account:
         self.env_failures.add(worker, failure)
         if not failure.is_final:
             self.count_retried(ENVIRONMENT_FAILED, len(failure.indices))
+
+    def add_round(self, other: Account, fate: str | None) -> None:
+        """Add the account of a round to that of its stream.
+
+        Args:
+            other: account of the round.
+            fate: attribute that counts the steps that the round's call delivered, if they were discarded.
+        """
+        self.seed, self.policy_version, self.env_version = other.seed, other.policy_version, other.env_version
+        for name in _ROUND_SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for counts, others in ((self.retry_reasons, other.retry_reasons), (self.dropped_infos, other.dropped_infos)):
+            counts.update(others)
+        self.env_failures.add_prefetched(other.env_failures)
+        self.env_failures.num_skipped += other.env_failures.num_skipped
+        self.workers += [WorkerAccount() for _ in range(len(other.workers) - len(self.workers))]
+        for share, added in zip(self.workers, other.workers, strict=False):
+            share.add(added, is_delivered=fate is None)
+        if fate is None:
+            self.message_bytes += other.message_bytes
+            self.raw_bytes += other.raw_bytes
+        else:
+            setattr(self, fate, getattr(self, fate) + other.num_steps)
 
     def add_prefetched(self, prefetched: Account) -> None:
         """Add what became of steps simulated between calls; steps that workers still hold are not part of it."""

@@ -44,6 +44,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     Attributes:
         sequence: what its rows run.
+        is_patient: whether the first answer of a worker may come as late as the others.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         super().__init__(parts, request, workforce, account, reached)
         self._reports_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
+        self.is_patient = False
         self._start = start = sequence.start  # where the rows stand at the beginning
         self._call_id = next(parts.ids)
         self._num_row_steps = target.num_steps // start.stride
@@ -80,6 +82,9 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         # How many workers have to make all their steps; and whether they have, so that the others stop.
         self._num_enough = math.ceil(target.fraction_of_workers * len(workforce) - 1e-9)
         self._is_ending, self._overdue_at = False, math.inf
+        # Whether all workers are to stop at the same step; and that step, once it is known.
+        self._is_cutting = False
+        self._cut_at: int | None = None
         self._next_worker = 0  # whose messages are delivered next
         left = target.num_skipped_steps
         for state in self._workers:
@@ -96,6 +101,19 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             [state.location for state in abandoned if state.location is not None],
             [in_flight.report for state in abandoned for in_flight in state.in_flight],
         )
+
+    @property
+    def num_row_steps(self) -> int:
+        """Number of steps that each row makes in the call."""
+        return self._num_row_steps
+
+    def cut(self) -> None:
+        """Have all rows stop at the same step, as soon as they can: the last one that any worker has begun to make.
+
+        The call then delivers what an ordinary one for so many steps would.
+        """
+        self._is_cutting = self._cut_at is None
+        self._notify()
 
     def open_locations(self) -> list[WorkLocation]:
         """Return where rows are, wherever they stand."""
@@ -170,7 +188,9 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def _next_order(self, worker: int, handle: WorkerHandle) -> FragmentOrder | None:
         state = self._workers[worker]
-        if state.progress is not None:
+        if self._is_cutting:
+            self._find_cut()
+        if self._is_cutting or state.progress is not None:
             return None
         samples = state.num_made < state.num_steps
         room = self._room(state)
@@ -185,9 +205,21 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             row_states = self._row_states(state)
         seed, kind = self.sequence.seed, self.sequence.kind
         spec = RowSequenceSpec(state.location.work_id, seed, *kind, self._start.stride)
-        seconds = self._slice_seconds(state.index) if samples else 0.0
-        enough = state.num_needed_row_steps if self._is_ending else None
+        seconds = self._slice_seconds(state.index, may_be_last=self.is_patient) if samples else 0.0
+        enough = state.num_needed_row_steps if self._is_ending else self._cut_at
         return FragmentOrder(spec, self._assignment(state), row_states, max(room, 0), seconds, enough)
+
+    def _find_cut(self) -> None:
+        """Find the step at which all workers can stop, once each has answered all its orders."""
+        if any(state.in_flight for state in self._workers):
+            return
+        made = (max(state.num_made // state.num_rows, state.num_needed_row_steps) for state in self._workers)
+        is_over = any(state.progress is not None for state in self._workers)
+        self._cut_at = self._num_row_steps = self._num_row_steps if is_over else max(1, *made)
+        for state in self._workers:
+            state.num_row_steps = self._cut_at
+        self._is_cutting = False
+        self._notify()
 
     def _assignment(self, state: FragmentWorker) -> FragmentAssignment:
         messages = self._request.messages
@@ -225,6 +257,8 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             self._take_failure(state, report, report.failure)
         else:
             self._take_progress(state, report, sent.buffer)
+        if self._is_cutting:
+            self._notify()
         did_nothing = not (report.num_simulated_steps or report.messages or report.rows)
         state.is_stuck = state.location is not None and did_nothing
         if not state.is_stuck:

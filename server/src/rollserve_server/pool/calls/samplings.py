@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import time
@@ -16,7 +17,7 @@ from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.moments import with_moments
 from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
-from rollserve_server.pool.calls.settlement import EpisodeSettlement, FragmentSettlement, Settlement
+from rollserve_server.pool.calls.settlement import EpisodeSettlement, FragmentSettlement, RoundSettlement, Settlement
 from rollserve_server.pool.interface.results import Progress
 from rollserve_server.pool.interface.targets import Exactly, Fragments
 from rollserve_server.pool.plan.length_estimate import LengthEstimates
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import AgentSpec
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.calls.stream_sequence import StreamSequence
     from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.requests import SampleRequest
     from rollserve_server.pool.interface.results import Beginning, Delivery
@@ -55,6 +57,7 @@ class Samplings:
         admission: lets a bounded number of calls run.
         prefetcher: samples between calls for the next one.
         estimates: estimated lengths of episodes.
+        agent_changed: set, and replaced by another one, with each new version of the agent.
     """
 
     def __init__(self, parts: PoolParts, agent_updates: AgentUpdates) -> None:
@@ -70,6 +73,7 @@ class Samplings:
         )
         self.prefetcher = Prefetcher(parts.sequences)
         self.estimates = LengthEstimates()
+        self.agent_changed = asyncio.Event()
         self._num_running = 0
 
     async def update_agent(
@@ -87,6 +91,8 @@ class Samplings:
         updated = await self._agent_updates.update(updates, expected, per_worker=per_worker, field=field, check=check)
         self.prefetcher.end(drop=True)  # of a call that ended meanwhile
         self.estimates.fade()
+        self.agent_changed.set()
+        self.agent_changed = asyncio.Event()
         return updated
 
     async def sample(
@@ -107,33 +113,33 @@ class Samplings:
             try:
                 updated = None
                 if request.agent_update is not None:
-                    updated = await self._updated(request, request.agent_update)
+                    updated = await self.update_first(request, request.agent_update)
                     request = _after_update(request, updated)
                     yield updated
-                call, settlement = await self._begin(request, stack)
+                call, settlement = await self.begin(request, stack)
             except DomainError:
                 parts.counters.num_failed_calls += 1
                 raise
             call.turn = turn
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
-            async with self._running(call, settlement) as items:
+            async with self.running(call, settlement) as items:
                 yield dataclasses.replace(
                     call.beginning(),
                     agent_updated=updated is not None,
-                    spaces=self._spaces(account.env_version) if request.return_spaces else None,
+                    spaces=self.spaces(account.env_version) if request.return_spaces else None,
                 )
                 async for item in items:
                     yield item
         self._begin_prefetch(request, account)
         yield account
 
-    def _spaces(self, env_version: int) -> tuple[Space[Any], Space[Any]]:
+    def spaces(self, env_version: int) -> tuple[Space[Any], Space[Any]]:
         """Return the spaces of an environment in use: of observations, and of actions."""
         description = self._parts.versions.env_in_use(env_version).description
         return description.observation_space, description.action_space
 
-    async def _updated(self, request: SampleRequest, update: AgentUpdate) -> AgentUpdated:
+    async def update_first(self, request: SampleRequest, update: AgentUpdate) -> AgentUpdated:
         """Make the call's update of the agent, after the checks of the request that no agent is needed for."""
         parts, options = self._parts, request.options
         check_run(options.run, parts.run)
@@ -158,10 +164,10 @@ class Samplings:
             [update], options.expected, per_worker=False, field="options.agent_update", check=check
         )
 
-    async def _begin(
-        self, request: SampleRequest, stack: AsyncExitStack
+    async def begin(
+        self, request: SampleRequest, stack: AsyncExitStack, stream: StreamSequence | None = None
     ) -> tuple[EpisodeCall | FragmentCall, Settlement]:
-        """Choose versions, which the stack keeps, and make the call."""
+        """Choose versions, which the stack keeps, and make the call; of a round, in the sequence of its stream."""
         parts, options = self._parts, request.options
         check_run(options.run, parts.run)
         policy_version = parts.selection.choose_policy(options)
@@ -178,10 +184,18 @@ class Samplings:
         workforce = stack.enter_context(parts.workers.using_workforce())
         check_num_workers(request.num_workers, len(workforce))
         parts.selection.check_num_workers(policy_version, env_version, len(workforce))
+        if stream is not None:
+            num_rows = len(workforce) * parts.versions.env_in_use(env_version).description.num_rows
+            request = dataclasses.replace(request, target=stream.target(num_rows))
         if isinstance(request.target, Fragments):
-            fragments = self._fragment_call(request, request.target, policy_version, env_version)
+            fragments = self._fragment_call(request, request.target, policy_version, env_version, stream)
+            if stream is not None:
+                return fragments, RoundSettlement(parts.row_sequences, fragments, stream)
             return fragments, FragmentSettlement(parts.row_sequences, fragments)
-        own = stack.enter_context(parts.sequences.own()) if options.seed is None else None
+        if stream is not None:
+            own = stream.own
+        else:
+            own = stack.enter_context(parts.sequences.own()) if options.seed is None else None
         episodes = self._episode_call(request, own, policy_version, env_version, EpisodeCall)
         return episodes, EpisodeSettlement(parts.sequences, episodes, own)
 
@@ -220,7 +234,12 @@ class Samplings:
         return make(parts, request, target, sequence, env, estimate)
 
     def _fragment_call(
-        self, request: SampleRequest, target: Fragments, policy_version: int, env_version: int
+        self,
+        request: SampleRequest,
+        target: Fragments,
+        policy_version: int,
+        env_version: int,
+        stream: StreamSequence | None,
     ) -> FragmentCall:
         parts, options, workforce = self._parts, request.options, self._parts.workers.workforce
         description = parts.versions.env_in_use(env_version).description
@@ -228,7 +247,9 @@ class Samplings:
         check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
         kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon)
         initial = Checkpoint.initial(len(workforce), num_rows)
-        if options.seed is None:
+        if stream is not None:
+            sequence = stream.take_rows(kind, initial)
+        elif options.seed is None:
             sequence = parts.row_sequences.begin_own(kind, initial)
         else:
             sequence = parts.row_sequences.begin(options.seed, kind, target.row_step_count, initial)
@@ -236,7 +257,7 @@ class Samplings:
         return FragmentCall(parts, request, target, sequence, policy_version, workforce, reproducibility)
 
     @contextlib.asynccontextmanager
-    async def _running(
+    async def running(
         self, call: EpisodeCall | FragmentCall, settlement: Settlement
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Run a call, and settle it."""

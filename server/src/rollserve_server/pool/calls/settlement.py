@@ -11,12 +11,13 @@ from rollserve_server.pool.plan.placement import PerWorker
 if TYPE_CHECKING:
     from rollserve_server.pool.calls.episodes import EpisodeCall
     from rollserve_server.pool.calls.fragments import FragmentCall
+    from rollserve_server.pool.calls.stream_sequence import StreamSequence
     from rollserve_server.pool.sequences.own_sequence import OwnSequence
     from rollserve_server.pool.sequences.row_sequences import RowSequences
     from rollserve_server.pool.sequences.sequences import Sequences
     from rollserve_server.pool.state.row_sequence import RowsMoved
 
-__all__ = ["EpisodeSettlement", "FragmentSettlement", "Settlement"]
+__all__ = ["EpisodeSettlement", "FragmentSettlement", "RoundSettlement", "Settlement"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,22 @@ class FragmentSettlement:
         # Rows that run into an error of an environment would do so again.
         end = isinstance(error, EnvFailedError)
         self.row_sequences.cancel(call.sequence, call.account, call.open_locations(), call.coming(), end=end)
+
+
+@dataclass(frozen=True)
+class RoundSettlement(FragmentSettlement):
+    """Settles a round of fragments, whose sequence stays with its stream."""
+
+    stream: StreamSequence
+
+    def complete(self) -> RowsMoved | None:
+        """Record where the rows stand now, for the next round."""
+        return self.stream.complete_rows(self.call)
+
+    def cancel(self, error: BaseException) -> None:
+        """Leave the sequence where it stood before the round."""
+        self.stream.lose_rows()
+        super().cancel(error)
 
 
 Settlement = EpisodeSettlement | FragmentSettlement

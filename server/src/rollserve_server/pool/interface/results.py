@@ -66,13 +66,24 @@ class Progress:
         num_simulated_steps: number of steps simulated for the call so far.
         num_ended_episodes: number of episodes of the call that have ended so far.
         warning: something about the call that its client should know, in one sentence; usually empty.
-        waiting_for: missing worker that the call waits for, and why it is missing; usually empty.
+        waiting_for: missing worker that the call waits for, and why it is missing; usually empty. Of a stream, also
+            its client or an update of the agent.
+        num_rounds, num_stale_steps, num_overflow_steps, lag_step_counts, worker_idle_seconds: of a stream, as in its
+            account, so far.
+        num_ahead_steps, ahead_bytes: of a stream, what is sampled and not sent.
     """
 
     num_simulated_steps: int
     num_ended_episodes: int = 0
     warning: str = ""
     waiting_for: str = ""
+    num_rounds: int = 0
+    num_stale_steps: int = 0
+    num_overflow_steps: int = 0
+    num_ahead_steps: int = 0
+    ahead_bytes: int = 0
+    lag_step_counts: Sequence[int] = ()
+    worker_idle_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import FragmentReport, RowProgress
 
 __all__ = ["RowSequence", "RowSequences", "RowsReached"]
+
+_MAX_EARLIER = 16
+"""Positions of a stream's last rounds that are remembered, beside the present one and the one before."""
 
 
 class RowSequence:
@@ -47,6 +51,7 @@ class RowSequence:
         self.is_written = is_written
         self.is_busy = False
         self.start = state.current
+        self._earlier: deque[Checkpoint] = deque(maxlen=_MAX_EARLIER)
         self.locations: list[WorkLocation | None] = [None for _ in state.current.workers]
 
     @property
@@ -64,8 +69,27 @@ class RowSequence:
         Where they stand takes 3 µs for each row to work out. That is done when it is needed, or when the loop has
         begun to send the call's last message.
         """
+        # Continuing from an earlier position overwrites what led from there to later ones.
+        while self._earlier and self._earlier[-1].clock >= self.start.clock:
+            self._earlier.pop()
         self._moved = self.start, num_row_steps, progress
         asyncio.get_running_loop().call_soon(lambda: self.state)
+
+    def remember_start(self) -> None:
+        """Keep where the last call began, so that a later one can begin there."""
+        self._earlier.append(self.start)
+
+    def at(self, clock: int) -> Checkpoint | None:
+        """Return where the rows stand or stood at that clock, if it is known."""
+        return self.state.at(clock) or next((each for each in self._earlier if each.clock == clock), None)
+
+    def copy_at(self, clock: int) -> RowSequenceState:
+        """Return an independent copy of the state, or of where the rows stood at a clock if that was earlier."""
+        if self.state.at(clock) is not None:
+            return self.state.copy()
+        point = self.at(clock)
+        assert point is not None  # noqa: S101  # the caller has asked
+        return RowSequenceState(self.seed, self.kind, point.copy(), None)
 
     def is_like(self, other: RowSequence) -> bool:
         """Whether one of the two could stand for the other."""
@@ -126,6 +150,32 @@ class RowSequences:
                 return self._take(sequence, sequence.state.current)
         return self._new(next(self._seeds), kind, initial, is_own=True)
 
+    def begin_private(self, kind: RowSequenceKind, initial: Checkpoint) -> RowSequence:
+        """Return a sequence with a seed of its own that calls without a seed do not continue; see `begin_own`."""
+        return self._new(next(self._seeds), kind, initial, is_own=False)
+
+    def go_on(self, sequence: RowSequence) -> bool:
+        """Take a sequence whose call has just completed for the next call; return whether it has not ended meanwhile.
+
+        The positions of the last calls are remembered, so that a call can begin at any of them.
+        """
+        if sequence not in self._kept:
+            return False
+        sequence.remember_start()
+        self._take(sequence, sequence.state.current)
+        return True
+
+    def release(self, sequence: RowSequence) -> None:
+        """Take back a sequence that `go_on` has lent and no call has used since."""
+        sequence.is_busy = False
+        if sequence not in self._kept:
+            self._give_up_rows(sequence)
+        self._limit()
+
+    def has(self, sequence: RowSequence) -> bool:
+        """Whether a sequence has not ended."""
+        return sequence in self._kept
+
     def begin(self, seed: int, kind: RowSequenceKind, clock: int | None, initial: Checkpoint) -> RowSequence:
         """Return the sequence of a seed for a call.
 
@@ -141,14 +191,14 @@ class RowSequences:
         """
         same = [each for each in self._kept if (each.seed, each.kind) == (seed, kind)]
         if clock is not None:
-            at_clock = [sequence for sequence in same if sequence.state.at(clock) is not None]
+            at_clock = [sequence for sequence in same if sequence.at(clock) is not None]
             idle = next((sequence for sequence in at_clock if not sequence.is_busy), None)
             if idle is None and at_clock:  # used by a call that its client may have left
                 original = at_clock[0]
-                idle = RowSequence(next(self._ids), original.state.copy(), is_own=original.is_own)
+                idle = RowSequence(next(self._ids), original.copy_at(clock), is_own=original.is_own)
                 self._kept.append(idle)
             if idle is not None:
-                return self._take(idle, idle.state.at(clock) or initial)
+                return self._take(idle, idle.at(clock) or initial)
             if clock:
                 raise self._unknown_clock(clock, same)
         for sequence in same:

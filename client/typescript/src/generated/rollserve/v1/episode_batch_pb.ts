@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/episode_batch.proto.
  */
 export const file_rollserve_v1_episode_batch: GenFile = /*@__PURE__*/
-  fileDesc("CiByb2xsc2VydmUvdjEvZXBpc29kZV9iYXRjaC5wcm90bxIMcm9sbHNlcnZlLnYxIssGCgxFcGlzb2RlQmF0Y2gSFwoPZXBpc29kZV9pbmRpY2VzGAEgAygGEhMKC2ZpcnN0X3N0ZXBzGAIgAygGEg8KB2xlbmd0aHMYAyADKAcSEgoKdGVybWluYXRlZBgEIAMoCBIRCgl0cnVuY2F0ZWQYBSADKAgSFwoPcG9saWN5X3ZlcnNpb25zGAYgAygQEhkKEWVudmlyb25tZW50X3NlZWRzGAcgAygHEhYKDndvcmtlcl9pbmRpY2VzGAggAygHEi8KDG9ic2VydmF0aW9ucxgJIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchI0ChFsYXN0X29ic2VydmF0aW9ucxgKIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchIqCgdhY3Rpb25zGAsgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEiUKB3Jld2FyZHMYDCABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2FnZW50X2luZm9zGA0gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjQKEWVudmlyb25tZW50X2luZm9zGA4gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjAKDWVwaXNvZGVfaW5mb3MYDyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISLgoMZnJhbWVfc3RhY2tzGBAgAygLMhgucm9sbHNlcnZlLnYxLkZyYW1lU3RhY2sSMQoOaW5pdGlhbF9zdGF0ZXMYESADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLcmF3X3Jld2FyZHMYEiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEjYKE2Vudmlyb25tZW50X2FjdGlvbnMYEyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLbGFzdF92YWx1ZXMYFiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2xhc3Rfc3RhdGVzGBcgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEhYKDnJldHVybnNfYmVmb3JlGBggAygBIlUKCkZyYW1lU3RhY2sSDAoEbmFtZRgBIAEoCRITCgtmcmFtZV9jb3VudBgCIAEoDRIkCgZmcmFtZXMYAyABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yImsKCFByb2dyZXNzEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAEgASgEEg8KB3dhcm5pbmcYAiABKAkSEwoLd2FpdGluZ19mb3IYAyABKAkSGwoTZW5kZWRfZXBpc29kZV9jb3VudBgEIAEoBCKeAwoJQmVnaW5uaW5nEgwKBHNlZWQYASABKAYSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgCIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgDIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAQgASgDEjYKD3JlcHJvZHVjaWJpbGl0eRgFIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSEwoLc2FtcGxlcl9ydW4YBiABKAkSEQoJcm93X2NvdW50GAcgASgEEhYKDnJvd19zdGVwX2NvdW50GAggASgEEjEKDXNoYXJlZF9tZW1vcnkYCSABKAsyGi5yb2xsc2VydmUudjEuU2hhcmVkTWVtb3J5EhQKDHdvcmtlcl9jb3VudBgKIAEoDRIVCg1hZ2VudF91cGRhdGVkGAsgASgIEi4KEW9ic2VydmF0aW9uX3NwYWNlGBQgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEikKDGFjdGlvbl9zcGFjZRgVIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZSJYCgxTaGFyZWRNZW1vcnkSEgoKcHJvY2Vzc19pZBgBIAEoDRIXCg9maWxlX2Rlc2NyaXB0b3IYAiABKA0SDAoEc2l6ZRgDIAEoBBINCgVub25jZRgEIAEoBiItCg1TaGFyZWRNZXNzYWdlEg4KBm9mZnNldBgBIAEoBBIMCgRzaXplGAIgASgEIo8KCgdBY2NvdW50EhIKCnN0ZXBfY291bnQYASABKAQSFQoNZXBpc29kZV9jb3VudBgCIAEoBBIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgDIAEoBBIaChJjYXJyaWVkX3N0ZXBfY291bnQYBCABKAQSFwoPa2VwdF9zdGVwX2NvdW50GAUgASgEEh0KFXN1cGVyc2VkZWRfc3RlcF9jb3VudBgGIAEoBBIcChRjYW5jZWxsZWRfc3RlcF9jb3VudBgHIAEoBBIXCg9sb3N0X3N0ZXBfY291bnQYCCABKAQSHQoVcmV0cmllZF9lcGlzb2RlX2NvdW50GAkgASgEEgwKBHNlZWQYCiABKAYSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgLIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgMIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGA0gASgDEj4KDWRyb3BwZWRfaW5mb3MYDiADKAsyJy5yb2xsc2VydmUudjEuQWNjb3VudC5Ecm9wcGVkSW5mb3NFbnRyeRIsCgd3b3JrZXJzGA8gAygLMhsucm9sbHNlcnZlLnYxLldvcmtlckFjY291bnQSKQoGcXVldWVkGBAgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEioKB3dhaXRpbmcYESABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKgoHc2VuZGluZxgSIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIqCgdlbGFwc2VkGBMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiAKGGJyb2tlbl9vZmZfZXBpc29kZV9jb3VudBgUIAEoBBIWCg5yb3dfc3RlcF9jb3VudBgVIAEoBBIXCg9pZGxlX3N0ZXBfY291bnQYFiABKAQSHAoUZGlzY2FyZGVkX3N0ZXBfY291bnQYFyABKAQSHwoXZGlzY2FyZGVkX2VwaXNvZGVfY291bnQYGCABKAQSHQoVcHJlZmV0Y2hlZF9zdGVwX2NvdW50GBkgASgEEhwKFHNoYXJlZF9tZXNzYWdlX2J5dGVzGBogASgEEhwKFGZhaWxlZF9lcGlzb2RlX2NvdW50GBsgASgEEj4KDXJldHJ5X3JlYXNvbnMYHCADKAsyJy5yb2xsc2VydmUudjEuQWNjb3VudC5SZXRyeVJlYXNvbnNFbnRyeRI2ChBlcGlzb2RlX2ZhaWx1cmVzGB0gAygLMhwucm9sbHNlcnZlLnYxLkVwaXNvZGVGYWlsdXJlEh8KF3N0cmFnZ2xlcl9lcGlzb2RlX2NvdW50GB4gASgEEhoKEm1pc3Npbmdfc3RlcF9jb3VudBgfIAEoBBIgChhyZWFzc2lnbmVkX2VwaXNvZGVfY291bnQYICABKAQSNwoTb2JzZXJ2YXRpb25fbW9tZW50cxghIAMoCzIaLnJvbGxzZXJ2ZS52MS5OYW1lZE1vbWVudHMSLQoOcmV0dXJuX21vbWVudHMYIiABKAsyFS5yb2xsc2VydmUudjEuTW9tZW50cxozChFEcm9wcGVkSW5mb3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAQ6AjgBGjMKEVJldHJ5UmVhc29uc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoBDoCOAEiXgoHTW9tZW50cxINCgVjb3VudBgBIAEoBBIiCgRtZWFuGAIgASgLMhQucm9sbHNlcnZlLnYxLlRlbnNvchIgCgJtMhgDIAEoCzIULnJvbGxzZXJ2ZS52MS5UZW5zb3IiRAoMTmFtZWRNb21lbnRzEgwKBG5hbWUYASABKAkSJgoHbW9tZW50cxgCIAEoCzIVLnJvbGxzZXJ2ZS52MS5Nb21lbnRzInMKDkVwaXNvZGVGYWlsdXJlEhUKDWVwaXNvZGVfaW5kZXgYASABKAQSFAoMd29ya2VyX2luZGV4GAIgASgNEhUKDWF0dGVtcHRfY291bnQYAyABKA0SDwoHc2tpcHBlZBgEIAEoCBIMCgR0ZXh0GAUgASgJIuQBCg1Xb3JrZXJBY2NvdW50EhQKDHdvcmtlcl9pbmRleBgBIAEoDRIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgCIAEoBBISCgpzdGVwX2NvdW50GAMgASgEEhUKDWVwaXNvZGVfY291bnQYBCABKAQSKwoIc2FtcGxpbmcYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIZW5jb2RpbmcYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGgoSbWlzc2luZ19zdGVwX2NvdW50GAcgASgEKoYBCg9SZXByb2R1Y2liaWxpdHkSHwobUkVQUk9EVUNJQklMSVRZX1VOU1BFQ0lGSUVEEAASGwoXUkVQUk9EVUNJQklMSVRZX0VQSVNPREUQARIaChZSRVBST0RVQ0lCSUxJVFlfV09SS0VSEAISGQoVUkVQUk9EVUNJQklMSVRZX0JMT0NLEANiBnByb3RvMw", [file_google_protobuf_duration, file_rollserve_v1_space, file_rollserve_v1_tensor]);
+  fileDesc("CiByb2xsc2VydmUvdjEvZXBpc29kZV9iYXRjaC5wcm90bxIMcm9sbHNlcnZlLnYxIssGCgxFcGlzb2RlQmF0Y2gSFwoPZXBpc29kZV9pbmRpY2VzGAEgAygGEhMKC2ZpcnN0X3N0ZXBzGAIgAygGEg8KB2xlbmd0aHMYAyADKAcSEgoKdGVybWluYXRlZBgEIAMoCBIRCgl0cnVuY2F0ZWQYBSADKAgSFwoPcG9saWN5X3ZlcnNpb25zGAYgAygQEhkKEWVudmlyb25tZW50X3NlZWRzGAcgAygHEhYKDndvcmtlcl9pbmRpY2VzGAggAygHEi8KDG9ic2VydmF0aW9ucxgJIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchI0ChFsYXN0X29ic2VydmF0aW9ucxgKIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchIqCgdhY3Rpb25zGAsgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEiUKB3Jld2FyZHMYDCABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2FnZW50X2luZm9zGA0gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjQKEWVudmlyb25tZW50X2luZm9zGA4gAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEjAKDWVwaXNvZGVfaW5mb3MYDyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISLgoMZnJhbWVfc3RhY2tzGBAgAygLMhgucm9sbHNlcnZlLnYxLkZyYW1lU3RhY2sSMQoOaW5pdGlhbF9zdGF0ZXMYESADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLcmF3X3Jld2FyZHMYEiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEjYKE2Vudmlyb25tZW50X2FjdGlvbnMYEyADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3ISKQoLbGFzdF92YWx1ZXMYFiABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEi4KC2xhc3Rfc3RhdGVzGBcgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEhYKDnJldHVybnNfYmVmb3JlGBggAygBIlUKCkZyYW1lU3RhY2sSDAoEbmFtZRgBIAEoCRITCgtmcmFtZV9jb3VudBgCIAEoDRIkCgZmcmFtZXMYAyABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yIq8CCghQcm9ncmVzcxIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgBIAEoBBIPCgd3YXJuaW5nGAIgASgJEhMKC3dhaXRpbmdfZm9yGAMgASgJEhsKE2VuZGVkX2VwaXNvZGVfY291bnQYBCABKAQSEwoLcm91bmRfY291bnQYBiABKAQSGAoQc3RhbGVfc3RlcF9jb3VudBgHIAEoBBIbChNvdmVyZmxvd19zdGVwX2NvdW50GAggASgEEhgKEGFoZWFkX3N0ZXBfY291bnQYCSABKAQSEwoLYWhlYWRfYnl0ZXMYCiABKAQSFwoPbGFnX3N0ZXBfY291bnRzGAsgAygEEi4KC3dvcmtlcl9pZGxlGAwgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIp4DCglCZWdpbm5pbmcSDAoEc2VlZBgBIAEoBhIbChNmaXJzdF9lcGlzb2RlX2luZGV4GAIgASgEEhYKDnBvbGljeV92ZXJzaW9uGAMgASgDEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YBCABKAMSNgoPcmVwcm9kdWNpYmlsaXR5GAUgASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRITCgtzYW1wbGVyX3J1bhgGIAEoCRIRCglyb3dfY291bnQYByABKAQSFgoOcm93X3N0ZXBfY291bnQYCCABKAQSMQoNc2hhcmVkX21lbW9yeRgJIAEoCzIaLnJvbGxzZXJ2ZS52MS5TaGFyZWRNZW1vcnkSFAoMd29ya2VyX2NvdW50GAogASgNEhUKDWFnZW50X3VwZGF0ZWQYCyABKAgSLgoRb2JzZXJ2YXRpb25fc3BhY2UYFCABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USKQoMYWN0aW9uX3NwYWNlGBUgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlIlgKDFNoYXJlZE1lbW9yeRISCgpwcm9jZXNzX2lkGAEgASgNEhcKD2ZpbGVfZGVzY3JpcHRvchgCIAEoDRIMCgRzaXplGAMgASgEEg0KBW5vbmNlGAQgASgGIi0KDVNoYXJlZE1lc3NhZ2USDgoGb2Zmc2V0GAEgASgEEgwKBHNpemUYAiABKAQipQwKB0FjY291bnQSEgoKc3RlcF9jb3VudBgBIAEoBBIVCg1lcGlzb2RlX2NvdW50GAIgASgEEhwKFHNpbXVsYXRlZF9zdGVwX2NvdW50GAMgASgEEhoKEmNhcnJpZWRfc3RlcF9jb3VudBgEIAEoBBIXCg9rZXB0X3N0ZXBfY291bnQYBSABKAQSHQoVc3VwZXJzZWRlZF9zdGVwX2NvdW50GAYgASgEEhwKFGNhbmNlbGxlZF9zdGVwX2NvdW50GAcgASgEEhcKD2xvc3Rfc3RlcF9jb3VudBgIIAEoBBIdChVyZXRyaWVkX2VwaXNvZGVfY291bnQYCSABKAQSDAoEc2VlZBgKIAEoBhIbChNmaXJzdF9lcGlzb2RlX2luZGV4GAsgASgEEhYKDnBvbGljeV92ZXJzaW9uGAwgASgDEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YDSABKAMSPgoNZHJvcHBlZF9pbmZvcxgOIAMoCzInLnJvbGxzZXJ2ZS52MS5BY2NvdW50LkRyb3BwZWRJbmZvc0VudHJ5EiwKB3dvcmtlcnMYDyADKAsyGy5yb2xsc2VydmUudjEuV29ya2VyQWNjb3VudBIpCgZxdWV1ZWQYECABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKgoHd2FpdGluZxgRIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIqCgdzZW5kaW5nGBIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEioKB2VsYXBzZWQYEyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIAoYYnJva2VuX29mZl9lcGlzb2RlX2NvdW50GBQgASgEEhYKDnJvd19zdGVwX2NvdW50GBUgASgEEhcKD2lkbGVfc3RlcF9jb3VudBgWIAEoBBIcChRkaXNjYXJkZWRfc3RlcF9jb3VudBgXIAEoBBIfChdkaXNjYXJkZWRfZXBpc29kZV9jb3VudBgYIAEoBBIdChVwcmVmZXRjaGVkX3N0ZXBfY291bnQYGSABKAQSHAoUc2hhcmVkX21lc3NhZ2VfYnl0ZXMYGiABKAQSHAoUZmFpbGVkX2VwaXNvZGVfY291bnQYGyABKAQSPgoNcmV0cnlfcmVhc29ucxgcIAMoCzInLnJvbGxzZXJ2ZS52MS5BY2NvdW50LlJldHJ5UmVhc29uc0VudHJ5EjYKEGVwaXNvZGVfZmFpbHVyZXMYHSADKAsyHC5yb2xsc2VydmUudjEuRXBpc29kZUZhaWx1cmUSHwoXc3RyYWdnbGVyX2VwaXNvZGVfY291bnQYHiABKAQSGgoSbWlzc2luZ19zdGVwX2NvdW50GB8gASgEEiAKGHJlYXNzaWduZWRfZXBpc29kZV9jb3VudBggIAEoBBI3ChNvYnNlcnZhdGlvbl9tb21lbnRzGCEgAygLMhoucm9sbHNlcnZlLnYxLk5hbWVkTW9tZW50cxItCg5yZXR1cm5fbW9tZW50cxgiIAEoCzIVLnJvbGxzZXJ2ZS52MS5Nb21lbnRzEhMKC3JvdW5kX2NvdW50GCUgASgEEhgKEHN0YWxlX3N0ZXBfY291bnQYJiABKAQSGwoTb3ZlcmZsb3dfc3RlcF9jb3VudBgnIAEoBBIZChF1bnNlbnRfc3RlcF9jb3VudBgoIAEoBBIXCg9sYWdfc3RlcF9jb3VudHMYKSADKAQSLgoLd29ya2VyX2lkbGUYKiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoOdXBkYXRlX3dhaXRpbmcYKyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoOY2xpZW50X3dhaXRpbmcYLCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24aMwoRRHJvcHBlZEluZm9zRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgEOgI4ARozChFSZXRyeVJlYXNvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAQ6AjgBIl4KB01vbWVudHMSDQoFY291bnQYASABKAQSIgoEbWVhbhgCIAEoCzIULnJvbGxzZXJ2ZS52MS5UZW5zb3ISIAoCbTIYAyABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yIkQKDE5hbWVkTW9tZW50cxIMCgRuYW1lGAEgASgJEiYKB21vbWVudHMYAiABKAsyFS5yb2xsc2VydmUudjEuTW9tZW50cyJzCg5FcGlzb2RlRmFpbHVyZRIVCg1lcGlzb2RlX2luZGV4GAEgASgEEhQKDHdvcmtlcl9pbmRleBgCIAEoDRIVCg1hdHRlbXB0X2NvdW50GAMgASgNEg8KB3NraXBwZWQYBCABKAgSDAoEdGV4dBgFIAEoCSLkAQoNV29ya2VyQWNjb3VudBIUCgx3b3JrZXJfaW5kZXgYASABKA0SHAoUc2ltdWxhdGVkX3N0ZXBfY291bnQYAiABKAQSEgoKc3RlcF9jb3VudBgDIAEoBBIVCg1lcGlzb2RlX2NvdW50GAQgASgEEisKCHNhbXBsaW5nGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEisKCGVuY29kaW5nGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhoKEm1pc3Npbmdfc3RlcF9jb3VudBgHIAEoBCqGAQoPUmVwcm9kdWNpYmlsaXR5Eh8KG1JFUFJPRFVDSUJJTElUWV9VTlNQRUNJRklFRBAAEhsKF1JFUFJPRFVDSUJJTElUWV9FUElTT0RFEAESGgoWUkVQUk9EVUNJQklMSVRZX1dPUktFUhACEhkKFVJFUFJPRFVDSUJJTElUWV9CTE9DSxADYgZwcm90bzM", [file_google_protobuf_duration, file_rollserve_v1_space, file_rollserve_v1_tensor]);
 
 /**
  * S segments of episodes with T steps in all: parallel lists of S headers, and columns of T or S rows. S is at least 1.
@@ -319,6 +319,55 @@ export type Progress = Message<"rollserve.v1.Progress"> & {
    * @generated from field: uint64 ended_episode_count = 4;
    */
   endedEpisodeCount: bigint;
+
+  /**
+   * For streams, what has become of the rounds so far, as in Account: rounds sent.
+   *
+   * @generated from field: uint64 round_count = 6;
+   */
+  roundCount: bigint;
+
+  /**
+   * Steps of discarded rounds that were too old.
+   *
+   * @generated from field: uint64 stale_step_count = 7;
+   */
+  staleStepCount: bigint;
+
+  /**
+   * Steps of discarded rounds that had to make room.
+   *
+   * @generated from field: uint64 overflow_step_count = 8;
+   */
+  overflowStepCount: bigint;
+
+  /**
+   * Steps that are sampled and not sent.
+   *
+   * @generated from field: uint64 ahead_step_count = 9;
+   */
+  aheadStepCount: bigint;
+
+  /**
+   * Bytes that are sampled and not sent.
+   *
+   * @generated from field: uint64 ahead_bytes = 10;
+   */
+  aheadBytes: bigint;
+
+  /**
+   * Steps sent, by their lag.
+   *
+   * @generated from field: repeated uint64 lag_step_counts = 11;
+   */
+  lagStepCounts: bigint[];
+
+  /**
+   * The time that workers had nothing to do in a round or between two.
+   *
+   * @generated from field: google.protobuf.Duration worker_idle = 12;
+   */
+  workerIdle?: Duration;
 };
 
 /**
@@ -536,7 +585,9 @@ export const SharedMessageSchema: GenMessage<SharedMessage> = /*@__PURE__*/
  * What was simulated for a call and what became of it. The last message of the call's stream.
  *
  * Every step is counted: carried plus simulated steps equal the sum of the delivered, kept, superseded, cancelled,
- * lost, idle and discarded steps. Only steps that a lost worker had not reported yet are not counted.
+ * lost, idle, discarded, stale, overflow and unsent steps. Only steps that a lost worker had not reported yet are not
+ * counted. For a stream, each count is the sum over its rounds: steps that one round keeps are carried by the next one.
+ * `first_episode_index` and `row_step_count` are those of the first round, and seed and versions those of the last.
  *
  * @generated from message rollserve.v1.Account
  */
@@ -802,6 +853,64 @@ export type Account = Message<"rollserve.v1.Account"> & {
    * @generated from field: rollserve.v1.Moments return_moments = 34;
    */
   returnMoments?: Moments;
+
+  /**
+   * For streams, the number of rounds sent.
+   *
+   * @generated from field: uint64 round_count = 37;
+   */
+  roundCount: bigint;
+
+  /**
+   * For streams, steps of rounds that were discarded because their lag was above `max_policy_lag`.
+   *
+   * @generated from field: uint64 stale_step_count = 38;
+   */
+  staleStepCount: bigint;
+
+  /**
+   * For streams, steps of rounds that were discarded to make room, with `when_full` DROP_OLDEST.
+   *
+   * @generated from field: uint64 overflow_step_count = 39;
+   */
+  overflowStepCount: bigint;
+
+  /**
+   * For streams, steps of rounds that were sampled and not sent when the stream ended.
+   *
+   * @generated from field: uint64 unsent_step_count = 40;
+   */
+  unsentStepCount: bigint;
+
+  /**
+   * For streams, delivered steps by the lag of their rounds when they were sent: the number at position i had a lag of i
+   * updates; at position 15, of 15 or more. Shorter if larger lags did not occur.
+   *
+   * @generated from field: repeated uint64 lag_step_counts = 41;
+   */
+  lagStepCounts: bigint[];
+
+  /**
+   * For streams, the time that workers had nothing to do in a round, because others had not finished, or between two
+   * rounds; summed over the workers. Without the time that the stream waited for its client or its turn.
+   *
+   * @generated from field: google.protobuf.Duration worker_idle = 42;
+   */
+  workerIdle?: Duration;
+
+  /**
+   * For streams, the time that no round was sampled, because `max_steps_per_version` steps of the version were.
+   *
+   * @generated from field: google.protobuf.Duration update_waiting = 43;
+   */
+  updateWaiting?: Duration;
+
+  /**
+   * For streams, the time that no round was sampled, or none went on, because enough was sampled and not sent.
+   *
+   * @generated from field: google.protobuf.Duration client_waiting = 44;
+   */
+  clientWaiting?: Duration;
 };
 
 /**

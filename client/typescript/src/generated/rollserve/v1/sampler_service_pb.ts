@@ -30,7 +30,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/sampler_service.proto.
  */
 export const file_rollserve_v1_sampler_service: GenFile = /*@__PURE__*/
-  fileDesc("CiJyb2xsc2VydmUvdjEvc2FtcGxlcl9zZXJ2aWNlLnByb3RvEgxyb2xsc2VydmUudjEi1wIKElVwZGF0ZUFnZW50UmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEjAKC2FsbF93b3JrZXJzGAIgASgLMhkucm9sbHNlcnZlLnYxLkFnZW50VXBkYXRlSAASOAoKcGVyX3dvcmtlchgDIAEoCzIiLnJvbGxzZXJ2ZS52MS5BZ2VudFVwZGF0ZVBlcldvcmtlckgAEhkKEXNraXBfaWZfaWRlbnRpY2FsGAQgASgIEiQKF2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uGAUgASgDSAGIAQESKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgGIAEoA0gCiAEBEhEKCWNsaWVudF9pZBgHIAEoCUIICgZ1cGRhdGVCGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uIpoBCgtBZ2VudFVwZGF0ZRIkCgVhZ2VudBgBIAEoCzITLnJvbGxzZXJ2ZS52MS5BZ2VudEgAEi4KCnBhcmFtZXRlcnMYAiABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVyc0gAEisKBmNoYW5nZRgNIAEoCzIZLnJvbGxzZXJ2ZS52MS5BZ2VudENoYW5nZUgAQggKBnVwZGF0ZSJQCgtBZ2VudENoYW5nZRITCgtrd2FyZ3NfanNvbhgBIAEoCRIsCgpwYXJhbWV0ZXJzGAIgASgLMhgucm9sbHNlcnZlLnYxLlBhcmFtZXRlcnMiQgoUQWdlbnRVcGRhdGVQZXJXb3JrZXISKgoHdXBkYXRlcxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5BZ2VudFVwZGF0ZSJdChNVcGRhdGVBZ2VudFJlc3BvbnNlEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEhEKCXVuY2hhbmdlZBgCIAEoCBIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAMgASgDIoQCChBVcGRhdGVFbnZSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSNgoLYWxsX3dvcmtlcnMYAiABKAsyHy5yb2xsc2VydmUudjEuRW52aXJvbm1lbnRVcGRhdGVIABI+CgpwZXJfd29ya2VyGAMgASgLMigucm9sbHNlcnZlLnYxLkVudmlyb25tZW50VXBkYXRlUGVyV29ya2VySAASKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoA0gBiAEBEhEKCWNsaWVudF9pZBgFIAEoCUIICgZ1cGRhdGVCHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24iTgoaRW52aXJvbm1lbnRVcGRhdGVQZXJXb3JrZXISMAoHdXBkYXRlcxgBIAMoCzIfLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFVwZGF0ZSKIAgoRVXBkYXRlRW52UmVzcG9uc2USGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgBIAEoAxIuChFvYnNlcnZhdGlvbl9zcGFjZRgCIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRIpCgxhY3Rpb25fc3BhY2UYAyABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USNgoPcmVwcm9kdWNpYmlsaXR5GAQgASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRIRCglyb3dfY291bnQYBSABKA0SGAoQZXBpc29kZXNfcGVyX3JvdxgGIAEoDRIWCg5oYXNfdHJhbnNmb3JtcxhlIAEoCCLrAQoXQ2FsbEVudmlyb25tZW50c1JlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIOCgZtZXRob2QYAiABKAkSFgoOYXJndW1lbnRzX2pzb24YAyADKAkSIAoTZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoA0gAiAEBEikKHGV4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24YBSABKANIAYgBARIRCgljbGllbnRfaWQYBiABKAlCFgoUX2Vudmlyb25tZW50X3ZlcnNpb25CHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24iTAoYQ2FsbEVudmlyb25tZW50c1Jlc3BvbnNlEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YASABKAMSEwoLdmFsdWVzX2pzb24YAiADKAkiOgoRUmVzaXplUG9vbFJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIUCgx3b3JrZXJfY291bnQYAiABKA0iSQoSUmVzaXplUG9vbFJlc3BvbnNlEhQKDHdvcmtlcl9jb3VudBgBIAEoDRIdChVwcmV2aW91c193b3JrZXJfY291bnQYAiABKA0ilwEKFE9idGFpblNhbXBsZXNSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSEgoKc3RlcF9jb3VudBgCIAEoAxIuCgdvcHRpb25zGAMgASgLMh0ucm9sbHNlcnZlLnYxLlNhbXBsaW5nT3B0aW9ucxIqCglmcmFnbWVudHMYBCABKAsyFy5yb2xsc2VydmUudjEuRnJhZ21lbnRzIt4BCglGcmFnbWVudHMSGwoOcm93X3N0ZXBfY291bnQYASABKARIAIgBARIXCg9za2lwX3N0ZXBfY291bnQYAiABKAQSFAoMc29mdF9ob3Jpem9uGAMgASgIEiAKE2ZyYWN0aW9uX29mX3dvcmtlcnMYBCABKAFIAYgBARIgChNmcmFjdGlvbl9vZl9zYW1wbGVzGHkgASgBSAKIAQFCEQoPX3Jvd19zdGVwX2NvdW50QhYKFF9mcmFjdGlvbl9vZl93b3JrZXJzQhYKFF9mcmFjdGlvbl9vZl9zYW1wbGVzIu8ICg9TYW1wbGluZ09wdGlvbnMSJAoXZXhwZWN0ZWRfcG9saWN5X3ZlcnNpb24YASABKANIAIgBARIbCg5wb2xpY3lfdmVyc2lvbhgCIAEoA0gBiAEBEiAKE2Vudmlyb25tZW50X3ZlcnNpb24YAyABKANIAogBARIRCgRzZWVkGAQgASgGSAOIAQESIAoTZmlyc3RfZXBpc29kZV9pbmRleBgFIAEoBEgEiAEBEh8KEm1heF9lcGlzb2RlX2xlbmd0aBgGIAEoA0gFiAEBEhgKC3NhbXBsZXJfcnVuGAcgASgJSAaIAQESHgoRbWF4X21lc3NhZ2VfYnl0ZXMYCCABKA1IB4gBARI1ChJhY2NlcHRfY29tcHJlc3Npb24YCSADKA4yGS5yb2xsc2VydmUudjEuQ29tcHJlc3Npb24SGwoTYWNjZXB0X2ZyYW1lX3N0YWNrcxgKIAEoCBIRCglibGFja2hvbGUYCyABKAgSEAoIcHJlZmV0Y2gYDCABKAgSHAoUYWNjZXB0X3NoYXJlZF9tZW1vcnkYDSABKAgSLgoLZXhwbG9yYXRpb24YDiABKAsyGS5yb2xsc2VydmUudjEuRXhwbG9yYXRpb24SFQoNcmV0dXJuX3N0YXRlcxgPIAEoCBIfChJtaW5fcG9saWN5X3ZlcnNpb24YECABKANICIgBARIcChRza2lwX2ZhaWxlZF9lcGlzb2RlcxgRIAEoCBIZCgx3b3JrZXJfY291bnQYEiABKA1ICYgBARIpChxleHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uGBMgASgDSAqIAQESEQoJY2xpZW50X2lkGBQgASgJEhUKDWFjY2VwdF9qb2luZWQYFSABKAgSLwoMYWdlbnRfdXBkYXRlGBYgASgLMhkucm9sbHNlcnZlLnYxLkFnZW50VXBkYXRlEhoKEnJldHVybl9sYXN0X3ZhbHVlcxgZIAEoCBIaChJyZXR1cm5fbGFzdF9zdGF0ZXMYGiABKAgSHQoVcmV0dXJuX3JldHVybnNfYmVmb3JlGBsgASgIEhUKDXJldHVybl9zcGFjZXMYHCABKAgSGwoTb2JzZXJ2YXRpb25fbW9tZW50cxgfIAEoCBIcCg9yZXR1cm5fZGlzY291bnQYICABKAFIC4gBAUIaChhfZXhwZWN0ZWRfcG9saWN5X3ZlcnNpb25CEQoPX3BvbGljeV92ZXJzaW9uQhYKFF9lbnZpcm9ubWVudF92ZXJzaW9uQgcKBV9zZWVkQhYKFF9maXJzdF9lcGlzb2RlX2luZGV4QhUKE19tYXhfZXBpc29kZV9sZW5ndGhCDgoMX3NhbXBsZXJfcnVuQhQKEl9tYXhfbWVzc2FnZV9ieXRlc0IVChNfbWluX3BvbGljeV92ZXJzaW9uQg8KDV93b3JrZXJfY291bnRCHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb25CEgoQX3JldHVybl9kaXNjb3VudCJiCgtFeHBsb3JhdGlvbhIVCg1kZXRlcm1pbmlzdGljGAEgASgIEhQKDHRlbXBlcmF0dXJlcxgCIAMoARIUCgxub2lzZV9zY2FsZXMYAyADKAESEAoIZXBzaWxvbnMYBCADKAEiJAoPSm9pbmVkUmVzcG9uc2VzEhEKCXJlc3BvbnNlcxgBIAMoDCKzAgoVT2J0YWluU2FtcGxlc1Jlc3BvbnNlEiwKCWJlZ2lubmluZxgBIAEoCzIXLnJvbGxzZXJ2ZS52MS5CZWdpbm5pbmdIABIrCgViYXRjaBgCIAEoCzIaLnJvbGxzZXJ2ZS52MS5FcGlzb2RlQmF0Y2hIABIqCghwcm9ncmVzcxgDIAEoCzIWLnJvbGxzZXJ2ZS52MS5Qcm9ncmVzc0gAEigKB2FjY291bnQYBCABKAsyFS5yb2xsc2VydmUudjEuQWNjb3VudEgAEi0KBnNoYXJlZBgFIAEoCzIbLnJvbGxzZXJ2ZS52MS5TaGFyZWRNZXNzYWdlSAASLwoGam9pbmVkGAYgASgLMh0ucm9sbHNlcnZlLnYxLkpvaW5lZFJlc3BvbnNlc0gAQgkKB2NvbnRlbnQimwEKGk9idGFpbkV4YWN0RXBpc29kZXNSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSIAoYZXBpc29kZV9jb3VudF9wZXJfd29ya2VyGAIgASgDEhoKEnNraXBfZXBpc29kZV9jb3VudBgDIAEoBBIuCgdvcHRpb25zGAQgASgLMh0ucm9sbHNlcnZlLnYxLlNhbXBsaW5nT3B0aW9ucyK5AgobT2J0YWluRXhhY3RFcGlzb2Rlc1Jlc3BvbnNlEiwKCWJlZ2lubmluZxgBIAEoCzIXLnJvbGxzZXJ2ZS52MS5CZWdpbm5pbmdIABIrCgViYXRjaBgCIAEoCzIaLnJvbGxzZXJ2ZS52MS5FcGlzb2RlQmF0Y2hIABIqCghwcm9ncmVzcxgDIAEoCzIWLnJvbGxzZXJ2ZS52MS5Qcm9ncmVzc0gAEigKB2FjY291bnQYBCABKAsyFS5yb2xsc2VydmUudjEuQWNjb3VudEgAEi0KBnNoYXJlZBgFIAEoCzIbLnJvbGxzZXJ2ZS52MS5TaGFyZWRNZXNzYWdlSAASLwoGam9pbmVkGAYgASgLMh0ucm9sbHNlcnZlLnYxLkpvaW5lZFJlc3BvbnNlc0gAQgkKB2NvbnRlbnQiJAoRR2V0U2FtcGxlclJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCSKaBgoSR2V0U2FtcGxlclJlc3BvbnNlEg8KB3NhbXBsZXIYASABKAkSFgoOc2VydmVyX3ZlcnNpb24YAiABKAkSLwoMZW52aXJvbm1lbnRzGAMgAygLMhkucm9sbHNlcnZlLnYxLkVudmlyb25tZW50EhsKE2Vudmlyb25tZW50X3ZlcnNpb24YBCABKAMSLgoRb2JzZXJ2YXRpb25fc3BhY2UYBSABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USKQoMYWN0aW9uX3NwYWNlGAYgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEhMKC2FnZW50X2tpbmRzGAcgAygJEhYKDnBvbGljeV92ZXJzaW9uGAggASgDEgwKBHNlZWQYCSABKAYSGgoSbmV4dF9lcGlzb2RlX2luZGV4GAogASgEEiUKB3dvcmtlcnMYCyADKAsyFC5yb2xsc2VydmUudjEuV29ya2VyEigKCGNvdW50ZXJzGAwgASgLMhYucm9sbHNlcnZlLnYxLkNvdW50ZXJzEjYKD3JlcHJvZHVjaWJpbGl0eRgNIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSGAoQZXBpc29kZXNfcGVyX3JvdxgOIAEoDRIgChhtaW5faGVhbHRoeV93b3JrZXJfY291bnQYDyABKA0SGAoQaGlkZGVuX2FyZ3VtZW50cxgQIAMoCRINCgVvd25lchgVIAEoCRIoCgVsZWFzZRgWIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIpCgVxdW90YRgXIAEoCzIaLnJvbGxzZXJ2ZS52MS5TYW1wbGVyUXVvdGESGgoScnVubmluZ19jYWxsX2NvdW50GBEgASgNEhkKEXF1ZXVlZF9jYWxsX2NvdW50GBIgASgNEi0KCnBvbGljeV9hZ2UYEyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMgoIcHJvZmlsZXMYFCADKAsyIC5yb2xsc2VydmUudjEuRW52aXJvbm1lbnRQcm9maWxlIlYKEkVudmlyb25tZW50UHJvZmlsZRIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEh0KFWFyZ3VtZW50c19zY2hlbWFfanNvbhgDIAEoCSLKAQoGV29ya2VyEhQKDHdvcmtlcl9pbmRleBgBIAEoDRIqCgZoZWFsdGgYAiABKA4yGi5yb2xsc2VydmUudjEuV29ya2VySGVhbHRoEhEKCXJvd19jb3VudBgDIAEoDRIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgEIAEoBBISCgpwcm9jZXNzX2lkGAUgASgNEgwKBGhvc3QYBiABKAkSFQoNcmVzdGFydF9jb3VudBgHIAEoBBIUCgxsYXN0X2ZhaWx1cmUYCCABKAkiiwMKCENvdW50ZXJzEhwKFGNvbXBsZXRlZF9jYWxsX2NvdW50GAEgASgEEhkKEWZhaWxlZF9jYWxsX2NvdW50GAIgASgEEhwKFGNhbmNlbGxlZF9jYWxsX2NvdW50GAMgASgEEhIKCnN0ZXBfY291bnQYBCABKAQSFQoNZXBpc29kZV9jb3VudBgFIAEoBBIcChRzaW11bGF0ZWRfc3RlcF9jb3VudBgGIAEoBBIVCg1tZXNzYWdlX2J5dGVzGAcgASgEEikKBnVwdGltZRgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIcChR3b3JrZXJfcmVzdGFydF9jb3VudBgJIAEoBBIhChllbnZpcm9ubWVudF9mYWlsdXJlX2NvdW50GAogASgEEh0KFXJldHJpZWRfZXBpc29kZV9jb3VudBgLIAEoBBIcChRmYWlsZWRfZXBpc29kZV9jb3VudBgMIAEoBBIfChdzdHJhZ2dsZXJfZXBpc29kZV9jb3VudBgNIAEoBCLvBAoRRXZhbHVhdGlvbk9wdGlvbnMSGwoOcG9saWN5X3ZlcnNpb24YASABKANIAIgBARIgChNlbnZpcm9ubWVudF92ZXJzaW9uGAIgASgDSAGIAQESLgoLZW52aXJvbm1lbnQYAyABKAsyGS5yb2xsc2VydmUudjEuRW52aXJvbm1lbnQSEQoEc2VlZBgEIAEoBkgCiAEBEhsKE2ZpcnN0X2VwaXNvZGVfaW5kZXgYBSABKAQSHwoSbWF4X2VwaXNvZGVfbGVuZ3RoGAYgASgDSAOIAQESLgoLZXhwbG9yYXRpb24YByABKAsyGS5yb2xsc2VydmUudjEuRXhwbG9yYXRpb24SGAoLc2FtcGxlcl9ydW4YCCABKAlIBIgBARIkChdleHBlY3RlZF9wb2xpY3lfdmVyc2lvbhgJIAEoA0gFiAEBEh8KEm1pbl9wb2xpY3lfdmVyc2lvbhgKIAEoA0gGiAEBEhwKFHNraXBfZmFpbGVkX2VwaXNvZGVzGAsgASgIEikKHGV4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24YDCABKANIB4gBARIRCgljbGllbnRfaWQYDSABKAlCEQoPX3BvbGljeV92ZXJzaW9uQhYKFF9lbnZpcm9ubWVudF92ZXJzaW9uQgcKBV9zZWVkQhUKE19tYXhfZXBpc29kZV9sZW5ndGhCDgoMX3NhbXBsZXJfcnVuQhoKGF9leHBlY3RlZF9wb2xpY3lfdmVyc2lvbkIVChNfbWluX3BvbGljeV92ZXJzaW9uQh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uIpwBCg9FdmFsdWF0ZVJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIVCg1lcGlzb2RlX2NvdW50GAIgASgNEjAKB29wdGlvbnMYAyABKAsyHy5yb2xsc2VydmUudjEuRXZhbHVhdGlvbk9wdGlvbnMSLwoIZXBpc29kZXMYBCABKAsyHS5yb2xsc2VydmUudjEuRXBpc29kZURlbGl2ZXJ5ItQBChBFdmFsdWF0ZVJlc3BvbnNlEiwKCWJlZ2lubmluZxgBIAEoCzIXLnJvbGxzZXJ2ZS52MS5CZWdpbm5pbmdIABIrCgViYXRjaBgCIAEoCzIaLnJvbGxzZXJ2ZS52MS5FcGlzb2RlQmF0Y2hIABIqCghwcm9ncmVzcxgDIAEoCzIWLnJvbGxzZXJ2ZS52MS5Qcm9ncmVzc0gAEi4KCmV2YWx1YXRpb24YBCABKAsyGC5yb2xsc2VydmUudjEuRXZhbHVhdGlvbkgAQgkKB2NvbnRlbnQivwEKGUV2YWx1YXRlUG9wdWxhdGlvblJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIsCgpwYXJhbWV0ZXJzGAIgASgLMhgucm9sbHNlcnZlLnYxLlBhcmFtZXRlcnMSFQoNZXBpc29kZV9jb3VudBgDIAEoDRIwCgdvcHRpb25zGAQgASgLMh8ucm9sbHNlcnZlLnYxLkV2YWx1YXRpb25PcHRpb25zEhoKEmRpZmZlcmVudF9lcGlzb2RlcxgFIAEoCCK7AQoaRXZhbHVhdGVQb3B1bGF0aW9uUmVzcG9uc2USLAoJYmVnaW5uaW5nGAEgASgLMhcucm9sbHNlcnZlLnYxLkJlZ2lubmluZ0gAEioKCHByb2dyZXNzGAIgASgLMhYucm9sbHNlcnZlLnYxLlByb2dyZXNzSAASOAoKZXZhbHVhdGlvbhgDIAEoCzIiLnJvbGxzZXJ2ZS52MS5Qb3B1bGF0aW9uRXZhbHVhdGlvbkgAQgkKB2NvbnRlbnQqlQEKDFdvcmtlckhlYWx0aBIdChlXT1JLRVJfSEVBTFRIX1VOU1BFQ0lGSUVEEAASGQoVV09SS0VSX0hFQUxUSF9IRUFMVEhZEAESFgoSV09SS0VSX0hFQUxUSF9MT1NUEAISGAoUV09SS0VSX0hFQUxUSF9GQUlMRUQQAxIZChVXT1JLRVJfSEVBTFRIX0xFQVZJTkcQBDLoCgoOU2FtcGxlclNlcnZpY2USUgoLVXBkYXRlQWdlbnQSIC5yb2xsc2VydmUudjEuVXBkYXRlQWdlbnRSZXF1ZXN0GiEucm9sbHNlcnZlLnYxLlVwZGF0ZUFnZW50UmVzcG9uc2USTAoJVXBkYXRlRW52Eh4ucm9sbHNlcnZlLnYxLlVwZGF0ZUVudlJlcXVlc3QaHy5yb2xsc2VydmUudjEuVXBkYXRlRW52UmVzcG9uc2USYQoQQ2FsbEVudmlyb25tZW50cxIlLnJvbGxzZXJ2ZS52MS5DYWxsRW52aXJvbm1lbnRzUmVxdWVzdBomLnJvbGxzZXJ2ZS52MS5DYWxsRW52aXJvbm1lbnRzUmVzcG9uc2USTwoKUmVzaXplUG9vbBIfLnJvbGxzZXJ2ZS52MS5SZXNpemVQb29sUmVxdWVzdBogLnJvbGxzZXJ2ZS52MS5SZXNpemVQb29sUmVzcG9uc2USWgoNT2J0YWluU2FtcGxlcxIiLnJvbGxzZXJ2ZS52MS5PYnRhaW5TYW1wbGVzUmVxdWVzdBojLnJvbGxzZXJ2ZS52MS5PYnRhaW5TYW1wbGVzUmVzcG9uc2UwARJsChNPYnRhaW5FeGFjdEVwaXNvZGVzEigucm9sbHNlcnZlLnYxLk9idGFpbkV4YWN0RXBpc29kZXNSZXF1ZXN0Gikucm9sbHNlcnZlLnYxLk9idGFpbkV4YWN0RXBpc29kZXNSZXNwb25zZTABEk8KCkdldFNhbXBsZXISHy5yb2xsc2VydmUudjEuR2V0U2FtcGxlclJlcXVlc3QaIC5yb2xsc2VydmUudjEuR2V0U2FtcGxlclJlc3BvbnNlEmQKEUxpc3RBZ2VudFZlcnNpb25zEiYucm9sbHNlcnZlLnYxLkxpc3RBZ2VudFZlcnNpb25zUmVxdWVzdBonLnJvbGxzZXJ2ZS52MS5MaXN0QWdlbnRWZXJzaW9uc1Jlc3BvbnNlEmkKEkdldEFnZW50UGFyYW1ldGVycxInLnJvbGxzZXJ2ZS52MS5HZXRBZ2VudFBhcmFtZXRlcnNSZXF1ZXN0Gigucm9sbHNlcnZlLnYxLkdldEFnZW50UGFyYW1ldGVyc1Jlc3BvbnNlMAESSwoIRXZhbHVhdGUSHS5yb2xsc2VydmUudjEuRXZhbHVhdGVSZXF1ZXN0Gh4ucm9sbHNlcnZlLnYxLkV2YWx1YXRlUmVzcG9uc2UwARJpChJFdmFsdWF0ZVBvcHVsYXRpb24SJy5yb2xsc2VydmUudjEuRXZhbHVhdGVQb3B1bGF0aW9uUmVxdWVzdBooLnJvbGxzZXJ2ZS52MS5FdmFsdWF0ZVBvcHVsYXRpb25SZXNwb25zZTABElEKCkdldE1ldHJpY3MSHy5yb2xsc2VydmUudjEuR2V0TWV0cmljc1JlcXVlc3QaIC5yb2xsc2VydmUudjEuR2V0TWV0cmljc1Jlc3BvbnNlMAESWAoNQ3JlYXRlU2FtcGxlchIiLnJvbGxzZXJ2ZS52MS5DcmVhdGVTYW1wbGVyUmVxdWVzdBojLnJvbGxzZXJ2ZS52MS5DcmVhdGVTYW1wbGVyUmVzcG9uc2USWAoNRGVsZXRlU2FtcGxlchIiLnJvbGxzZXJ2ZS52MS5EZWxldGVTYW1wbGVyUmVxdWVzdBojLnJvbGxzZXJ2ZS52MS5EZWxldGVTYW1wbGVyUmVzcG9uc2USVQoMTGlzdFNhbXBsZXJzEiEucm9sbHNlcnZlLnYxLkxpc3RTYW1wbGVyc1JlcXVlc3QaIi5yb2xsc2VydmUudjEuTGlzdFNhbXBsZXJzUmVzcG9uc2ViBnByb3RvMw", [file_google_protobuf_duration, file_rollserve_v1_agent, file_rollserve_v1_agent_versions, file_rollserve_v1_environment, file_rollserve_v1_episode_batch, file_rollserve_v1_episode_records, file_rollserve_v1_evaluation, file_rollserve_v1_samplers, file_rollserve_v1_space, file_rollserve_v1_tensor]);
+  fileDesc("CiJyb2xsc2VydmUvdjEvc2FtcGxlcl9zZXJ2aWNlLnByb3RvEgxyb2xsc2VydmUudjEi1wIKElVwZGF0ZUFnZW50UmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEjAKC2FsbF93b3JrZXJzGAIgASgLMhkucm9sbHNlcnZlLnYxLkFnZW50VXBkYXRlSAASOAoKcGVyX3dvcmtlchgDIAEoCzIiLnJvbGxzZXJ2ZS52MS5BZ2VudFVwZGF0ZVBlcldvcmtlckgAEhkKEXNraXBfaWZfaWRlbnRpY2FsGAQgASgIEiQKF2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uGAUgASgDSAGIAQESKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgGIAEoA0gCiAEBEhEKCWNsaWVudF9pZBgHIAEoCUIICgZ1cGRhdGVCGgoYX2V4cGVjdGVkX3BvbGljeV92ZXJzaW9uQh8KHV9leHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uIpoBCgtBZ2VudFVwZGF0ZRIkCgVhZ2VudBgBIAEoCzITLnJvbGxzZXJ2ZS52MS5BZ2VudEgAEi4KCnBhcmFtZXRlcnMYAiABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVyc0gAEisKBmNoYW5nZRgNIAEoCzIZLnJvbGxzZXJ2ZS52MS5BZ2VudENoYW5nZUgAQggKBnVwZGF0ZSJQCgtBZ2VudENoYW5nZRITCgtrd2FyZ3NfanNvbhgBIAEoCRIsCgpwYXJhbWV0ZXJzGAIgASgLMhgucm9sbHNlcnZlLnYxLlBhcmFtZXRlcnMiQgoUQWdlbnRVcGRhdGVQZXJXb3JrZXISKgoHdXBkYXRlcxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5BZ2VudFVwZGF0ZSJdChNVcGRhdGVBZ2VudFJlc3BvbnNlEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEhEKCXVuY2hhbmdlZBgCIAEoCBIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAMgASgDIoQCChBVcGRhdGVFbnZSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSNgoLYWxsX3dvcmtlcnMYAiABKAsyHy5yb2xsc2VydmUudjEuRW52aXJvbm1lbnRVcGRhdGVIABI+CgpwZXJfd29ya2VyGAMgASgLMigucm9sbHNlcnZlLnYxLkVudmlyb25tZW50VXBkYXRlUGVyV29ya2VySAASKQocZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoA0gBiAEBEhEKCWNsaWVudF9pZBgFIAEoCUIICgZ1cGRhdGVCHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24iTgoaRW52aXJvbm1lbnRVcGRhdGVQZXJXb3JrZXISMAoHdXBkYXRlcxgBIAMoCzIfLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudFVwZGF0ZSKIAgoRVXBkYXRlRW52UmVzcG9uc2USGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgBIAEoAxIuChFvYnNlcnZhdGlvbl9zcGFjZRgCIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRIpCgxhY3Rpb25fc3BhY2UYAyABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USNgoPcmVwcm9kdWNpYmlsaXR5GAQgASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRIRCglyb3dfY291bnQYBSABKA0SGAoQZXBpc29kZXNfcGVyX3JvdxgGIAEoDRIWCg5oYXNfdHJhbnNmb3JtcxhlIAEoCCLrAQoXQ2FsbEVudmlyb25tZW50c1JlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIOCgZtZXRob2QYAiABKAkSFgoOYXJndW1lbnRzX2pzb24YAyADKAkSIAoTZW52aXJvbm1lbnRfdmVyc2lvbhgEIAEoA0gAiAEBEikKHGV4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24YBSABKANIAYgBARIRCgljbGllbnRfaWQYBiABKAlCFgoUX2Vudmlyb25tZW50X3ZlcnNpb25CHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb24iTAoYQ2FsbEVudmlyb25tZW50c1Jlc3BvbnNlEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YASABKAMSEwoLdmFsdWVzX2pzb24YAiADKAkiOgoRUmVzaXplUG9vbFJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIUCgx3b3JrZXJfY291bnQYAiABKA0iSQoSUmVzaXplUG9vbFJlc3BvbnNlEhQKDHdvcmtlcl9jb3VudBgBIAEoDRIdChVwcmV2aW91c193b3JrZXJfY291bnQYAiABKA0ilwEKFE9idGFpblNhbXBsZXNSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSEgoKc3RlcF9jb3VudBgCIAEoAxIuCgdvcHRpb25zGAMgASgLMh0ucm9sbHNlcnZlLnYxLlNhbXBsaW5nT3B0aW9ucxIqCglmcmFnbWVudHMYBCABKAsyFy5yb2xsc2VydmUudjEuRnJhZ21lbnRzIt4BCglGcmFnbWVudHMSGwoOcm93X3N0ZXBfY291bnQYASABKARIAIgBARIXCg9za2lwX3N0ZXBfY291bnQYAiABKAQSFAoMc29mdF9ob3Jpem9uGAMgASgIEiAKE2ZyYWN0aW9uX29mX3dvcmtlcnMYBCABKAFIAYgBARIgChNmcmFjdGlvbl9vZl9zYW1wbGVzGHkgASgBSAKIAQFCEQoPX3Jvd19zdGVwX2NvdW50QhYKFF9mcmFjdGlvbl9vZl93b3JrZXJzQhYKFF9mcmFjdGlvbl9vZl9zYW1wbGVzIu8ICg9TYW1wbGluZ09wdGlvbnMSJAoXZXhwZWN0ZWRfcG9saWN5X3ZlcnNpb24YASABKANIAIgBARIbCg5wb2xpY3lfdmVyc2lvbhgCIAEoA0gBiAEBEiAKE2Vudmlyb25tZW50X3ZlcnNpb24YAyABKANIAogBARIRCgRzZWVkGAQgASgGSAOIAQESIAoTZmlyc3RfZXBpc29kZV9pbmRleBgFIAEoBEgEiAEBEh8KEm1heF9lcGlzb2RlX2xlbmd0aBgGIAEoA0gFiAEBEhgKC3NhbXBsZXJfcnVuGAcgASgJSAaIAQESHgoRbWF4X21lc3NhZ2VfYnl0ZXMYCCABKA1IB4gBARI1ChJhY2NlcHRfY29tcHJlc3Npb24YCSADKA4yGS5yb2xsc2VydmUudjEuQ29tcHJlc3Npb24SGwoTYWNjZXB0X2ZyYW1lX3N0YWNrcxgKIAEoCBIRCglibGFja2hvbGUYCyABKAgSEAoIcHJlZmV0Y2gYDCABKAgSHAoUYWNjZXB0X3NoYXJlZF9tZW1vcnkYDSABKAgSLgoLZXhwbG9yYXRpb24YDiABKAsyGS5yb2xsc2VydmUudjEuRXhwbG9yYXRpb24SFQoNcmV0dXJuX3N0YXRlcxgPIAEoCBIfChJtaW5fcG9saWN5X3ZlcnNpb24YECABKANICIgBARIcChRza2lwX2ZhaWxlZF9lcGlzb2RlcxgRIAEoCBIZCgx3b3JrZXJfY291bnQYEiABKA1ICYgBARIpChxleHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uGBMgASgDSAqIAQESEQoJY2xpZW50X2lkGBQgASgJEhUKDWFjY2VwdF9qb2luZWQYFSABKAgSLwoMYWdlbnRfdXBkYXRlGBYgASgLMhkucm9sbHNlcnZlLnYxLkFnZW50VXBkYXRlEhoKEnJldHVybl9sYXN0X3ZhbHVlcxgZIAEoCBIaChJyZXR1cm5fbGFzdF9zdGF0ZXMYGiABKAgSHQoVcmV0dXJuX3JldHVybnNfYmVmb3JlGBsgASgIEhUKDXJldHVybl9zcGFjZXMYHCABKAgSGwoTb2JzZXJ2YXRpb25fbW9tZW50cxgfIAEoCBIcCg9yZXR1cm5fZGlzY291bnQYICABKAFIC4gBAUIaChhfZXhwZWN0ZWRfcG9saWN5X3ZlcnNpb25CEQoPX3BvbGljeV92ZXJzaW9uQhYKFF9lbnZpcm9ubWVudF92ZXJzaW9uQgcKBV9zZWVkQhYKFF9maXJzdF9lcGlzb2RlX2luZGV4QhUKE19tYXhfZXBpc29kZV9sZW5ndGhCDgoMX3NhbXBsZXJfcnVuQhQKEl9tYXhfbWVzc2FnZV9ieXRlc0IVChNfbWluX3BvbGljeV92ZXJzaW9uQg8KDV93b3JrZXJfY291bnRCHwodX2V4cGVjdGVkX2Vudmlyb25tZW50X3ZlcnNpb25CEgoQX3JldHVybl9kaXNjb3VudCJiCgtFeHBsb3JhdGlvbhIVCg1kZXRlcm1pbmlzdGljGAEgASgIEhQKDHRlbXBlcmF0dXJlcxgCIAMoARIUCgxub2lzZV9zY2FsZXMYAyADKAESEAoIZXBzaWxvbnMYBCADKAEiJAoPSm9pbmVkUmVzcG9uc2VzEhEKCXJlc3BvbnNlcxgBIAMoDCKzAgoVT2J0YWluU2FtcGxlc1Jlc3BvbnNlEiwKCWJlZ2lubmluZxgBIAEoCzIXLnJvbGxzZXJ2ZS52MS5CZWdpbm5pbmdIABIrCgViYXRjaBgCIAEoCzIaLnJvbGxzZXJ2ZS52MS5FcGlzb2RlQmF0Y2hIABIqCghwcm9ncmVzcxgDIAEoCzIWLnJvbGxzZXJ2ZS52MS5Qcm9ncmVzc0gAEigKB2FjY291bnQYBCABKAsyFS5yb2xsc2VydmUudjEuQWNjb3VudEgAEi0KBnNoYXJlZBgFIAEoCzIbLnJvbGxzZXJ2ZS52MS5TaGFyZWRNZXNzYWdlSAASLwoGam9pbmVkGAYgASgLMh0ucm9sbHNlcnZlLnYxLkpvaW5lZFJlc3BvbnNlc0gAQgkKB2NvbnRlbnQimwEKGk9idGFpbkV4YWN0RXBpc29kZXNSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSIAoYZXBpc29kZV9jb3VudF9wZXJfd29ya2VyGAIgASgDEhoKEnNraXBfZXBpc29kZV9jb3VudBgDIAEoBBIuCgdvcHRpb25zGAQgASgLMh0ucm9sbHNlcnZlLnYxLlNhbXBsaW5nT3B0aW9ucyK5AgobT2J0YWluRXhhY3RFcGlzb2Rlc1Jlc3BvbnNlEiwKCWJlZ2lubmluZxgBIAEoCzIXLnJvbGxzZXJ2ZS52MS5CZWdpbm5pbmdIABIrCgViYXRjaBgCIAEoCzIaLnJvbGxzZXJ2ZS52MS5FcGlzb2RlQmF0Y2hIABIqCghwcm9ncmVzcxgDIAEoCzIWLnJvbGxzZXJ2ZS52MS5Qcm9ncmVzc0gAEigKB2FjY291bnQYBCABKAsyFS5yb2xsc2VydmUudjEuQWNjb3VudEgAEi0KBnNoYXJlZBgFIAEoCzIbLnJvbGxzZXJ2ZS52MS5TaGFyZWRNZXNzYWdlSAASLwoGam9pbmVkGAYgASgLMh0ucm9sbHNlcnZlLnYxLkpvaW5lZFJlc3BvbnNlc0gAQgkKB2NvbnRlbnQiewoUU3RyZWFtU2FtcGxlc1JlcXVlc3QSKAoEc3BlYxgBIAEoCzIYLnJvbGxzZXJ2ZS52MS5TdHJlYW1TcGVjSAASLgoHcmVjZWlwdBgCIAEoCzIbLnJvbGxzZXJ2ZS52MS5TdHJlYW1SZWNlaXB0SABCCQoHY29udGVudCLpBAoKU3RyZWFtU3BlYxIPCgdzYW1wbGVyGAEgASgJEi4KB29wdGlvbnMYAiABKAsyHS5yb2xsc2VydmUudjEuU2FtcGxpbmdPcHRpb25zEjQKCWZyYWdtZW50cxgDIAEoCzIfLnJvbGxzZXJ2ZS52MS5TdHJlYW1lZEZyYWdtZW50c0gAEjIKCGVwaXNvZGVzGAQgASgLMh4ucm9sbHNlcnZlLnYxLlN0cmVhbWVkRXBpc29kZXNIABIXCgpzdGVwX2NvdW50GAUgASgDSAGIAQESLwoMYXBwbHlfdXBkYXRlGAYgASgOMhkucm9sbHNlcnZlLnYxLkFwcGx5VXBkYXRlEhsKDm1heF9wb2xpY3lfbGFnGAcgASgNSAKIAQESHAoPbWF4X2FoZWFkX3N0ZXBzGAggASgESAOIAQESHAoPbWF4X2FoZWFkX2J5dGVzGAkgASgESASIAQESIgoVbWF4X3N0ZXBzX3Blcl92ZXJzaW9uGAogASgESAWIAQESKQoJd2hlbl9mdWxsGAsgASgOMhYucm9sbHNlcnZlLnYxLldoZW5GdWxsEh4KEW1heF91bnJlYWRfcm91bmRzGAwgASgNSAaIAQESGgoSZmlyc3Rfcm91bmRfbnVtYmVyGA0gASgEQggKBnJvdW5kc0INCgtfc3RlcF9jb3VudEIRCg9fbWF4X3BvbGljeV9sYWdCEgoQX21heF9haGVhZF9zdGVwc0ISChBfbWF4X2FoZWFkX2J5dGVzQhgKFl9tYXhfc3RlcHNfcGVyX3ZlcnNpb25CFAoSX21heF91bnJlYWRfcm91bmRzInIKEVN0cmVhbWVkRnJhZ21lbnRzEhcKD2ZyYWdtZW50X2xlbmd0aBgBIAEoAxIUCgxzb2Z0X2hvcml6b24YAiABKAgSGwoOcm93X3N0ZXBfY291bnQYAyABKARIAIgBAUIRCg9fcm93X3N0ZXBfY291bnQiJgoQU3RyZWFtZWRFcGlzb2RlcxISCgpzdGVwX2NvdW50GAEgASgDIiQKDVN0cmVhbVJlY2VpcHQSEwoLcm91bmRfY291bnQYASABKAQi3wIKFVN0cmVhbVNhbXBsZXNSZXNwb25zZRIsCgliZWdpbm5pbmcYASABKAsyFy5yb2xsc2VydmUudjEuQmVnaW5uaW5nSAASKwoFYmF0Y2gYAiABKAsyGi5yb2xsc2VydmUudjEuRXBpc29kZUJhdGNoSAASKgoIcHJvZ3Jlc3MYAyABKAsyFi5yb2xsc2VydmUudjEuUHJvZ3Jlc3NIABIoCgdhY2NvdW50GAQgASgLMhUucm9sbHNlcnZlLnYxLkFjY291bnRIABItCgZzaGFyZWQYBSABKAsyGy5yb2xsc2VydmUudjEuU2hhcmVkTWVzc2FnZUgAEi8KBmpvaW5lZBgGIAEoCzIdLnJvbGxzZXJ2ZS52MS5Kb2luZWRSZXNwb25zZXNIABIqCgVyb3VuZBgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5TdHJlYW1Sb3VuZEgAQgkKB2NvbnRlbnQivAIKC1N0cmVhbVJvdW5kEhQKDHJvdW5kX251bWJlchgBIAEoBBIMCgRzZWVkGAIgASgGEhYKDnBvbGljeV92ZXJzaW9uGAMgASgDEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YBCABKAMSFgoOcm93X3N0ZXBfY291bnQYBSABKAQSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgGIAEoBBISCgpzdGVwX2NvdW50GAcgASgEEhUKDWVwaXNvZGVfY291bnQYCCABKAQSEgoKcG9saWN5X2xhZxgJIAEoBBIRCglyb3dfY291bnQYCiABKAQSFAoMd29ya2VyX2NvdW50GAsgASgNEhsKE25leHRfcm93X3N0ZXBfY291bnQYDCABKAQSGgoSbmV4dF9lcGlzb2RlX2luZGV4GA0gASgEIiQKEUdldFNhbXBsZXJSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkimgYKEkdldFNhbXBsZXJSZXNwb25zZRIPCgdzYW1wbGVyGAEgASgJEhYKDnNlcnZlcl92ZXJzaW9uGAIgASgJEi8KDGVudmlyb25tZW50cxgDIAMoCzIZLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudBIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAQgASgDEi4KEW9ic2VydmF0aW9uX3NwYWNlGAUgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEikKDGFjdGlvbl9zcGFjZRgGIAEoCzITLnJvbGxzZXJ2ZS52MS5TcGFjZRITCgthZ2VudF9raW5kcxgHIAMoCRIWCg5wb2xpY3lfdmVyc2lvbhgIIAEoAxIMCgRzZWVkGAkgASgGEhoKEm5leHRfZXBpc29kZV9pbmRleBgKIAEoBBIlCgd3b3JrZXJzGAsgAygLMhQucm9sbHNlcnZlLnYxLldvcmtlchIoCghjb3VudGVycxgMIAEoCzIWLnJvbGxzZXJ2ZS52MS5Db3VudGVycxI2Cg9yZXByb2R1Y2liaWxpdHkYDSABKA4yHS5yb2xsc2VydmUudjEuUmVwcm9kdWNpYmlsaXR5EhgKEGVwaXNvZGVzX3Blcl9yb3cYDiABKA0SIAoYbWluX2hlYWx0aHlfd29ya2VyX2NvdW50GA8gASgNEhgKEGhpZGRlbl9hcmd1bWVudHMYECADKAkSDQoFb3duZXIYFSABKAkSKAoFbGVhc2UYFiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKQoFcXVvdGEYFyABKAsyGi5yb2xsc2VydmUudjEuU2FtcGxlclF1b3RhEhoKEnJ1bm5pbmdfY2FsbF9jb3VudBgRIAEoDRIZChFxdWV1ZWRfY2FsbF9jb3VudBgSIAEoDRItCgpwb2xpY3lfYWdlGBMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjIKCHByb2ZpbGVzGBQgAygLMiAucm9sbHNlcnZlLnYxLkVudmlyb25tZW50UHJvZmlsZSJWChJFbnZpcm9ubWVudFByb2ZpbGUSDAoEbmFtZRgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIdChVhcmd1bWVudHNfc2NoZW1hX2pzb24YAyABKAkiygEKBldvcmtlchIUCgx3b3JrZXJfaW5kZXgYASABKA0SKgoGaGVhbHRoGAIgASgOMhoucm9sbHNlcnZlLnYxLldvcmtlckhlYWx0aBIRCglyb3dfY291bnQYAyABKA0SHAoUc2ltdWxhdGVkX3N0ZXBfY291bnQYBCABKAQSEgoKcHJvY2Vzc19pZBgFIAEoDRIMCgRob3N0GAYgASgJEhUKDXJlc3RhcnRfY291bnQYByABKAQSFAoMbGFzdF9mYWlsdXJlGAggASgJIosDCghDb3VudGVycxIcChRjb21wbGV0ZWRfY2FsbF9jb3VudBgBIAEoBBIZChFmYWlsZWRfY2FsbF9jb3VudBgCIAEoBBIcChRjYW5jZWxsZWRfY2FsbF9jb3VudBgDIAEoBBISCgpzdGVwX2NvdW50GAQgASgEEhUKDWVwaXNvZGVfY291bnQYBSABKAQSHAoUc2ltdWxhdGVkX3N0ZXBfY291bnQYBiABKAQSFQoNbWVzc2FnZV9ieXRlcxgHIAEoBBIpCgZ1cHRpbWUYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SHAoUd29ya2VyX3Jlc3RhcnRfY291bnQYCSABKAQSIQoZZW52aXJvbm1lbnRfZmFpbHVyZV9jb3VudBgKIAEoBBIdChVyZXRyaWVkX2VwaXNvZGVfY291bnQYCyABKAQSHAoUZmFpbGVkX2VwaXNvZGVfY291bnQYDCABKAQSHwoXc3RyYWdnbGVyX2VwaXNvZGVfY291bnQYDSABKAQi7wQKEUV2YWx1YXRpb25PcHRpb25zEhsKDnBvbGljeV92ZXJzaW9uGAEgASgDSACIAQESIAoTZW52aXJvbm1lbnRfdmVyc2lvbhgCIAEoA0gBiAEBEi4KC2Vudmlyb25tZW50GAMgASgLMhkucm9sbHNlcnZlLnYxLkVudmlyb25tZW50EhEKBHNlZWQYBCABKAZIAogBARIbChNmaXJzdF9lcGlzb2RlX2luZGV4GAUgASgEEh8KEm1heF9lcGlzb2RlX2xlbmd0aBgGIAEoA0gDiAEBEi4KC2V4cGxvcmF0aW9uGAcgASgLMhkucm9sbHNlcnZlLnYxLkV4cGxvcmF0aW9uEhgKC3NhbXBsZXJfcnVuGAggASgJSASIAQESJAoXZXhwZWN0ZWRfcG9saWN5X3ZlcnNpb24YCSABKANIBYgBARIfChJtaW5fcG9saWN5X3ZlcnNpb24YCiABKANIBogBARIcChRza2lwX2ZhaWxlZF9lcGlzb2RlcxgLIAEoCBIpChxleHBlY3RlZF9lbnZpcm9ubWVudF92ZXJzaW9uGAwgASgDSAeIAQESEQoJY2xpZW50X2lkGA0gASgJQhEKD19wb2xpY3lfdmVyc2lvbkIWChRfZW52aXJvbm1lbnRfdmVyc2lvbkIHCgVfc2VlZEIVChNfbWF4X2VwaXNvZGVfbGVuZ3RoQg4KDF9zYW1wbGVyX3J1bkIaChhfZXhwZWN0ZWRfcG9saWN5X3ZlcnNpb25CFQoTX21pbl9wb2xpY3lfdmVyc2lvbkIfCh1fZXhwZWN0ZWRfZW52aXJvbm1lbnRfdmVyc2lvbiKcAQoPRXZhbHVhdGVSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSFQoNZXBpc29kZV9jb3VudBgCIAEoDRIwCgdvcHRpb25zGAMgASgLMh8ucm9sbHNlcnZlLnYxLkV2YWx1YXRpb25PcHRpb25zEi8KCGVwaXNvZGVzGAQgASgLMh0ucm9sbHNlcnZlLnYxLkVwaXNvZGVEZWxpdmVyeSLUAQoQRXZhbHVhdGVSZXNwb25zZRIsCgliZWdpbm5pbmcYASABKAsyFy5yb2xsc2VydmUudjEuQmVnaW5uaW5nSAASKwoFYmF0Y2gYAiABKAsyGi5yb2xsc2VydmUudjEuRXBpc29kZUJhdGNoSAASKgoIcHJvZ3Jlc3MYAyABKAsyFi5yb2xsc2VydmUudjEuUHJvZ3Jlc3NIABIuCgpldmFsdWF0aW9uGAQgASgLMhgucm9sbHNlcnZlLnYxLkV2YWx1YXRpb25IAEIJCgdjb250ZW50Ir8BChlFdmFsdWF0ZVBvcHVsYXRpb25SZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSLAoKcGFyYW1ldGVycxgCIAEoCzIYLnJvbGxzZXJ2ZS52MS5QYXJhbWV0ZXJzEhUKDWVwaXNvZGVfY291bnQYAyABKA0SMAoHb3B0aW9ucxgEIAEoCzIfLnJvbGxzZXJ2ZS52MS5FdmFsdWF0aW9uT3B0aW9ucxIaChJkaWZmZXJlbnRfZXBpc29kZXMYBSABKAgiuwEKGkV2YWx1YXRlUG9wdWxhdGlvblJlc3BvbnNlEiwKCWJlZ2lubmluZxgBIAEoCzIXLnJvbGxzZXJ2ZS52MS5CZWdpbm5pbmdIABIqCghwcm9ncmVzcxgCIAEoCzIWLnJvbGxzZXJ2ZS52MS5Qcm9ncmVzc0gAEjgKCmV2YWx1YXRpb24YAyABKAsyIi5yb2xsc2VydmUudjEuUG9wdWxhdGlvbkV2YWx1YXRpb25IAEIJCgdjb250ZW50KoYBCgtBcHBseVVwZGF0ZRIcChhBUFBMWV9VUERBVEVfVU5TUEVDSUZJRUQQABIeChpBUFBMWV9VUERBVEVfTkVYVF9GUkFHTUVOVBABEhoKFkFQUExZX1VQREFURV9ORVhUX1NURVAQAhIdChlBUFBMWV9VUERBVEVfTkVYVF9FUElTT0RFEAMqVAoIV2hlbkZ1bGwSGQoVV0hFTl9GVUxMX1VOU1BFQ0lGSUVEEAASEgoOV0hFTl9GVUxMX1dBSVQQARIZChVXSEVOX0ZVTExfRFJPUF9PTERFU1QQAiqVAQoMV29ya2VySGVhbHRoEh0KGVdPUktFUl9IRUFMVEhfVU5TUEVDSUZJRUQQABIZChVXT1JLRVJfSEVBTFRIX0hFQUxUSFkQARIWChJXT1JLRVJfSEVBTFRIX0xPU1QQAhIYChRXT1JLRVJfSEVBTFRIX0ZBSUxFRBADEhkKFVdPUktFUl9IRUFMVEhfTEVBVklORxAEMsYLCg5TYW1wbGVyU2VydmljZRJSCgtVcGRhdGVBZ2VudBIgLnJvbGxzZXJ2ZS52MS5VcGRhdGVBZ2VudFJlcXVlc3QaIS5yb2xsc2VydmUudjEuVXBkYXRlQWdlbnRSZXNwb25zZRJMCglVcGRhdGVFbnYSHi5yb2xsc2VydmUudjEuVXBkYXRlRW52UmVxdWVzdBofLnJvbGxzZXJ2ZS52MS5VcGRhdGVFbnZSZXNwb25zZRJhChBDYWxsRW52aXJvbm1lbnRzEiUucm9sbHNlcnZlLnYxLkNhbGxFbnZpcm9ubWVudHNSZXF1ZXN0GiYucm9sbHNlcnZlLnYxLkNhbGxFbnZpcm9ubWVudHNSZXNwb25zZRJPCgpSZXNpemVQb29sEh8ucm9sbHNlcnZlLnYxLlJlc2l6ZVBvb2xSZXF1ZXN0GiAucm9sbHNlcnZlLnYxLlJlc2l6ZVBvb2xSZXNwb25zZRJaCg1PYnRhaW5TYW1wbGVzEiIucm9sbHNlcnZlLnYxLk9idGFpblNhbXBsZXNSZXF1ZXN0GiMucm9sbHNlcnZlLnYxLk9idGFpblNhbXBsZXNSZXNwb25zZTABEmwKE09idGFpbkV4YWN0RXBpc29kZXMSKC5yb2xsc2VydmUudjEuT2J0YWluRXhhY3RFcGlzb2Rlc1JlcXVlc3QaKS5yb2xsc2VydmUudjEuT2J0YWluRXhhY3RFcGlzb2Rlc1Jlc3BvbnNlMAESXAoNU3RyZWFtU2FtcGxlcxIiLnJvbGxzZXJ2ZS52MS5TdHJlYW1TYW1wbGVzUmVxdWVzdBojLnJvbGxzZXJ2ZS52MS5TdHJlYW1TYW1wbGVzUmVzcG9uc2UoATABEk8KCkdldFNhbXBsZXISHy5yb2xsc2VydmUudjEuR2V0U2FtcGxlclJlcXVlc3QaIC5yb2xsc2VydmUudjEuR2V0U2FtcGxlclJlc3BvbnNlEmQKEUxpc3RBZ2VudFZlcnNpb25zEiYucm9sbHNlcnZlLnYxLkxpc3RBZ2VudFZlcnNpb25zUmVxdWVzdBonLnJvbGxzZXJ2ZS52MS5MaXN0QWdlbnRWZXJzaW9uc1Jlc3BvbnNlEmkKEkdldEFnZW50UGFyYW1ldGVycxInLnJvbGxzZXJ2ZS52MS5HZXRBZ2VudFBhcmFtZXRlcnNSZXF1ZXN0Gigucm9sbHNlcnZlLnYxLkdldEFnZW50UGFyYW1ldGVyc1Jlc3BvbnNlMAESSwoIRXZhbHVhdGUSHS5yb2xsc2VydmUudjEuRXZhbHVhdGVSZXF1ZXN0Gh4ucm9sbHNlcnZlLnYxLkV2YWx1YXRlUmVzcG9uc2UwARJpChJFdmFsdWF0ZVBvcHVsYXRpb24SJy5yb2xsc2VydmUudjEuRXZhbHVhdGVQb3B1bGF0aW9uUmVxdWVzdBooLnJvbGxzZXJ2ZS52MS5FdmFsdWF0ZVBvcHVsYXRpb25SZXNwb25zZTABElEKCkdldE1ldHJpY3MSHy5yb2xsc2VydmUudjEuR2V0TWV0cmljc1JlcXVlc3QaIC5yb2xsc2VydmUudjEuR2V0TWV0cmljc1Jlc3BvbnNlMAESWAoNQ3JlYXRlU2FtcGxlchIiLnJvbGxzZXJ2ZS52MS5DcmVhdGVTYW1wbGVyUmVxdWVzdBojLnJvbGxzZXJ2ZS52MS5DcmVhdGVTYW1wbGVyUmVzcG9uc2USWAoNRGVsZXRlU2FtcGxlchIiLnJvbGxzZXJ2ZS52MS5EZWxldGVTYW1wbGVyUmVxdWVzdBojLnJvbGxzZXJ2ZS52MS5EZWxldGVTYW1wbGVyUmVzcG9uc2USVQoMTGlzdFNhbXBsZXJzEiEucm9sbHNlcnZlLnYxLkxpc3RTYW1wbGVyc1JlcXVlc3QaIi5yb2xsc2VydmUudjEuTGlzdFNhbXBsZXJzUmVzcG9uc2ViBnByb3RvMw", [file_google_protobuf_duration, file_rollserve_v1_agent, file_rollserve_v1_agent_versions, file_rollserve_v1_environment, file_rollserve_v1_episode_batch, file_rollserve_v1_episode_records, file_rollserve_v1_evaluation, file_rollserve_v1_samplers, file_rollserve_v1_space, file_rollserve_v1_tensor]);
 
 /**
  * An update of the agent.
@@ -1191,6 +1191,440 @@ export const ObtainExactEpisodesResponseSchema: GenMessage<ObtainExactEpisodesRe
   messageDesc(file_rollserve_v1_sampler_service, 19);
 
 /**
+ * A message of the client of a stream.
+ *
+ * @generated from message rollserve.v1.StreamSamplesRequest
+ */
+export type StreamSamplesRequest = Message<"rollserve.v1.StreamSamplesRequest"> & {
+  /**
+   * The content of this message. INVALID_ARGUMENT if none is set, unless the first message has a spec, and if a later
+   * one has.
+   *
+   * @generated from oneof rollserve.v1.StreamSamplesRequest.content
+   */
+  content: {
+    /**
+     * What to sample; the first message.
+     *
+     * @generated from field: rollserve.v1.StreamSpec spec = 1;
+     */
+    value: StreamSpec;
+    case: "spec";
+  } | {
+    /**
+     * What the client has taken so far; any number of later messages.
+     *
+     * @generated from field: rollserve.v1.StreamReceipt receipt = 2;
+     */
+    value: StreamReceipt;
+    case: "receipt";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message rollserve.v1.StreamSamplesRequest.
+ * Use `create(StreamSamplesRequestSchema)` to create a new message.
+ */
+export const StreamSamplesRequestSchema: GenMessage<StreamSamplesRequest> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 20);
+
+/**
+ * What a stream samples, and how far ahead of its client.
+ *
+ * @generated from message rollserve.v1.StreamSpec
+ */
+export type StreamSpec = Message<"rollserve.v1.StreamSpec"> & {
+  /**
+   * The sampler's name; empty for `default`.
+   *
+   * @generated from field: string sampler = 1;
+   */
+  sampler: string;
+
+  /**
+   * Options that all sampling calls share. With `agent_update`, the stream makes the update before its first round.
+   * Expected versions are conditions of the first round, and with `client_id` of each one: the stream fails once another
+   * client has updated the agent. INVALID_ARGUMENT for `policy_version`, `prefetch`, `blackhole`, `observation_moments`
+   * and `return_discount`.
+   *
+   * @generated from field: rollserve.v1.SamplingOptions options = 2;
+   */
+  options?: SamplingOptions;
+
+  /**
+   * The kind of rounds. INVALID_ARGUMENT if none is set.
+   *
+   * @generated from oneof rollserve.v1.StreamSpec.rounds
+   */
+  rounds: {
+    /**
+     * Fragments: each round has the same number of steps of each row.
+     *
+     * @generated from field: rollserve.v1.StreamedFragments fragments = 3;
+     */
+    value: StreamedFragments;
+    case: "fragments";
+  } | {
+    /**
+     * Whole episodes: each round has the fewest that have so many steps in all.
+     *
+     * @generated from field: rollserve.v1.StreamedEpisodes episodes = 4;
+     */
+    value: StreamedEpisodes;
+    case: "episodes";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * The number of steps after which the stream ends, from 1 to 2^50, else INVALID_ARGUMENT: with the first round that
+   * brings the delivered steps to so many. Not set: the client ends the stream.
+   *
+   * @generated from field: optional int64 step_count = 5;
+   */
+  stepCount?: bigint;
+
+  /**
+   * When an update of the agent takes effect. Not set: with the next round.
+   *
+   * @generated from field: rollserve.v1.ApplyUpdate apply_update = 6;
+   */
+  applyUpdate: ApplyUpdate;
+
+  /**
+   * The largest lag of a round that is sent: the number of updates of the agent since its version, when its first
+   * message is sent. Rounds with a larger one are discarded, `stale_step_count` of the account. Not set: any.
+   *
+   * @generated from field: optional uint32 max_policy_lag = 7;
+   */
+  maxPolicyLag?: number;
+
+  /**
+   * The number of steps that may be sampled and not sent. A round begins only if it fits, or if nothing else waits. Not
+   * set: as many as a round has. INVALID_ARGUMENT for less than a round has.
+   *
+   * @generated from field: optional uint64 max_ahead_steps = 8;
+   */
+  maxAheadSteps?: bigint;
+
+  /**
+   * The number of bytes that may be sampled and not sent, beside `--call-window-bytes`, in the same way, if rounds take
+   * as much as the last one. INVALID_ARGUMENT for 0, and above a sixteenth of `--gateway-buffer-bytes` (64 MiB by
+   * default). Not set: that many, up to 64 MiB.
+   *
+   * @generated from field: optional uint64 max_ahead_bytes = 9;
+   */
+  maxAheadBytes?: bigint;
+
+  /**
+   * The number of steps that are sampled with each version of the agent; then the stream waits for an update. As many as
+   * a round has: on-policy. Twice as many: the next round is sampled while the client learns. INVALID_ARGUMENT for less
+   * than a round has. Not set: any number.
+   *
+   * @generated from field: optional uint64 max_steps_per_version = 10;
+   */
+  maxStepsPerVersion?: bigint;
+
+  /**
+   * What happens when as much is sampled and not sent as may be. Not set: sampling waits.
+   *
+   * @generated from field: rollserve.v1.WhenFull when_full = 11;
+   */
+  whenFull: WhenFull;
+
+  /**
+   * The number of rounds that may be sent and not in a receipt yet, so that the lag is decided when the client has a use
+   * for the round. Not set: as fast as the connection takes them; a client that receives later than it learns then finds
+   * rounds older than `max_policy_lag` in gRPC's buffers. INVALID_ARGUMENT for 0.
+   *
+   * @generated from field: optional uint32 max_unread_rounds = 12;
+   */
+  maxUnreadRounds?: number;
+
+  /**
+   * The number of the first round. A client that resumes a broken stream sets it to the last one's plus 1.
+   *
+   * @generated from field: uint64 first_round_number = 13;
+   */
+  firstRoundNumber: bigint;
+};
+
+/**
+ * Describes the message rollserve.v1.StreamSpec.
+ * Use `create(StreamSpecSchema)` to create a new message.
+ */
+export const StreamSpecSchema: GenMessage<StreamSpec> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 21);
+
+/**
+ * Rounds of fragments; see Fragments for rows and their order.
+ *
+ * @generated from message rollserve.v1.StreamedFragments
+ */
+export type StreamedFragments = Message<"rollserve.v1.StreamedFragments"> & {
+  /**
+   * The number of steps of each row in a round, from 1 to 2^50, else INVALID_ARGUMENT.
+   *
+   * @generated from field: int64 fragment_length = 1;
+   */
+  fragmentLength: bigint;
+
+  /**
+   * As in Fragments.
+   *
+   * @generated from field: bool soft_horizon = 2;
+   */
+  softHorizon: boolean;
+
+  /**
+   * The number of steps that each row has made in the row sequence of `options.seed`, as in Fragments: for a client that
+   * resumes a broken stream, `next_row_step_count` of the last round. INVALID_ARGUMENT without `options.seed`. The
+   * server knows this position of the last 16 rounds. Not set: the first step.
+   *
+   * @generated from field: optional uint64 row_step_count = 3;
+   */
+  rowStepCount?: bigint;
+};
+
+/**
+ * Describes the message rollserve.v1.StreamedFragments.
+ * Use `create(StreamedFragmentsSchema)` to create a new message.
+ */
+export const StreamedFragmentsSchema: GenMessage<StreamedFragments> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 22);
+
+/**
+ * Rounds of whole episodes.
+ *
+ * @generated from message rollserve.v1.StreamedEpisodes
+ */
+export type StreamedEpisodes = Message<"rollserve.v1.StreamedEpisodes"> & {
+  /**
+   * The least number of steps in a round, from 1 to 2^50, else INVALID_ARGUMENT.
+   *
+   * @generated from field: int64 step_count = 1;
+   */
+  stepCount: bigint;
+};
+
+/**
+ * Describes the message rollserve.v1.StreamedEpisodes.
+ * Use `create(StreamedEpisodesSchema)` to create a new message.
+ */
+export const StreamedEpisodesSchema: GenMessage<StreamedEpisodes> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 23);
+
+/**
+ * What the client of a stream has taken so far.
+ *
+ * @generated from message rollserve.v1.StreamReceipt
+ */
+export type StreamReceipt = Message<"rollserve.v1.StreamReceipt"> & {
+  /**
+   * The number of rounds that the client has taken since the beginning of this call. A smaller number than before has no
+   * effect.
+   *
+   * @generated from field: uint64 round_count = 1;
+   */
+  roundCount: bigint;
+};
+
+/**
+ * Describes the message rollserve.v1.StreamReceipt.
+ * Use `create(StreamReceiptSchema)` to create a new message.
+ */
+export const StreamReceiptSchema: GenMessage<StreamReceipt> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 24);
+
+/**
+ * A message of a stream. The fields up to `joined` are the same as in ObtainSamplesResponse.
+ *
+ * @generated from message rollserve.v1.StreamSamplesResponse
+ */
+export type StreamSamplesResponse = Message<"rollserve.v1.StreamSamplesResponse"> & {
+  /**
+   * The content of this message. Ignore a kind that you do not know, as in ObtainSamplesResponse.
+   *
+   * @generated from oneof rollserve.v1.StreamSamplesResponse.content
+   */
+  content: {
+    /**
+     * The start of the stream, with the position and the version of its first round.
+     *
+     * @generated from field: rollserve.v1.Beginning beginning = 1;
+     */
+    value: Beginning;
+    case: "beginning";
+  } | {
+    /**
+     * Episodes or fragments of a round.
+     *
+     * @generated from field: rollserve.v1.EpisodeBatch batch = 2;
+     */
+    value: EpisodeBatch;
+    case: "batch";
+  } | {
+    /**
+     * A sign of life while nothing else is sent, also while the stream waits for its client.
+     *
+     * @generated from field: rollserve.v1.Progress progress = 3;
+     */
+    value: Progress;
+    case: "progress";
+  } | {
+    /**
+     * The end of the stream: what was simulated for all rounds, and what became of it.
+     *
+     * @generated from field: rollserve.v1.Account account = 4;
+     */
+    value: Account;
+    case: "account";
+  } | {
+    /**
+     * Episodes in shared memory. Only for a client that has accepted `shared_memory` of the beginning.
+     *
+     * @generated from field: rollserve.v1.SharedMessage shared = 5;
+     */
+    value: SharedMessage;
+    case: "shared";
+  } | {
+    /**
+     * Several messages of this kind. Only with `accept_joined` of the call.
+     *
+     * @generated from field: rollserve.v1.JoinedResponses joined = 6;
+     */
+    value: JoinedResponses;
+    case: "joined";
+  } | {
+    /**
+     * The end of a round: the batches since the last one are the round's.
+     *
+     * @generated from field: rollserve.v1.StreamRound round = 7;
+     */
+    value: StreamRound;
+    case: "round";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message rollserve.v1.StreamSamplesResponse.
+ * Use `create(StreamSamplesResponseSchema)` to create a new message.
+ */
+export const StreamSamplesResponseSchema: GenMessage<StreamSamplesResponse> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 25);
+
+/**
+ * A round of a stream, after its batches.
+ *
+ * ObtainSamples delivers the same again, as long as the version is kept: with this seed and these versions, for whole
+ * episodes with `first_episode_index` and the spec's step count, for fragments with `row_step_count`, which the server
+ * knows of the last 16 rounds, and this `step_count`; or from the row sequence's first step on, round by round.
+ *
+ * A client whose stream breaks goes on with the same spec, this run, seed and environment version, the next position,
+ * and `first_round_number` of one more. It leaves out `agent_update` and expectations of the environment. Rounds that it
+ * has received come not again; others are sampled again, with the version that is current then.
+ *
+ * @generated from message rollserve.v1.StreamRound
+ */
+export type StreamRound = Message<"rollserve.v1.StreamRound"> & {
+  /**
+   * The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds.
+   *
+   * @generated from field: uint64 round_number = 1;
+   */
+  roundNumber: bigint;
+
+  /**
+   * The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt.
+   *
+   * @generated from field: fixed64 seed = 2;
+   */
+  seed: bigint;
+
+  /**
+   * The version of the policy that acted.
+   *
+   * @generated from field: int64 policy_version = 3;
+   */
+  policyVersion: bigint;
+
+  /**
+   * The version of the environment.
+   *
+   * @generated from field: int64 environment_version = 4;
+   */
+  environmentVersion: bigint;
+
+  /**
+   * For fragments, the number of steps that each row had made in the row sequence before the round.
+   *
+   * @generated from field: uint64 row_step_count = 5;
+   */
+  rowStepCount: bigint;
+
+  /**
+   * For whole episodes, the index of the first one.
+   *
+   * @generated from field: uint64 first_episode_index = 6;
+   */
+  firstEpisodeIndex: bigint;
+
+  /**
+   * The number of steps in the round.
+   *
+   * @generated from field: uint64 step_count = 7;
+   */
+  stepCount: bigint;
+
+  /**
+   * The number of episodes; of fragments, of those that ended.
+   *
+   * @generated from field: uint64 episode_count = 8;
+   */
+  episodeCount: bigint;
+
+  /**
+   * The number of updates of the agent since the round's version, when the round began to be sent.
+   *
+   * @generated from field: uint64 policy_lag = 9;
+   */
+  policyLag: bigint;
+
+  /**
+   * For fragments, the number of rows of all workers.
+   *
+   * @generated from field: uint64 row_count = 10;
+   */
+  rowCount: bigint;
+
+  /**
+   * The number of workers.
+   *
+   * @generated from field: uint32 worker_count = 11;
+   */
+  workerCount: number;
+
+  /**
+   * For fragments, `row_step_count` of what follows.
+   *
+   * @generated from field: uint64 next_row_step_count = 12;
+   */
+  nextRowStepCount: bigint;
+
+  /**
+   * For whole episodes, the index of the episode that follows.
+   *
+   * @generated from field: uint64 next_episode_index = 13;
+   */
+  nextEpisodeIndex: bigint;
+};
+
+/**
+ * Describes the message rollserve.v1.StreamRound.
+ * Use `create(StreamRoundSchema)` to create a new message.
+ */
+export const StreamRoundSchema: GenMessage<StreamRound> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_sampler_service, 26);
+
+/**
  * A request for the state of a sampler.
  *
  * @generated from message rollserve.v1.GetSamplerRequest
@@ -1209,7 +1643,7 @@ export type GetSamplerRequest = Message<"rollserve.v1.GetSamplerRequest"> & {
  * Use `create(GetSamplerRequestSchema)` to create a new message.
  */
 export const GetSamplerRequestSchema: GenMessage<GetSamplerRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 20);
+  messageDesc(file_rollserve_v1_sampler_service, 27);
 
 /**
  * The state of a sampler.
@@ -1391,7 +1825,7 @@ export type GetSamplerResponse = Message<"rollserve.v1.GetSamplerResponse"> & {
  * Use `create(GetSamplerResponseSchema)` to create a new message.
  */
 export const GetSamplerResponseSchema: GenMessage<GetSamplerResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 21);
+  messageDesc(file_rollserve_v1_sampler_service, 28);
 
 /**
  * An environment that the server's operator has declared. A request names it by the id `profile:NAME`, with arguments
@@ -1428,7 +1862,7 @@ export type EnvironmentProfile = Message<"rollserve.v1.EnvironmentProfile"> & {
  * Use `create(EnvironmentProfileSchema)` to create a new message.
  */
 export const EnvironmentProfileSchema: GenMessage<EnvironmentProfile> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 22);
+  messageDesc(file_rollserve_v1_sampler_service, 29);
 
 /**
  * The state of a worker.
@@ -1502,7 +1936,7 @@ export type Worker = Message<"rollserve.v1.Worker"> & {
  * Use `create(WorkerSchema)` to create a new message.
  */
 export const WorkerSchema: GenMessage<Worker> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 23);
+  messageDesc(file_rollserve_v1_sampler_service, 30);
 
 /**
  * What a sampler has done since its start.
@@ -1609,7 +2043,7 @@ export type Counters = Message<"rollserve.v1.Counters"> & {
  * Use `create(CountersSchema)` to create a new message.
  */
 export const CountersSchema: GenMessage<Counters> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 24);
+  messageDesc(file_rollserve_v1_sampler_service, 31);
 
 /**
  * Options that evaluations share. All are optional.
@@ -1722,7 +2156,7 @@ export type EvaluationOptions = Message<"rollserve.v1.EvaluationOptions"> & {
  * Use `create(EvaluationOptionsSchema)` to create a new message.
  */
 export const EvaluationOptionsSchema: GenMessage<EvaluationOptions> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 25);
+  messageDesc(file_rollserve_v1_sampler_service, 32);
 
 /**
  * A request for an evaluation.
@@ -1764,7 +2198,7 @@ export type EvaluateRequest = Message<"rollserve.v1.EvaluateRequest"> & {
  * Use `create(EvaluateRequestSchema)` to create a new message.
  */
 export const EvaluateRequestSchema: GenMessage<EvaluateRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 26);
+  messageDesc(file_rollserve_v1_sampler_service, 33);
 
 /**
  * A message of the stream: the beginning, batches and progress in any number, the evaluation.
@@ -1821,7 +2255,7 @@ export type EvaluateResponse = Message<"rollserve.v1.EvaluateResponse"> & {
  * Use `create(EvaluateResponseSchema)` to create a new message.
  */
 export const EvaluateResponseSchema: GenMessage<EvaluateResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 27);
+  messageDesc(file_rollserve_v1_sampler_service, 34);
 
 /**
  * A request for an evaluation of many parameter sets.
@@ -1876,7 +2310,7 @@ export type EvaluatePopulationRequest = Message<"rollserve.v1.EvaluatePopulation
  * Use `create(EvaluatePopulationRequestSchema)` to create a new message.
  */
 export const EvaluatePopulationRequestSchema: GenMessage<EvaluatePopulationRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 28);
+  messageDesc(file_rollserve_v1_sampler_service, 35);
 
 /**
  * A message of the stream: the beginning, progress in any number, the evaluation.
@@ -1921,7 +2355,83 @@ export type EvaluatePopulationResponse = Message<"rollserve.v1.EvaluatePopulatio
  * Use `create(EvaluatePopulationResponseSchema)` to create a new message.
  */
 export const EvaluatePopulationResponseSchema: GenMessage<EvaluatePopulationResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_sampler_service, 29);
+  messageDesc(file_rollserve_v1_sampler_service, 36);
+
+/**
+ * When an update of the agent takes effect in a stream. A segment never has two versions.
+ *
+ * @generated from enum rollserve.v1.ApplyUpdate
+ */
+export enum ApplyUpdate {
+  /**
+   * The default, which is NEXT_FRAGMENT.
+   *
+   * @generated from enum value: APPLY_UPDATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * With the next round; for whole episodes, too, whose next round begins with new episodes.
+   *
+   * @generated from enum value: APPLY_UPDATE_NEXT_FRAGMENT = 1;
+   */
+  NEXT_FRAGMENT = 1,
+
+  /**
+   * At once, for fragments: all rows stop at the same step, and what they have made is a round of its own. The next
+   * round has the rest of the fragment, with the new version. INVALID_ARGUMENT for whole episodes.
+   *
+   * @generated from enum value: APPLY_UPDATE_NEXT_STEP = 2;
+   */
+  NEXT_STEP = 2,
+
+  /**
+   * With the next round of whole episodes. INVALID_ARGUMENT for fragments, whose episodes go on from round to round.
+   *
+   * @generated from enum value: APPLY_UPDATE_NEXT_EPISODE = 3;
+   */
+  NEXT_EPISODE = 3,
+}
+
+/**
+ * Describes the enum rollserve.v1.ApplyUpdate.
+ */
+export const ApplyUpdateSchema: GenEnum<ApplyUpdate> = /*@__PURE__*/
+  enumDesc(file_rollserve_v1_sampler_service, 0);
+
+/**
+ * What a stream does when as much is sampled and not sent as may be.
+ *
+ * @generated from enum rollserve.v1.WhenFull
+ */
+export enum WhenFull {
+  /**
+   * The default, which is WAIT.
+   *
+   * @generated from enum value: WHEN_FULL_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Sampling waits.
+   *
+   * @generated from enum value: WHEN_FULL_WAIT = 1;
+   */
+  WAIT = 1,
+
+  /**
+   * The oldest round that waits is discarded, `overflow_step_count` of the account, and sampling goes on.
+   *
+   * @generated from enum value: WHEN_FULL_DROP_OLDEST = 2;
+   */
+  DROP_OLDEST = 2,
+}
+
+/**
+ * Describes the enum rollserve.v1.WhenFull.
+ */
+export const WhenFullSchema: GenEnum<WhenFull> = /*@__PURE__*/
+  enumDesc(file_rollserve_v1_sampler_service, 1);
 
 /**
  * Whether a worker accepts work.
@@ -1970,7 +2480,7 @@ export enum WorkerHealth {
  * Describes the enum rollserve.v1.WorkerHealth.
  */
 export const WorkerHealthSchema: GenEnum<WorkerHealth> = /*@__PURE__*/
-  enumDesc(file_rollserve_v1_sampler_service, 0);
+  enumDesc(file_rollserve_v1_sampler_service, 2);
 
 /**
  * Samples episodes, or fragments of episodes, of an agent in environments.
@@ -2155,6 +2665,33 @@ export const SamplerService: GenService<{
     methodKind: "server_streaming";
     input: typeof ObtainExactEpisodesRequestSchema;
     output: typeof ObtainExactEpisodesResponseSchema;
+  },
+  /**
+   * Samples on and on, in rounds, until the client ends the stream: at the same time as the client learns, and through
+   * updates of the agent. A round is what one ObtainSamples would deliver: so many steps of each row, or whole episodes
+   * with at least so many steps. It is sampled with the version of the agent that is current when it begins. So each
+   * segment has one version, and each round can be requested again by its StreamRound.
+   *
+   * The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
+   * side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
+   * comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
+   * between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+   *
+   * Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
+   * stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
+   * sampler has at most 16 streams; RESOURCE_EXHAUSTED (TOO_MANY_CALLS) for one more. UpdateEnv does not change what a
+   * stream samples in: it keeps the environment that it began with. ResizePool gives whole episodes the new workers; a
+   * stream of fragments goes on in another row sequence, or, if its request names a seed, fails with FAILED_PRECONDITION
+   * (WORKER_COUNT).
+   *
+   * Reasons: as for ObtainSamples.
+   *
+   * @generated from rpc rollserve.v1.SamplerService.StreamSamples
+   */
+  streamSamples: {
+    methodKind: "bidi_streaming";
+    input: typeof StreamSamplesRequestSchema;
+    output: typeof StreamSamplesResponseSchema;
   },
   /**
    * Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8

@@ -1,0 +1,133 @@
+"""Compare asynchronous with synchronous PPO, in one run: wall time to a return, and how old the steps are.
+
+    python examples/async_ppo.py                                   # CartPole-v1, with a server of its own
+    python examples/async_ppo.py --target 475 --server HOST:PORT
+
+The synchronous trainer samples, learns, and sends its parameters. The asynchronous one iterates over a stream: the
+server samples the next round while the trainer learns from the last one, and no round is more than `--lag` updates old.
+PPO's ratio of probabilities is taken to the version that acted, so old steps count for less. The learner, for Discrete
+actions, is in numpy_ppo.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+# One thread is fastest for matrices this small. numpy reads the variable when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from numpy_ppo import Ppo
+from training_run import Returns, sampler_of
+
+import rollserve
+
+NUM_ROWS = 64  # of all workers
+FRAGMENT_LENGTH = 128  # steps of each row in an iteration
+
+
+class Result(NamedTuple):
+    """What a trainer has reached.
+
+    Attributes:
+        seconds: wall time of the training.
+        num_steps: number of steps that the trainer has learned from.
+        mean_return: mean return of the last 100 episodes.
+        account: account of the stream; None without one.
+    """
+
+    seconds: float
+    num_steps: int
+    mean_return: float
+    account: rollserve.Account | None
+
+
+def synchronous(sampler: rollserve.Sampler) -> Iterator[rollserve.EpisodeBatch]:
+    """Yield batches that are sampled with the present policy, while the trainer waits."""
+    while True:
+        yield sampler.obtain_fragments(FRAGMENT_LENGTH * NUM_ROWS)
+
+
+def train(
+    sampler: rollserve.Sampler, learner: Ppo, batches: Iterator[rollserve.EpisodeBatch], target: float, max_steps: int
+) -> tuple[int, float]:
+    """Learn until the last 100 episodes return `target` on average, or from `max_steps` steps.
+
+    Returns:
+        The number of steps, and the mean return.
+    """
+    returns, num_steps, mean_return = Returns(sampler), 0, float("nan")
+    for batch in batches:
+        num_steps += batch.num_steps
+        mean_return = returns.update()
+        if returns.reached(target) or num_steps >= max_steps:
+            break
+        learner.learn(batch, rate=1.0 - num_steps / max_steps)
+        sampler.update_agent(learner.policy.parameters)
+    return num_steps, mean_return
+
+
+def run(options: argparse.Namespace, sampler: rollserve.Sampler, *, is_asynchronous: bool) -> Result:
+    """Train a new learner in one of the two ways."""
+    status = sampler.status()
+    learner = Ppo(status.observation_space.flat_size, status.action_space.flat_size, seed=options.seed)
+    learner.learning_rate = 1e-3
+    sampler.update_agent(learner.agent())
+    began = time.monotonic()
+    if not is_asynchronous:
+        reached = train(sampler, learner, synchronous(sampler), options.target, options.steps)
+        return Result(time.monotonic() - began, *reached, None)
+    with sampler.stream(fragment_length=FRAGMENT_LENGTH, max_policy_lag=options.lag) as stream:
+        reached = train(sampler, learner, stream, options.target, options.steps)
+        seconds = time.monotonic() - began
+    return Result(seconds, *reached, stream.account)
+
+
+def report(name: str, result: Result) -> None:
+    """Print a line about a trainer, and one about what was sampled for it."""
+    rate = result.num_steps / result.seconds
+    print(
+        f"{name}: mean return {result.mean_return:.1f} after {result.seconds:.1f} s and {result.num_steps:,} steps, "
+        f"{rate:,.0f} steps/s",
+        flush=True,
+    )
+    if result.account is not None:
+        account = result.account
+        lags = ", ".join(f"{lag}: {count:,}" for lag, count in enumerate(account.lag_step_counts))
+        print(
+            f"  steps by their lag: {lags}; {account.num_stale_steps:,} too old, {account.num_unsent_steps:,} unsent; "
+            f"workers idle for {account.worker_idle_seconds:.1f} s between and in rounds, sampling waited for the "
+            f"trainer {account.client_waiting_seconds + account.update_waiting_seconds:.1f} s"
+        )
+
+
+def main() -> int:
+    """Run the example; return 0 if both trainers reach the target, else 1."""
+    parser = argparse.ArgumentParser(description="Compare asynchronous with synchronous PPO through Rollserve.")
+    parser.add_argument("--env", default="CartPole-v1", help="id of the environment (default: %(default)s)")
+    parser.add_argument("--server", metavar="HOST:PORT", help="address of a running server (default: start one)")
+    parser.add_argument("--target", type=float, default=400.0, help="mean return to reach (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1_500_000, help="most steps of each (default: %(default)s)")
+    parser.add_argument("--lag", type=int, default=1, help="largest lag of a round (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the log (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the learners (default: %(default)s)")
+    options = parser.parse_args()
+    results = {}
+    with sampler_of(options.server, options.out) as sampler:
+        num_rows = max(1, NUM_ROWS // sampler.status().num_workers)  # of each worker
+        sampler.update_env(rollserve.EnvSpec(options.env, num_rows=num_rows))
+        for name in ("synchronous", "asynchronous"):
+            results[name] = run(options, sampler, is_asynchronous=name == "asynchronous")
+            report(name, results[name])
+    ratio = results["synchronous"].seconds / results["asynchronous"].seconds
+    print(f"asynchronous needs 1/{ratio:.2f} of the time")
+    return 0 if all(result.mean_return >= options.target for result in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
