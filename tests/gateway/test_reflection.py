@@ -25,8 +25,8 @@ database = ProtoReflectionDescriptorDatabase(channel)
 assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
-    "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgentParameters", "GetMetrics",
-    "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes", "ObtainSamples", "ResizePool",
+    "CallEnvironments", "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgentParameters",
+    "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes", "ObtainSamples", "ResizePool",
     "StreamSamples", "UpdateAgent", "UpdateEnv",
 ]
 
