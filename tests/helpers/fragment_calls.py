@@ -15,8 +15,11 @@ from support import equal
 import rollserve
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
 from rollserve_server.pool import Fragments, Pool
+from rollserve_server.sampling import ColumnFormat
 
 MODULES = {"allow_module": ("sample_envs",)}
+AS_CLIENTS = ColumnFormat(returns_before=True)
+"""Format of columns that clients ask for."""
 CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 70})
 
 
@@ -36,6 +39,7 @@ def box(size: int) -> rollserve.spaces.Box:
 async def fragments(
     pool: Pool, num_steps: int, clock: int | None = None, *, soft: bool = False, skip: int = 0, **options: Any
 ) -> rollserve.EpisodeBatch:
+    options = {"columns": AS_CLIENTS, **options}
     batch = await sample(pool, Fragments(num_steps, skip, soft, clock), **options)
     assert batch.num_steps == num_steps - skip
     assert batch.account is not None
