@@ -39,7 +39,6 @@ def box(size: int) -> rollserve.spaces.Box:
 async def fragments(
     pool: Pool, num_steps: int, clock: int | None = None, *, soft: bool = False, skip: int = 0, **options: Any
 ) -> rollserve.EpisodeBatch:
-    options = {"columns": AS_CLIENTS, **options}
     batch = await sample(pool, Fragments(num_steps, skip, soft, clock), **options)
     assert batch.num_steps == num_steps - skip
     assert batch.account is not None
