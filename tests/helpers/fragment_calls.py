@@ -15,8 +15,11 @@ from support import equal
 import rollserve
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
 from rollserve_server.pool import Fragments, Pool
+from rollserve_server.sampling import ColumnFormat
 
 MODULES = {"allow_module": ("sample_envs",)}
+AS_CLIENTS = ColumnFormat(returns_before=True)
+"""Format of columns that clients ask for."""
 CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 70})
 
 

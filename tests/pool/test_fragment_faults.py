@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp, num_lost_despite_kills
+from fragment_calls import AS_CLIENTS, CHEETAH, MODULES, fragments, in_calls, mlp, num_lost_despite_kills
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pools import CARTPOLE, RecordingBackend, adds_up, pool_of, read, sample, sample_request, until
@@ -114,9 +114,10 @@ async def test_own_sequence_goes_on_after_a_cancelled_call(backend: Backend) -> 
 async def test_last_call_can_be_repeated_without_its_first_steps(backend: Backend) -> None:
     async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
-        _, expected = await in_calls(pool, [25, 200], seed=4)
+        options: dict[str, Any] = {"seed": 4, "columns": AS_CLIENTS}
+        _, expected = await in_calls(pool, [25, 200], **options)
         for num_skipped in (0, 1, 37, 400, 401, 799, 800):
-            again = await fragments(pool, 800, 25, seed=4, skip=num_skipped) if num_skipped < 800 else None
+            again = await fragments(pool, 800, 25, skip=num_skipped, **options) if num_skipped < 800 else None
             if again is not None:
                 assert equal(again, expected.without_first_steps(num_skipped)), num_skipped
             else:

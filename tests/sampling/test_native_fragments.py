@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fragment_calls import fragments, in_calls, mlp, num_lost_despite_kills, of_episodes
+from fragment_calls import AS_CLIENTS, fragments, in_calls, mlp, num_lost_despite_kills, of_episodes
 from native_envs import ALLOWED, RIGHT, coins
 from pools import adds_up, pool_of, sample
 from support import equal, raises
@@ -109,10 +109,10 @@ async def test_last_call_can_be_repeated_after_an_agent_update(backend: Backend)
         await pool.update_agent([mlp(CARTPOLE, 1)])
         await fragments(pool, 4 * 20, seed=4)
         await pool.update_agent([mlp(CARTPOLE, 2)])
-        second = await fragments(pool, 4 * 50, 20, seed=4)
+        second = await fragments(pool, 4 * 50, 20, seed=4, columns=AS_CLIENTS)
         assert set(second.policy_versions.tolist()) == {2}
         await pool.update_agent([RandomSpec()])
-        again = await fragments(pool, 4 * 50, 20, seed=4, skip=33, policy_version=2)
+        again = await fragments(pool, 4 * 50, 20, seed=4, skip=33, policy_version=2, columns=AS_CLIENTS)
         assert equal(again, second.without_first_steps(33))
         third = await fragments(pool, 4 * 30, 70, seed=4)
         assert set(third.policy_versions.tolist()) == {3}
