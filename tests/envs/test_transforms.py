@@ -239,6 +239,9 @@ def test_raw_rewards_come_beside_transformed_ones(
         assert not same(batch.returns, before.returns)
         assert "\nraw " in str(batch)
     assert same(batches[1].as_rows()["raw_rewards"], raw[kind][1].as_rows()["rewards"])
+    for num_steps in range(4):
+        later = [batch.without_first_steps(num_steps) for batch in (batches[1], raw[kind][1])]
+        assert same(later[0].episode_returns, later[1].episode_returns)
 
 
 @pytest.mark.parametrize("kind", KINDS)

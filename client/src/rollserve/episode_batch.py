@@ -200,7 +200,7 @@ class EpisodeBatch:
     @property
     def raw_returns(self) -> np.ndarray:
         """Sum of the environment's own rewards of each segment, (N,), without transforms."""
-        return self._sums(self.rewards if self.raw_rewards is None else self.raw_rewards)
+        return self._sums(self._raw_rewards)
 
     @property
     def episode_returns(self) -> np.ndarray:
@@ -663,7 +663,7 @@ class EpisodeBatch:
                 columns[name] = columns[name].copy()
             columns["lengths"][0] -= cut
             columns["first_steps"][0] += cut
-            rewards = self.rewards[num_steps - cut : num_steps]
+            rewards = self._raw_rewards[num_steps - cut : num_steps]
             # One by one, as the server adds rewards up.
             columns["returns_before"][0] = np.add.accumulate(np.append(columns["returns_before"][0], rewards))[-1]
             columns["initial_states"] = later_initial_states(columns["initial_states"], columns["agent_infos"])
@@ -766,6 +766,11 @@ class EpisodeBatch:
         """Row of the first step of each segment, (N,)."""
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
         return starts
+
+    @property
+    def _raw_rewards(self) -> np.ndarray:
+        """The environment's own rewards, (T,)."""
+        return self.rewards if self.raw_rewards is None else self.raw_rewards
 
     def _sums(self, rewards: np.ndarray) -> np.ndarray:
         """Return the sum of each segment, (N,)."""

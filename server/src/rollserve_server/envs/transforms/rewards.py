@@ -24,8 +24,8 @@ def reward_functions(transforms: Iterable[Transform]) -> list[RewardFunction]:
             case SignRewards():
                 functions.append(np.sign)
             case ClipRewards(low, high):
-                bounds = {"low": -np.inf if low is None else low, "high": np.inf if high is None else high}
-                functions.append(functools.partial(_clip, **bounds))
+                lowest, highest = -np.inf if low is None else low, np.inf if high is None else high
+                functions.append(functools.partial(_clip, low=lowest, high=highest))
             case ScaleRewards(factor, offset):
                 functions.append(functools.partial(_scale, factor=factor, offset=offset))
     return functions
