@@ -59,7 +59,7 @@ class Masked(Still):
         super().__init__(observation_space, action_space)
         self._num_actions, self._start = int(action_space.n), int(action_space.start)
         if asks:
-            self.inputs = ["action_mask"]
+            self.agent_inputs = ["action_mask"]
 
     def act(self, observations: Any, noise: np.ndarray, states: Columns, inputs: Columns | None = None) -> Any:
         if inputs is None:
@@ -72,14 +72,6 @@ class Masked(Still):
         return self._start + order[np.arange(len(noise)), first], {"num_legal": legal.sum(axis=1)}, {}
 
 
-class Normalizing(Still):
-    """An agent whose info depends on all rows of a call."""
-
-    def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
-        normalized = observations - observations.mean(axis=0)
-        return np.zeros(len(noise), np.int64), {"normalized": normalized}, {}
-
-
 class Nested(Still):
     """An agent for `sample_envs:Nested`, with actions and infos of several types, and one info as a list."""
 
@@ -90,6 +82,43 @@ class Nested(Still):
         turn = ((observations["pose/1"] - 1) % 3).astype(np.uint8)
         infos = {"brightness": brightness.tolist(), "is_bright": brightness > 127}
         return {"push": np.tanh(noise), "turn": turn}, infos, {}
+
+
+class Remembering(Nested):
+    """`Nested` with the action and the reward of the step before as infos, and a state of its own.
+
+    Arguments:
+        observation_space: observation space of the environment.
+        action_space: action space of the environment.
+        agent_inputs: what the policy asks for.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action_space: Any,
+        agent_inputs: Any = ("previous_action", "previous_reward"),
+    ) -> None:
+        super().__init__(observation_space, action_space)
+        self.agent_inputs = agent_inputs
+
+    def initial_states(self) -> Columns:
+        return {"count": np.zeros((), np.int64)}
+
+    def act(self, observations: Columns, noise: np.ndarray, states: Columns, inputs: Any = None) -> Any:
+        actions, _, _ = super().act(observations, noise, states)
+        assert set(states) == {"count"}
+        before = {f"before_{name}": column for name, column in inputs["previous_action"].items()}
+        infos = {**before, "before_reward": inputs["previous_reward"], "count": states["count"]}
+        return actions, infos, {"count": states["count"] + 1}
+
+
+class Normalizing(Still):
+    """An agent whose info depends on all rows of a call."""
+
+    def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
+        normalized = observations - observations.mean(axis=0)
+        return np.zeros(len(noise), np.int64), {"normalized": normalized}, {}
 
 
 class Counting(Still):

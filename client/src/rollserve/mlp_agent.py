@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from rollserve._checks import check_type, choices_text
+from rollserve._checks import check_flag, check_type, choices_text
 from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
 from rollserve.bridges import mlp_of_modules
@@ -91,6 +91,9 @@ class MlpAgent:
         temperature: divisor of the Q-values of the head `boltzmann`; 1 by default.
         action_mask: source of the action mask, for actions that are Discrete or MultiDiscrete. The input of the network
             has no leaf that is the mask.
+        previous_action: whether the input has the action before behind the observation, flat as `flatten` makes it, and
+            zeros at an episode's start.
+        previous_reward: whether the input has the reward before at its end, and 0 at an episode's start.
 
     Raises:
         TypeError: parameters that are not a mapping, or a setting that is not a number.
@@ -108,6 +111,8 @@ class MlpAgent:
     normalization_epsilon: float = 1e-8
     normalization_clip: float = 10.0
     action_mask: ActionMask | None = None
+    previous_action: bool = False
+    previous_reward: bool = False
 
     def __post_init__(self) -> None:
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
@@ -116,6 +121,8 @@ class MlpAgent:
         for name in ("layer_norm_epsilon", "normalization_epsilon", "normalization_clip"):
             check_type(name, getattr(self, name), numbers.Real, "a number")
         check_mask(self.action_mask)
+        check_flag("previous_action", self.previous_action)
+        check_flag("previous_reward", self.previous_reward)
         for name, heads in _SETTINGS.items():
             value = getattr(self, name)
             if value is not None:
@@ -170,6 +177,8 @@ class MlpAgent:
         core_size: int = 64,
         normalization: bool = False,
         action_mask: ActionMask | None = None,
+        previous_action: bool = False,
+        previous_reward: bool = False,
     ) -> MlpAgent:
         """Return an untrained agent for the spaces: a start for training, or for a first try.
 
@@ -197,6 +206,8 @@ class MlpAgent:
             normalization: whether observations are normalized; at first with mean 0 and variance 1. `update_agent` puts
                 in other ones by `observation_moments`.
             action_mask: source of the action mask.
+            previous_action: whether the input has the action before.
+            previous_reward: whether the input has the reward before.
 
         Raises:
             TypeError: a space that is not from `rollserve.spaces`, or sizes that are not a sequence of integers.
@@ -219,7 +230,10 @@ class MlpAgent:
         outputs = action_space.flat_size
         generator = np.random.default_rng(seed)
         check_mask(action_mask)
-        sizes = (_input_size(observation_space, action_mask), *hidden_sizes)
+        for name, flag in (("previous_action", previous_action), ("previous_reward", previous_reward)):
+            check_flag(name, flag)
+        num_previous = previous_action * action_space.flat_size + previous_reward
+        sizes = (_input_size(observation_space, action_mask) + num_previous, *hidden_sizes)
         is_predicted = predicted_log_std and head in _GAUSSIANS
         num_features = core_size if core else sizes[-1]
         policy_sizes = *sizes, outputs * (1 + is_predicted)
@@ -238,9 +252,11 @@ class MlpAgent:
         if core is not None:
             parameters |= _initial_core(generator, core, sizes[-1], core_size)
         if normalization:
-            parameters["observation/mean"] = np.zeros(sizes[0])
-            parameters["observation/variance"] = np.ones(sizes[0])
-        return cls(parameters, head, activation, action_mask=action_mask)
+            num_observed = sizes[0] - num_previous
+            parameters["observation/mean"] = np.zeros(num_observed)
+            parameters["observation/variance"] = np.ones(num_observed)
+        inputs = {"previous_action": previous_action, "previous_reward": previous_reward}
+        return cls(parameters, head, activation, action_mask=action_mask, **inputs)
 
     @classmethod
     def from_torch(
@@ -315,6 +331,8 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
         activation=_ACTIVATIONS[agent.activation],
         parameters=parameters_to_proto(agent.parameters),
         action_mask=mask_to_proto(agent.action_mask),
+        previous_action=agent.previous_action,
+        previous_reward=agent.previous_reward,
     )
     head = getattr(mlp, agent.head)
     head.SetInParent()

@@ -171,8 +171,20 @@ class MlpAgent(google.protobuf.message.Message):
     LSTM_FIELD_NUMBER: builtins.int
     NORMALIZATION_FIELD_NUMBER: builtins.int
     ACTION_MASK_FIELD_NUMBER: builtins.int
+    PREVIOUS_ACTION_FIELD_NUMBER: builtins.int
+    PREVIOUS_REWARD_FIELD_NUMBER: builtins.int
     activation: global___Activation.ValueType
     """The activation of the hidden layers. Optional without hidden layers."""
+    previous_action: builtins.bool
+    """Whether the input also has the action before, behind the observation, flat as an observation of its space would be:
+    Discrete and MultiDiscrete leaves one-hot, other leaves raveled. It is the action that the agent chose, and zeros at
+    an episode's start, even one without a reset. layer_sizes[0] includes its size. It is a recurrent state
+    `previous_action` (flat size) float32 of the agent, which fragments continue with from call to call.
+    """
+    previous_reward: builtins.bool
+    """Whether the input also has the reward before, behind everything else: one number as the batch has it, and 0 at an
+    episode's start. layer_sizes[0] includes it. It is a recurrent state `previous_reward` () float64.
+    """
     @property
     def layer_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The sizes of the input, of each hidden layer and of the output: from 2 to 1001 numbers. The first has to be the
@@ -262,9 +274,11 @@ class MlpAgent(google.protobuf.message.Message):
         lstm: global___LstmCore | None = ...,
         normalization: global___ObservationNormalization | None = ...,
         action_mask: global___ActionMask | None = ...,
+        previous_action: builtins.bool = ...,
+        previous_reward: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "previous_action", b"previous_action", "previous_reward", b"previous_reward", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["core", b"core"]) -> typing.Literal["gru", "lstm"] | None: ...
     @typing.overload
@@ -281,7 +295,7 @@ class ObservationNormalization(google.protobuf.message.Message):
       min(max((x - mean) / √(variance + epsilon), -clip), clip)
 
     It is computed in float64 and then converted to float32, as the VecNormalize of Stable-Baselines3 does with the same
-    defaults. Adds the parameters `observation/mean` and `observation/variance`, float64 of shape (layer_sizes[0]); a
+    defaults. Adds the parameters `observation/mean` and `observation/variance`, float64 of shape (flat observation); a
     variance is at least 0, else INVALID_ARGUMENT. They are fixed within a version of the agent, like all parameters, and
     change by updates only. Elements of a one-hot leaf stay as they are with the mean 0 and the variance 1. Recorded
     observations are not normalized.
@@ -487,6 +501,10 @@ class OnnxAgent(google.protobuf.message.Message):
       axes of the input except the first have to be numbers.
     - `action_mask` (N, S), if the model has this input and the agent has the field `action_mask`: 1 for legal actions, of
       any type of numbers or booleans. A mask from the observation is no `observation/NAME`.
+    - `previous_action` (N, *A), if the model has this input, or `previous_action/NAME` for any leaves of a Dict or Tuple
+      action space: the action before, converted as a leaf of an observation, and zeros at an episode's start.
+    - `previous_reward` (N) float, if the model has this input: the reward before, 0 at an episode's start. Previous actions
+      and rewards are recurrent states of these names, which fragments continue with from call to call.
     - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
     - `value` (N) or (N, 1) float, if the model has this output: agent_infos `value` (T).
 

@@ -122,6 +122,7 @@ class Agent(ABC):
         infos: infos that `act` returns.
         states: arrays of the recurrent state; empty unless the agent is recurrent.
         mask: action mask that the agent gets; None without one.
+        reward_state: position of the state that the caller sets to the reward of each step; None without one.
     """
 
     noise_width: int
@@ -130,6 +131,7 @@ class Agent(ABC):
     infos: tuple[InfoSpec, ...] = ()
     states: tuple[StateSpec, ...] = ()
     mask: ActionMask | None = None
+    reward_state: int | None = None
 
     @abstractmethod
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.agent import MlpAgent
 from rollserve_server.agents.mlp.checks import check_mlp
-from rollserve_server.agents.mlp.flattening import Flattener
+from rollserve_server.agents.mlp.flattening import NetworkInput
 from rollserve_server.agents.onnx.agent import OnnxAgent
 from rollserve_server.agents.onnx.preparing import check_onnx, prepare_onnx
 from rollserve_server.agents.open_loop import build_constant, build_random
@@ -111,10 +111,11 @@ def build_agent(
     mask = action_mask_of(inputs.action_mask, observation_space, action_space)
     match spec:
         case MlpSpec():
-            flattener = Flattener(leaves_of_space(observation_space), mask)
-            check_mlp(spec, flattener, action_space)
+            leaves = leaves_of_space(observation_space), leaves_of_space(action_space)
+            network_input = NetworkInput(*leaves, mask, spec.inputs)
+            check_mlp(spec, network_input, action_space)
             head = build_head(spec.head, action_space, spec.parameters.get("log_std"), spec.settings, exploration, mask)
-            return MlpAgent(spec, flattener, head, num_rows, mask=mask, together=together)
+            return MlpAgent(spec, network_input, head, num_rows, mask=mask, together=together)
         case RandomSpec():
             return build_random(action_space, mask)
         case ConstantSpec():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollserve_server.agents.agent import Agent, Decision, PopulationAgent
 from rollserve_server.agents.building import build_agent
 from rollserve_server.agents.heads.building import build_head
-from rollserve_server.agents.mlp.flattening import Flattener
+from rollserve_server.agents.mlp.flattening import NetworkInput
 from rollserve_server.agents.mlp.normalization import check_variance
 from rollserve_server.agents.mlp.stacked import StackedMlpAgent
 from rollserve_server.agents.parameters import check_names, check_parameters, shapes_of_agent, with_parameters
@@ -82,13 +82,14 @@ def build_population(
     """
     is_small = num_rows * parameters_bytes(spec) <= _MAX_STACKED_BYTES
     if isinstance(spec, MlpSpec) and not agent.states and is_small:
-        flattener = Flattener(leaves_of_space(observation_space), agent.mask)
+        leaves = leaves_of_space(observation_space), leaves_of_space(action_space)
+        network_input = NetworkInput(*leaves, agent.mask, spec.inputs)
         head = build_head(spec.head, action_space, None, spec.settings, exploration, agent.mask)
 
         def member_spec(member: int) -> MlpSpec:
             return dataclasses.replace(spec, parameters=_member_parameters(spec, stacked, member))
 
-        return StackedMlpAgent(spec, member_spec, flattener, head, num_rows, agent.mask)
+        return StackedMlpAgent(spec, member_spec, network_input, head, num_rows, agent.mask)
 
     def build_member(member: int) -> Agent:
         own_spec = with_parameters(spec, _member_parameters(spec, stacked, member))
@@ -108,7 +109,7 @@ class _OneMemberAtATime(PopulationAgent):
         self._build_member = build_member
         self._member: int | None = None
         self.noise_width, self.factors, self.infos = agent.noise_width, agent.factors, agent.infos
-        self.states, self.mask = agent.states, agent.mask
+        self.states, self.mask, self.reward_state = agent.states, agent.mask, agent.reward_state
 
     def assign(self, row: int, member: int) -> None:
         if member != self._member:

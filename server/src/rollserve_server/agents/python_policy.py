@@ -20,8 +20,8 @@ class PythonPolicy(Protocol):
     can be repeated anywhere.
 
     An optional attribute `noise_width` is K, the number of random numbers per action; without it, K is 0. An optional
-    attribute `inputs` is a list of names of what the policy asks for beside the observation: `action_mask`. `act` then
-    gets a mapping with them as a fourth argument.
+    attribute `agent_inputs` is a list of names of what the policy asks for beside the observation: `action_mask`,
+    `previous_action` and `previous_reward`. `act` then gets a mapping with them as a fourth argument.
     """
 
     def set_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:

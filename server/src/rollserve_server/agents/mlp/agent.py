@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.heads.head import Head
-    from rollserve_server.agents.mlp.flattening import Flattener
+    from rollserve_server.agents.mlp.flattening import NetworkInput
     from rollserve_server.agents.specs.mlp import MlpSpec
 
 __all__ = ["MlpAgent"]
@@ -29,7 +29,7 @@ class MlpAgent(Agent):
     def __init__(
         self,
         spec: MlpSpec,
-        flattener: Flattener,
+        network_input: NetworkInput,
         head: Head,
         num_rows: int,
         *,
@@ -40,13 +40,13 @@ class MlpAgent(Agent):
 
         Args:
             spec: MLP.
-            flattener: flattener of observations.
+            network_input: input of the network.
             head: head of the policy.
             num_rows: number of rows that act together.
             mask: action mask, which the head takes; None without one.
             together: whether the rows are always the same; see `build_agent`.
         """
-        self._flattener = flattener
+        self._network_input = network_input
         self._head = head
         self.noise_width, self.noise_kind = head.noise_width, head.noise_kind
         self.factors = head.factors
@@ -54,13 +54,18 @@ class MlpAgent(Agent):
         self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
         networks = networks_of(spec)
         rows = num_rows if together else num_tile_rows(spec, networks)
-        tiles = np.zeros((-(-num_rows // rows), rows, flattener.size), np.float32)
-        self._input = tiles.reshape(-1, flattener.size)[:num_rows]
-        self._normalizer = normalizer_of(spec, num_rows)
+        tiles = np.zeros((-(-num_rows // rows), rows, network_input.size), np.float32)
+        self._input = tiles.reshape(-1, network_input.size)[:num_rows]
+        self._observed = self._input[:, : network_input.num_observed]
+        self._normalizer = normalizer_of(spec, num_rows, network_input.num_observed)
         # The first network is the policy's, the only one with a core.
         self._networks = [Network(layers, spec, tiles, has_core=not i) for i, layers in enumerate(networks)]
         core = self._networks[0].core
-        self.states = core.states if core else ()
+        core_states = core.states if core else ()
+        self.states = (*core_states, *network_input.states)
+        self._num_core_states = len(core_states)
+        if spec.inputs.previous_reward:
+            self.reward_state = len(self.states) - 1
         self._memory = [part.reshape(-1, part.shape[2])[:num_rows] for part in core.memory] if core else []
         # Outputs stay in place, so their columns are views that are made once.
         outputs = [network.output[:num_rows] for network in self._networks]
@@ -75,20 +80,25 @@ class MlpAgent(Agent):
     @np.errstate(all="ignore")  # `failures` reports numbers that are not finite
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the networks and the head."""
+        previous = states[self._num_core_states :]
         if self._normalizer is None:
-            self._flattener(observations, self._input)
+            self._network_input.observe(observations, self._observed)
         else:
-            self._flattener(observations, self._normalizer.observations)
-            self._normalizer.run(self._input)
-        for memory, state in zip(self._memory, states, strict=True):
+            self._network_input.observe(observations, self._normalizer.observations)
+            self._normalizer.run(self._observed)
+        if previous:
+            self._network_input.recall(previous, self._input)
+        for memory, state in zip(self._memory, states, strict=False):
             memory[...] = state
         for network in self._networks:
             network.run()
-        for memory, state in zip(self._memory, states, strict=True):
+        for memory, state in zip(self._memory, states, strict=False):
             state[...] = memory
         self._finiteness.look()
         outputs = self._outputs if self.mask is None else [*self._outputs, observations[-1]]
         actions, infos = self._head.act(outputs, noise)
+        if previous:
+            self._network_input.keep(actions, previous)
         if self._value is not None:
             infos["value"] = self._value
         return actions, infos

@@ -17,7 +17,7 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve_server.agents.mlp.flattening import Flattener
+    from rollserve_server.agents.mlp.flattening import NetworkInput
     from rollserve_server.agents.specs.mlp import MlpSpec
     from rollserve_server.agents.specs.shapes import ArrayType
 
@@ -30,20 +30,20 @@ _MAX_CORE_SIZE = 4096
 _GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")
 
 
-def check_mlp(spec: MlpSpec, flattener: Flattener, action_space: Space[Any]) -> None:
+def check_mlp(spec: MlpSpec, network_input: NetworkInput, action_space: Space[Any]) -> None:
     """Raise InvalidValueError unless the spec is complete and fits the spaces; the error names the field.
 
     Args:
         spec: MLP.
-        flattener: flattener of observations.
+        network_input: what the input of the network has to be.
         action_space: action space of one row.
     """
     _check_settings(spec)
     inputs = build_head(spec.head, action_space, settings=spec.settings).inputs
     if _has_log_std(spec):
         inputs = inputs[:1]
-    _check_sizes(spec, flattener, sum(column.shape[0] for column in inputs))
-    check_parameters(spec.parameters, _parameter_shapes(spec))
+    _check_sizes(spec, network_input, sum(column.shape[0] for column in inputs))
+    check_parameters(spec.parameters, _parameter_shapes(spec, network_input.num_observed))
     check_variance(spec.parameters)
 
 
@@ -71,14 +71,14 @@ def _check_settings(spec: MlpSpec) -> None:
             raise InvalidValueError.of("normalization.clip", expected="a positive, finite number", got=clip)
 
 
-def _check_sizes(spec: MlpSpec, flattener: Flattener, output_size: int) -> None:
+def _check_sizes(spec: MlpSpec, network_input: NetworkInput, output_size: int) -> None:
     sizes = spec.layer_sizes
     if not 2 <= len(sizes) <= _MAX_LAYERS + 1:
         expected = f"from 2 to {_MAX_LAYERS + 1} sizes, of the input and of each layer"
         raise InvalidValueError.of("layer_sizes", expected=expected, got=f"{len(sizes)} sizes")
     _check_positive("layer_sizes", sizes)
-    if sizes[0] != flattener.size:
-        expected = f"{flattener.size}, the flat size of {flattener.content}"
+    if sizes[0] != network_input.size:
+        expected = f"{network_input.size}, the flat size of {network_input.content}"
         raise InvalidValueError.of("layer_sizes[0]", expected=expected, got=sizes[0])
     if sizes[-1] != output_size:
         purpose = "means and log_std of the action space" if spec.settings.predicted_log_std else "the action space"
@@ -102,7 +102,7 @@ def _check_positive(field: str, sizes: Sequence[int]) -> None:
             raise InvalidValueError.of(f"{field}[{position}]", expected="a positive size", got=size)
 
 
-def _parameter_shapes(spec: MlpSpec) -> dict[str, ArrayType]:
+def _parameter_shapes(spec: MlpSpec, num_observed: int) -> dict[str, ArrayType]:
     sizes = spec.layer_sizes
     has_norm = spec.norm_epsilon is not None
     shapes = _layer_shapes("", sizes, has_norm=has_norm)
@@ -112,7 +112,7 @@ def _parameter_shapes(spec: MlpSpec) -> dict[str, ArrayType]:
         num_features = spec.core.size
         shapes[f"{len(sizes) - 2}/weight"] = FLOAT32, (sizes[-1], num_features)
     if spec.normalization is not None:
-        shapes |= normalization_shapes(sizes[0])
+        shapes |= normalization_shapes(num_observed)
     if _has_log_std(spec):
         shapes["log_std"] = FLOAT32, (sizes[-1],)
     if spec.value == "shared":

@@ -57,11 +57,17 @@ class Normalizer:
         out[...] = x
 
 
-def normalizer_of(spec: MlpSpec, num_rows: int) -> Normalizer | None:
-    """Return a normalizer with the spec's parameters for all rows; None if the spec has no normalization."""
+def normalizer_of(spec: MlpSpec, num_rows: int, size: int) -> Normalizer | None:
+    """Return a normalizer with the spec's parameters for all rows; None if the spec has no normalization.
+
+    Args:
+        spec: MLP.
+        num_rows: M.
+        size: size of a flat observation.
+    """
     if spec.normalization is None:
         return None
-    normalizer = Normalizer(spec.normalization, num_rows, spec.layer_sizes[0])
+    normalizer = Normalizer(spec.normalization, num_rows, size)
     normalizer.assign(0, spec.parameters)
     return normalizer
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.heads.head import Head
-    from rollserve_server.agents.mlp.flattening import Flattener
+    from rollserve_server.agents.mlp.flattening import NetworkInput
     from rollserve_server.agents.specs.mlp import MlpSpec
 
 __all__ = ["StackedMlpAgent"]
@@ -36,7 +36,7 @@ class StackedMlpAgent(PopulationAgent):
         self,
         spec: MlpSpec,
         member_spec: Callable[[int], MlpSpec],
-        flattener: Flattener,
+        network_input: NetworkInput,
         head: Head,
         num_rows: int,
         mask: ActionMask | None,
@@ -46,24 +46,24 @@ class StackedMlpAgent(PopulationAgent):
         Args:
             spec: MLP with the shapes of all members.
             member_spec: function that returns the spec of a member.
-            flattener: flattener of observations.
+            network_input: input of the network.
             head: head built without `log_std`. If `log_std` is a parameter, the head gets it as an output, per row.
             num_rows: M.
             mask: action mask, which the head takes; None without one.
         """
         self._member_spec = member_spec
         self.mask = mask
-        self._flattener = flattener
+        self._network_input = network_input
         self._head = head
         self.noise_width, self.factors, self.infos = head.noise_width, head.factors, head.infos
         networks = networks_of(spec)
         # Members compute no separate values, but the value network counts in the size of tiles.
         self._layers = [_for_each_row(layer, num_rows) for layer in networks[0]]
-        tiles = np.zeros((num_rows, num_tile_rows(spec, networks), flattener.size), np.float32)
+        tiles = np.zeros((num_rows, num_tile_rows(spec, networks), network_input.size), np.float32)
         self._input = tiles[:, 0]
         self._normalizer: Normalizer | None = None
         if spec.normalization is not None:
-            self._normalizer = Normalizer(spec.normalization, num_rows, flattener.size, for_each_row=True)
+            self._normalizer = Normalizer(spec.normalization, num_rows, network_input.num_observed, for_each_row=True)
         self._network = Network(self._layers, spec, tiles, has_core=False)
         self._first_rows = self._network.output.reshape(num_rows, tiles.shape[1], -1)[:, 0]
         # Contiguous rows, as MlpAgent has them.
@@ -104,9 +104,9 @@ class StackedMlpAgent(PopulationAgent):
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the policy network and the head."""
         if self._normalizer is None:
-            self._flattener(observations, self._input)
+            self._network_input.observe(observations, self._input)
         else:
-            self._flattener(observations, self._normalizer.observations)
+            self._network_input.observe(observations, self._normalizer.observations)
             self._normalizer.run(self._input)
         self._network.run()
         np.copyto(self._output, self._first_rows)

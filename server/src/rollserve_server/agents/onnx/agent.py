@@ -13,6 +13,7 @@ from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
 from rollserve_server.agents.onnx.head import onnx_head
 from rollserve_server.agents.onnx.ports import NOISE
+from rollserve_server.agents.previous import PREVIOUS_REWARD, action_states, is_previous, reward_state
 from rollserve_server.agents.roles import NEXT_STATE, STATE, leaf_role
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import AgentFailedError, show
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.onnx.session import Runner
     from rollserve_server.agents.specs.onnx import OnnxSpec, Port
     from rollserve_server.agents.specs.shapes import Shapes
+    from rollserve_server.envs import Leaf
 
 __all__ = ["OnnxAgent"]
 
@@ -62,14 +64,15 @@ class OnnxAgent(Agent):
         self._runner = _make_runner(spec, num_rows, together=together)
         inputs, outputs = self._runner.inputs, self._runner.outputs
         state_ports = [port for port in spec.inputs if port.role.startswith(STATE)]
-        self.states = tuple(
+        own_states = [
             StateSpec(port.role.removeprefix(STATE), np.zeros(port.shape, port.dtype)) for port in state_ports
-        )
+        ]
+        self._keep_previous(inputs, spec.inputs, leaves_of_space(action_space), own_states)
         self._memory = [
             (inputs[port.name], outputs[spec.outputs[f"{NEXT_STATE}{state.name}"].name])
-            for port, state in zip(state_ports, self.states, strict=True)
+            for port, state in zip(state_ports, own_states, strict=True)
         ]
-        ports = [port for port in spec.inputs if port not in state_ports]
+        ports = [port for port in spec.inputs if not (port.role.startswith(STATE) or is_previous(port.role))]
         self._inputs = [
             (inputs[port.name], position) for port, position in zip(ports, _positions(ports, mask), strict=True)
         ]
@@ -113,13 +116,15 @@ class OnnxAgent(Agent):
             values = (*observations, model_noise)
             for column, position in self._inputs:
                 np.copyto(column, values[position], casting="same_kind")
-        for (column, _), state in zip(self._memory, states, strict=True):
+        for (column, _), state in zip(self._memory, states, strict=False):
             column[...] = state
+        for column, position in self._previous_inputs:
+            np.copyto(column, states[position], casting="same_kind")
         try:
             self._runner.run()
         except BaseException as error:
             raise AgentFailedError(f"the model fails: {show(error, str)}") from error
-        for (_, column), state in zip(self._memory, states, strict=True):
+        for (_, column), state in zip(self._memory, states, strict=False):
             state[...] = column
         outputs = [column.astype(dtype, copy=False) for column, dtype in self._head_outputs]
         if self.mask is not None:
@@ -127,10 +132,36 @@ class OnnxAgent(Agent):
             outputs.append(self._legal)
         with np.errstate(all="ignore"):  # `failures` reports numbers that are not finite
             actions, infos = self._head.act(outputs, noise[:, :split])
+        for position, leaf in self._action_states:
+            states[position][...] = actions[leaf]
         infos |= self._info_outputs
         if self._value is not None:
             infos["value"] = self._value.astype(np.float32, copy=False)
         return actions, infos
+
+    def _keep_previous(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        ports: Sequence[Port],
+        action_leaves: Sequence[Leaf],
+        own_states: Sequence[StateSpec],
+    ) -> None:
+        """Set `states` to the model's own, followed by the values of the step before that the model takes."""
+        names = {port.role: port.name for port in ports}
+        states = list(own_states)
+        # Inputs with the positions of their states; positions of states with those of the action's leaves.
+        self._previous_inputs: list[tuple[np.ndarray, int]] = []
+        self._action_states: list[tuple[int, int]] = []
+        for position, state in enumerate(action_states(action_leaves)):
+            if state.name in names:
+                self._action_states.append((len(states), position))
+                self._previous_inputs.append((inputs[names[state.name]], len(states)))
+                states.append(state)
+        if PREVIOUS_REWARD in names:
+            self.reward_state = len(states)
+            self._previous_inputs.append((inputs[names[PREVIOUS_REWARD]], len(states)))
+            states.append(reward_state())
+        self.states = tuple(states)
 
     def failures(self) -> Mapping[int, str]:
         """Return the rows with outputs that are not finite, or actions outside the action space."""

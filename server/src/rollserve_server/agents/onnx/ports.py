@@ -10,6 +10,7 @@ import numpy as np
 from rollserve_server.agents.agent import ACTION_MASK, FLOAT32
 from rollserve_server.agents.onnx.head import roles_of_head
 from rollserve_server.agents.onnx.states import check_next_states, missing, next_state_roles, state_ports
+from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
 from rollserve_server.agents.roles import OBSERVATION, leaf_role
 from rollserve_server.agents.specs.onnx import Port
 from rollserve_server.errors import InvalidValueError, listed
@@ -34,14 +35,21 @@ _OPTIONAL_OUTPUTS = ("log_prob", "value")
 
 
 def match_inputs(
-    model: OnnxModel, parts: ModelParts, leaves: Sequence[Leaf], mask: ActionMask | None
+    model: OnnxModel,
+    parts: ModelParts,
+    leaves: Sequence[Leaf],
+    action_leaves: Sequence[Leaf],
+    mask: ActionMask | None,
 ) -> tuple[Port, ...]:
-    """Return the inputs for the leaves of the observation space, then for the mask and for noise, then for states.
+    """Return the inputs for the leaves of the observation space, then for others, then for the model's own states.
+
+    The others are the mask, leaves of the action before, the reward before, and noise, each if the model takes it.
 
     Args:
         model: model as the request sends it.
         parts: parts of the model.
         leaves: leaves of the observation space, without one that has the mask.
+        action_leaves: leaves of the action space.
         mask: action mask; None without one.
 
     Raises:
@@ -49,11 +57,17 @@ def match_inputs(
     """
     roles = {leaf_role(OBSERVATION, leaf): leaf for leaf in leaves}
     states = state_ports(model.inputs, parts.inputs)
-    others = [NOISE] if mask is None else [ACTION_MASK, NOISE]
+    actions = {leaf_role(PREVIOUS_ACTION, leaf): leaf for leaf in action_leaves}
+    others = [NOISE, *([] if mask is None else [ACTION_MASK]), *actions, PREVIOUS_REWARD]
     _check_roles("inputs", model.inputs, (*roles, *others, *(port.role for port in states)))
     ports = [_leaf_port(role, model.inputs.get(role, role), parts.inputs, leaf) for role, leaf in roles.items()]
     if mask is not None and (name := _optional_input(ACTION_MASK, model, parts.inputs)) is not None:
         ports.append(_mask_port(name, parts.inputs[name], mask))
+    for role, leaf in actions.items():
+        if (name := _optional_input(role, model, parts.inputs)) is not None:
+            ports.append(_leaf_port(role, name, parts.inputs, leaf))
+    if (name := _optional_input(PREVIOUS_REWARD, model, parts.inputs)) is not None:
+        ports.append(_reward_port(name, parts.inputs[name]))
     if (name := _optional_input(NOISE, model, parts.inputs)) is not None:
         ports.append(_noise_port(name, parts.inputs[name]))
     for port in states:
@@ -130,6 +144,14 @@ def _mask_port(name: str, declared: Declared, mask: ActionMask) -> Port:
         raise InvalidValueError.of(f"model.input[{name!r}]", expected="numbers or booleans", got=dtype)
     _check_axes(name, axes, (mask.size,))
     return Port(ACTION_MASK, name, dtype, (mask.size,))
+
+
+def _reward_port(name: str, declared: Declared) -> Port:
+    dtype, axes = declared
+    if dtype.kind != "f":
+        raise InvalidValueError.of(f"model.input[{name!r}]", expected="floats", got=dtype)
+    _check_axes(name, axes, ())
+    return Port(PREVIOUS_REWARD, name, dtype, ())
 
 
 def _noise_port(name: str, declared: Declared) -> Port:

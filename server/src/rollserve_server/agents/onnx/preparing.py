@@ -12,17 +12,20 @@ from rollserve_server.agents.onnx.model import read_model
 from rollserve_server.agents.onnx.ports import check_converts, check_output, match_inputs, match_outputs
 from rollserve_server.agents.onnx.run_probe import run_probe
 from rollserve_server.agents.parameters import check_parameters
+from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD, is_previous
 from rollserve_server.agents.roles import OBSERVATION, STATE, leaf_role
 from rollserve_server.agents.specs.onnx import OnnxSpec
 from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gymnasium import Space
 
     from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.specs.onnx import OnnxModel
+    from rollserve_server.agents.specs.onnx import OnnxModel, Port
     from rollserve_server.envs import Leaf
     from rollserve_server.settings import AgentSettings
 
@@ -40,10 +43,11 @@ def prepare_onnx(
     """
     parts = read_model(model.data, settings.max_model_bytes)
     mask = action_mask_of(model.agent_inputs.action_mask, observation_space, action_space)
-    leaves = _observed(observation_space, mask)
-    inputs = match_inputs(model, parts, leaves, mask)
+    leaves, action_leaves = _observed(observation_space, mask), leaves_of_space(action_space)
+    inputs = match_inputs(model, parts, leaves, action_leaves, mask)
     states = [port for port in inputs if port.role.startswith(STATE)]
-    outputs, batching = run_probe(parts, inputs, leaves, mask, settings.onnx_providers, settings.model_sandbox)
+    by_role = _leaves_by_role(leaves, action_leaves)
+    outputs, batching = run_probe(parts, inputs, by_role, mask, settings.onnx_providers, settings.model_sandbox)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
@@ -70,10 +74,8 @@ def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Spac
     if got != expected:
         raise InvalidValueError.of("inputs", expected=f"inputs for {expected}", got=f"inputs for {got}")
     for leaf, port in zip(leaves, ports, strict=True):
-        check_converts(leaf.dtype, port)
-        if port.shape != leaf.shape:
-            field = f"model.input[{port.name!r}]"
-            raise InvalidValueError.of(field, expected=f"rows of shape {leaf.shape}", got=f"rows of shape {port.shape}")
+        _check_leaf(leaf, port)
+    _check_previous(spec, action_space)
     for port in spec.inputs:
         if mask is not None and port.role == ACTION_MASK and port.shape != (mask.size,):
             field, wanted = f"model.input[{port.name!r}]", f"rows of shape {(mask.size,)}"
@@ -81,6 +83,29 @@ def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Spac
     for column in onnx_head(spec.head, spec.outputs, action_space).inputs:
         check_output(spec.outputs[column.name], column.dtype, column.shape[0])
     check_parameters(spec.parameters, spec.shapes)
+
+
+def _check_previous(spec: OnnxSpec, action_space: Space[Any]) -> None:
+    """Raise InvalidValueError unless the inputs for the action before fit the action space."""
+    leaves = _leaves_by_role((), leaves_of_space(action_space))
+    for port in spec.inputs:
+        if is_previous(port.role) and port.role != PREVIOUS_REWARD:
+            if port.role not in leaves:
+                raise InvalidValueError.of("inputs", expected=f"inputs among {listed(leaves)}", got=repr(port.role))
+            _check_leaf(leaves[port.role], port)
+
+
+def _check_leaf(leaf: Leaf, port: Port) -> None:
+    check_converts(leaf.dtype, port)
+    if port.shape != leaf.shape:
+        field = f"model.input[{port.name!r}]"
+        raise InvalidValueError.of(field, expected=f"rows of shape {leaf.shape}", got=f"rows of shape {port.shape}")
+
+
+def _leaves_by_role(leaves: Iterable[Leaf], action_leaves: Iterable[Leaf]) -> dict[str, Leaf]:
+    """Return the leaves of observations, and of the action before, by their roles."""
+    observed = {leaf_role(OBSERVATION, leaf): leaf for leaf in leaves}
+    return observed | {leaf_role(PREVIOUS_ACTION, leaf): leaf for leaf in action_leaves}
 
 
 def _observed(observation_space: Space[Any], mask: ActionMask | None) -> list[Leaf]:

@@ -15,7 +15,7 @@ from rollserve_server.agents.specs.batching import Batching
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.onnx.model import ModelParts
@@ -33,7 +33,7 @@ _SCRIPT = Path(__file__).with_name("probe.py")
 def run_probe(
     parts: ModelParts,
     inputs: Sequence[Port],
-    leaves: Sequence[Leaf],
+    leaves: Mapping[str, Leaf],
     mask: ActionMask | None,
     providers: Sequence[str],
     limits: SandboxLimits,
@@ -42,8 +42,8 @@ def run_probe(
 
     Args:
         parts: model.
-        inputs: inputs for the leaves, in their order, then for the mask, noise and states.
-        leaves: leaves of the observation space that the model gets as observations.
+        inputs: all inputs.
+        leaves: leaves of the observation and action spaces by the role of an input that has them.
         mask: action mask; None without one.
         providers: execution providers of ONNX Runtime, the best first.
         limits: limits of the sandbox.
@@ -54,7 +54,7 @@ def run_probe(
     Raises:
         InvalidValueError: the model is refused; the field is `model` or `model.input`.
     """
-    num_others = sum(math.prod(port.shape) for port in inputs[len(leaves) :])
+    num_others = sum(math.prod(port.shape) for port in inputs if port.role not in leaves)
     if num_others > _MAX_OTHER_NUMBERS:
         expected = f"at most {_MAX_OTHER_NUMBERS} numbers of masks, noise and states per row"
         raise InvalidValueError.of("model.input", expected=expected, got=num_others)
@@ -73,15 +73,17 @@ def run_probe(
     return outputs, Batching(*result["batching"])
 
 
-def _random_inputs(inputs: Sequence[Port], leaves: Sequence[Leaf], mask: ActionMask | None) -> dict[str, np.ndarray]:
+def _random_inputs(
+    inputs: Sequence[Port], leaves: Mapping[str, Leaf], mask: ActionMask | None
+) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
-    rows = {
-        port.name: random_rows(leaf, generator).astype(port.dtype)
-        for port, leaf in zip(inputs[: len(leaves)], leaves, strict=True)
-    }
-    for port in inputs[len(leaves) :]:
-        if mask is not None and port.role == ACTION_MASK:
-            rows[port.name] = random_masks(mask, generator).astype(port.dtype)
+    rows: dict[str, np.ndarray] = {}
+    for port in inputs:
+        if port.role in leaves:
+            values = random_rows(leaves[port.role], generator)
+        elif mask is not None and port.role == ACTION_MASK:
+            values = random_masks(mask, generator)
         else:
-            rows[port.name] = generator.standard_normal((NUM_PROBE_ROWS, *port.shape)).astype(port.dtype)
+            values = generator.standard_normal((NUM_PROBE_ROWS, *port.shape))
+        rows[port.name] = values.astype(port.dtype)
     return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
 from rollserve_server.agents.roles import NEXT_STATE, STATE
 from rollserve_server.agents.specs.onnx import Port
 from rollserve_server.errors import InvalidValueError, listed
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from rollserve_server.agents.onnx.model import Declared
 
 __all__ = ["check_next_states", "missing", "next_state_roles", "state_ports"]
+
+
+_TAKEN = (PREVIOUS_ACTION, PREVIOUS_REWARD)
+"""First parts of names that the model's own states may not have."""
 
 
 def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> list[Port]:
@@ -32,6 +37,9 @@ def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> lis
             raise missing("input", role, name, inputs)
         if role.removeprefix(STATE).startswith("_"):
             expected = "names of states that do not begin with '_', as names of masks do"
+            raise InvalidValueError.of("model.input", expected=expected, got=repr(role))
+        if role.removeprefix(STATE).split("/")[0] in _TAKEN:
+            expected = f"names of states other than {listed(_TAKEN)}, which are values of the step before"
             raise InvalidValueError.of("model.input", expected=expected, got=repr(role))
         dtype, axes = inputs[name]
         field = f"model.input[{name!r}]"

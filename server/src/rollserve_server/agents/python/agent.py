@@ -13,6 +13,7 @@ from rollserve_server.agents.action_masks import action_mask_of, masked_actions
 from rollserve_server.agents.agent import ACTION_MASK, Agent, Decision, InfoSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
+from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
 from rollserve_server.agents.python.arrays import entry, misfit
 from rollserve_server.agents.python.calls import PolicyCalls
 from rollserve_server.agents.python.loading import make_policy
@@ -83,6 +84,10 @@ class PythonAgent(Agent):
         self.mask = mask
         self.noise_width = self._calls.noise_width
         self.states = self._calls.states
+        self._num_own_states = self._calls.num_own_states
+        if PREVIOUS_REWARD in self._calls.inputs:
+            self.reward_state = len(self.states) - 1
+        self._has_previous_action = PREVIOUS_ACTION in self._calls.inputs
         self.infos = spec.form.infos if mask is None else (*spec.form.infos, mask.spec)
         self._deterministic = exploration.deterministic
         self._batches = _batches(num_rows, *((1, num_rows) if together else spec.form.batching))
@@ -112,6 +117,9 @@ class PythonAgent(Agent):
                 [column[rows] for column in observations], noise[rows], [column[rows] for column in states]
             )
             self._store(result, slice(int(rows[0]), int(rows[0]) + num_rows), states)
+        if self._has_previous_action:
+            for state, action in zip(states[self._num_own_states :], self._actions, strict=False):
+                state[...] = action
         if self.mask is None:
             return self._actions, self._infos
         legal = observations[-1]
@@ -140,7 +148,7 @@ class PythonAgent(Agent):
                 expected, got = (f"{each.dtype} of shape {each.shape[1:]}" for each in (target, column))
                 raise misfit(what, expected=expected, got=got, hint=_AS_PROBED)
             self._store_numbers(what, column, target, rows, may_be_infinite=True)
-        for state, column, target in zip(self.states, result.states, states, strict=True):
+        for state, column, target in zip(self.states, result.states, states, strict=False):
             self._store_numbers(entry("states", state.name), column, target, rows)
 
     def _store_numbers(

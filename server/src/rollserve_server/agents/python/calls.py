@@ -12,6 +12,7 @@ import numpy as np
 from rollserve import Reason
 from rollserve_server.agents.agent import ACTION_MASK, StateSpec
 from rollserve_server.agents.finiteness import FINITE
+from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD, action_states, reward_state
 from rollserve_server.agents.python.arrays import (
     action_column,
     array_of,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PolicyCalls", "PolicyResult"]
 
+_INPUTS = (ACTION_MASK, PREVIOUS_ACTION, PREVIOUS_REWARD)
 _MAX_NOISE_WIDTH = 1 << 16  # noise is drawn for many steps ahead
 
 
@@ -56,7 +58,9 @@ class PolicyCalls:
 
     Attributes:
         noise_width: K, random numbers per action.
-        states: arrays of the recurrent state.
+        states: arrays of the recurrent state: the policy's own, then the action and the reward before, if it asks for
+            them.
+        num_own_states: number of the policy's own.
         inputs: names of what the policy asks for beside the observation.
     """
 
@@ -78,12 +82,17 @@ class PolicyCalls:
         try:
             with _failing("noise_width"):
                 self.noise_width = _noise_width(getattr(policy, "noise_width", 0))
-            with _failing("inputs"):
+            with _failing("agent_inputs"):
                 self.inputs = _inputs(policy, mask)
             with _failing("initial_states"):
-                self.states = tuple(_states(policy))
+                own_states = tuple(_states(policy))
+            previous = self._previous_states()
+            if taken := {state.name for state in own_states} & {state.name for state in previous}:
+                hint = "the policy asks for the values of the step before by that name"
+                raise misfit("initial_states", expected="states of other names", got=listed(taken), hint=hint)
         except AgentFailedError as error:
             raise InvalidValueError(error.text, reason=Reason.AGENT_REFUSED) from error
+        self.states, self.num_own_states = (*own_states, *previous), len(own_states)
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray]) -> PolicyResult:
         """Call the policy for M rows.
@@ -96,11 +105,31 @@ class PolicyCalls:
         Raises:
             AgentFailedError: the policy raises an error, or its result has another form.
         """
-        states_by_name = dict(zip((state.name for state in self.states), states, strict=True))
+        states_by_name = {state.name: column for state, column in zip(self._own_states, states, strict=False)}
         observed = _joined(self._observation_leaves, observations)
-        others = ({ACTION_MASK: observations[-1]},) if self.inputs else ()
+        others = (self._others(observations, states[self.num_own_states :]),) if self.inputs else ()
         with _failing("act"):
             return self._checked(self._policy.act(observed, noise, states_by_name, *others), len(noise))
+
+    @property
+    def _own_states(self) -> Sequence[StateSpec]:
+        return self.states[: self.num_own_states]
+
+    def _previous_states(self) -> list[StateSpec]:
+        """Return the states for the action and the reward before."""
+        actions = action_states(self._action_leaves) if PREVIOUS_ACTION in self.inputs else []
+        return [*actions, *([reward_state()] if PREVIOUS_REWARD in self.inputs else [])]
+
+    def _others(self, observations: Sequence[np.ndarray], previous: Sequence[np.ndarray]) -> Mapping[str, Any]:
+        """Return what the policy asks for beside the observation, by name."""
+        others: dict[str, Any] = {}
+        if ACTION_MASK in self.inputs:
+            others[ACTION_MASK] = observations[-1]
+        if PREVIOUS_ACTION in self.inputs:
+            others[PREVIOUS_ACTION] = _joined(self._action_leaves, previous)
+        if PREVIOUS_REWARD in self.inputs:
+            others[PREVIOUS_REWARD] = previous[-1]
+        return others
 
     def _checked(self, result: object, num_rows: int) -> PolicyResult:
         if not isinstance(result, tuple) or len(result) != 3:
@@ -108,14 +137,14 @@ class PolicyCalls:
         actions, infos, next_states = result
         if not isinstance(infos, Mapping):
             raise misfit("infos", expected="a mapping by name", got=type(infos).__name__)
-        names = [state.name for state in self.states]
+        names = [state.name for state in self._own_states]
         parts = _split("actions", actions, self._action_leaves)
         return PolicyResult(
             [action_column(leaf, part, num_rows) for leaf, part in zip(self._action_leaves, parts, strict=True)],
             {name: column_of(entry("infos", name), value, num_rows) for name, value in infos.items()},
             [
                 _next_state(state, value, num_rows)
-                for state, value in zip(self.states, values_of("states", next_states, names), strict=True)
+                for state, value in zip(self._own_states, values_of("states", next_states, names), strict=True)
             ],
         )
 
@@ -140,13 +169,13 @@ def _noise_width(width: object) -> int:
 
 def _inputs(policy: PythonPolicy, mask: ActionMask | None) -> tuple[str, ...]:
     """Return the names of what the policy asks for beside the observation."""
-    names = getattr(policy, "inputs", ())
-    if not isinstance(names, tuple | list) or not set(names) <= {ACTION_MASK} or len(set(names)) < len(names):
-        raise misfit("inputs", expected=f"a list of names among {listed([ACTION_MASK])}", got=show(names))
+    names = getattr(policy, "agent_inputs", ())
+    if not isinstance(names, tuple | list) or any(name not in _INPUTS for name in names):
+        raise misfit("agent_inputs", expected=f"a list of names among {listed(_INPUTS)}", got=show(names))
     if ACTION_MASK in names and mask is None:
         hint = "the agent's field `action_mask` says where the mask comes from"
-        raise misfit("inputs", expected="no action mask, because the agent has none", got=show(names), hint=hint)
-    return tuple(names)
+        raise misfit("agent_inputs", expected="no action mask, because the agent has none", got=show(names), hint=hint)
+    return tuple(sorted(set(names)))
 
 
 def _states(policy: PythonPolicy) -> list[StateSpec]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve_server.agents.agent import ACTION_MASK
+from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
 from rollserve_server.agents.python.arrays import info_spec, misfit
 from rollserve_server.agents.python.calls import PolicyCalls
 from rollserve_server.agents.python.loading import make_policy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import ActionMask, InfoSpec
     from rollserve_server.agents.python.calls import PolicyResult
     from rollserve_server.agents.specs.python import Factory
+    from rollserve_server.envs import Leaf
 
 
 def probe(
@@ -94,8 +96,10 @@ class _Probe:
         self._noise = generator.standard_normal((NUM_PROBE_ROWS, calls.noise_width))
         self._states = [np.repeat(state.initial[np.newaxis], NUM_PROBE_ROWS, axis=0) for state in calls.states]
         # Half of the rows go on from the states after one step.
-        for column, following in zip(self._states, self._act(np.arange(NUM_PROBE_ROWS)).states, strict=True):
-            column[1::2] = following[1::2]
+        following = self._act(np.arange(NUM_PROBE_ROWS)).states
+        previous = _random_previous(calls, leaves_of_space(action_space), generator)
+        for column, values in zip(self._states, (*following, *previous), strict=True):
+            column[1::2] = values[1::2]
 
     def find_infos(self) -> list[InfoSpec]:
         """Return the infos of the policy."""
@@ -120,6 +124,14 @@ class _Probe:
     def _act(self, chosen: np.ndarray) -> PolicyResult:
         observations = [column[chosen] for column in self._observations]
         return self.calls.act(observations, self._noise[chosen], [column[chosen] for column in self._states])
+
+
+def _random_previous(
+    calls: PolicyCalls, action_leaves: Sequence[Leaf], generator: np.random.Generator
+) -> list[np.ndarray]:
+    """Return random values of the states for the action and the reward before."""
+    columns = [random_rows(leaf, generator) for leaf in action_leaves] if PREVIOUS_ACTION in calls.inputs else []
+    return [*columns, *([generator.standard_normal(NUM_PROBE_ROWS)] if PREVIOUS_REWARD in calls.inputs else [])]
 
 
 def _bits(probes: Sequence[_Probe], chosen: np.ndarray) -> Sequence[bytes]:

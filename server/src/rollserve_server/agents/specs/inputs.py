@@ -24,9 +24,13 @@ class AgentInputs(NamedTuple):
 
     Attributes:
         action_mask: source of the action mask; None for no mask.
+        previous_action: whether the agent gets the action before. Of Python agents, the policy decides instead.
+        previous_reward: whether the agent gets the reward before. Of Python agents, the policy decides instead.
     """
 
     action_mask: MaskSource | None = None
+    previous_action: bool = False
+    previous_reward: bool = False
 
 
 NO_INPUTS: Final = AgentInputs()

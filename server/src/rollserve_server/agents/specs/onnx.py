@@ -61,8 +61,8 @@ class OnnxSpec:
 
     Attributes:
         graph: serialized model with references in place of the parameters.
-        inputs: inputs for the leaves of the observation space except the mask, in their order, then for the mask and
-            for noise if the model takes any, then for the states.
+        inputs: inputs for the leaves of the observation space except the mask, in their order, then for the mask, the
+            step before and noise if the model takes them, then for the model's own states.
         outputs: outputs by role.
         head: kind of the head.
         infos: roles of the outputs that are infos.

@@ -109,7 +109,9 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         normalization=Normalization(**{field.name: value for field, value in mlp.normalization.ListFields()})
         if mlp.HasField("normalization")
         else None,
-        inputs=_inputs_from_proto(mlp),
+        inputs=_inputs_from_proto(mlp)._replace(
+            previous_action=mlp.previous_action, previous_reward=mlp.previous_reward
+        ),
     )
 
 

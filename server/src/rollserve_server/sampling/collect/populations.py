@@ -100,6 +100,8 @@ class PopulationCollector:
             rows.remove(failure.row)
             self._retry(failure)
         self._total_rewards += envs.raw_rewards
+        if states:
+            self._recurrent_states.take_rewards(envs.rewards)
         self._lengths += 1
         if self._population.max_episode_length is not None:
             envs.truncated |= self._lengths == self._population.max_episode_length

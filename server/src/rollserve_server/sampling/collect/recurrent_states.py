@@ -43,6 +43,11 @@ class RecurrentStates:
                 for column, spec in zip(self.columns, specs, strict=True):
                     column[row] = states[spec.name]
 
+    def take_rewards(self, rewards: np.ndarray) -> None:
+        """Keep the rewards (M,) of a step for agents that get them at the next one."""
+        if self._agent is not None and self._agent.reward_state is not None:
+            self.columns[self._agent.reward_state][...] = rewards
+
     @property
     def _specs(self) -> Sequence[StateSpec]:
         # Read at each use: members of a population may have initial states of their own.

@@ -104,6 +104,8 @@ class VectorCollector(Collector):
             self._mask.read_vector(envs, infos)
         recorder.write_rewards(envs.rewards, envs.raw_rewards)
         write_untransformed(recorder, envs)
+        if states:
+            self._recurrent_states.take_rewards(envs.rewards)
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
         num_steps = int(np.count_nonzero(envs.stepped))

@@ -110,6 +110,8 @@ class RowFragmentCollector(FragmentCollector):
         recorder.write("actions", actions)
         recorder.write_rewards(envs.rewards, envs.raw_rewards)
         write_untransformed(recorder, envs)
+        if states:
+            self._recurrent_states.take_rewards(envs.rewards)
         recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)

@@ -130,6 +130,8 @@ class VectorFragmentCollector(FragmentCollector):
         infos = self._step_envs(actions)
         self._take_masks(infos)
         columns.write("rewards", (envs.rewards,))
+        if states:
+            self._recurrent_states.take_rewards(envs.rewards)
         write_untransformed(columns, envs)
         self._total_rewards += envs.raw_rewards
         for part, rows in envs.info_parts(infos):
