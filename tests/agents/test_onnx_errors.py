@@ -225,7 +225,7 @@ def test_invalid_model_is_rejected(cartpole: rollserve.Sampler, kind: str) -> No
 def test_invalid_names_and_heads_are_rejected(cartpole: rollserve.Sampler) -> None:
     made = changed()
     refused: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
-        ({"inputs": {"state": "observation"}}, "inputs", ("'state'", "['observation', 'noise', 'previous_action', 'previous_reward']")),
+        ({"inputs": {"state": "observation"}}, "inputs", ("'state'", "['observation', 'noise', 'previous_action', ")),
         ({"outputs": {"mean": "logits"}}, "outputs", ("'mean'", "['logits', 'value']")),
         ({"outputs": {"value": "v"}}, "model.output", ("'v'", "'value'", "['logits']")),
         ({"infos": ["x"]}, "infos[0]", ("'x'",)),

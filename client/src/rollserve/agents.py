@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 OnnxHead = Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "actions"]
+OnnxLeafHead = Literal["categorical", "multi_categorical", "bernoulli", "diagonal_gaussian", "squashed_gaussian"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,8 @@ class OnnxAgent:
         model: the serialized ModelProto, or the path of a file that holds it.
         head: meaning of the outputs. `categorical` takes `logits`; `diagonal_gaussian` and `squashed_gaussian` take
             `mean` and `log_std`; `actions` takes `action`, or `action/NAME` for each leaf, and optionally `log_prob`.
+            For a Dict or Tuple action space also a mapping from the name of each leaf to a head, which takes outputs
+            such as `logits/turn`; `multi_categorical` and `bernoulli` take logits, too.
         inputs: names of inputs by role, where they differ from the role.
         outputs: names of outputs by role, where they differ from the role.
         infos: names of further outputs, which become agent_infos.
@@ -74,7 +77,7 @@ class OnnxAgent:
     """
 
     model: bytes | str | PathLike[str]
-    head: OnnxHead
+    head: OnnxHead | Mapping[str, OnnxLeafHead]
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
     infos: Sequence[str] = ()
@@ -82,8 +85,12 @@ class OnnxAgent:
 
     def __post_init__(self) -> None:
         check_type("model", self.model, bytes | str | PathLike, "the bytes of a model, or a path")
-        if self.head not in get_args(OnnxHead):
-            raise ValueError(f"head: {mismatch(choices_text(get_args(OnnxHead)), repr(self.head))}")
+        if isinstance(self.head, Mapping):
+            check_names("head", self.head)
+            for name, head in self.head.items():
+                _check_head(f"head[{name!r}]", head, get_args(OnnxLeafHead))
+        else:
+            _check_head("head", self.head, get_args(OnnxHead))
         for name, names in (("inputs", self.inputs), ("outputs", self.outputs)):
             check_type(name, names, Mapping, "a mapping from roles to names")
             check_names(name, (*names, *names.values()))
@@ -198,7 +205,12 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
                 infos=agent.infos,
                 action_mask=mask_to_proto(agent.action_mask),
             )
-            getattr(onnx, agent.head).SetInParent()
+            if isinstance(agent.head, Mapping):
+                onnx.hybrid.SetInParent()
+                for leaf, head in agent.head.items():
+                    getattr(onnx.hybrid.leaves[leaf], head).SetInParent()
+            else:
+                getattr(onnx, agent.head).SetInParent()
             return agent_pb2.Agent(onnx=onnx)
         case PythonAgent():
             return agent_pb2.Agent(python=python_to_proto(agent))
@@ -230,3 +242,8 @@ def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
     hint = "an OnnxAgent gets them as parameters alone, in a second update" if isinstance(update, OnnxAgent) else ""
     expected = f"None for an agent of the class {type(update).__name__}"
     raise TypeError(f"observation_moments: {mismatch(expected, moments, hint)}")
+
+
+def _check_head(name: str, head: object, heads: Sequence[str]) -> None:
+    if head not in heads:
+        raise ValueError(f"{name}: {mismatch(choices_text(heads), repr(head))}")

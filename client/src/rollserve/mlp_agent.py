@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from rollserve._checks import check_flag, check_type, choices_text
+from rollserve._checks import check_flag, check_names, check_type, choices_text
 from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
 from rollserve.bridges import mlp_of_modules
@@ -79,7 +79,9 @@ class MlpAgent:
         head: meaning of the output. For a Discrete action space the logits (`categorical`) or Q-values
             (`epsilon_greedy`, `boltzmann`). For a Box the means (`diagonal_gaussian`), or the means before tanh
             (`squashed_gaussian`, which stays within the bounds). For a MultiDiscrete space the logits of all elements
-            one after the other (`multi_categorical`). For a MultiBinary space the logits of ones (`bernoulli`).
+            one after the other (`multi_categorical`). For a MultiBinary space the logits of ones (`bernoulli`). For a
+            Dict or Tuple space a mapping from the name of each leaf, such as `turn` or `1`, to one of these; the output
+            then has what they need in the order of the leaves, and `log_std` is `log_std/turn` and so on.
         activation: activation of the hidden layers. `gelu` is exact, as in PyTorch; `gelu_tanh` is JAX's
             approximation.
         layer_norm_epsilon: constant that layer norm adds to the variance.
@@ -101,7 +103,7 @@ class MlpAgent:
     """
 
     parameters: Mapping[str, np.ndarray]
-    head: Head
+    head: Head | Mapping[str, Head]
     activation: Activation = "tanh"
     layer_norm_epsilon: float = 1e-5
     min_log_std: float | None = None
@@ -116,7 +118,10 @@ class MlpAgent:
 
     def __post_init__(self) -> None:
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
-        _check_choice("head", self.head, get_args(Head))
+        if isinstance(self.head, Mapping):
+            check_names("head", self.head)
+        for name, head in self._heads.items():
+            _check_choice(f"head[{name!r}]" if name else "head", head, get_args(Head))
         _check_choice("activation", self.activation, get_args(Activation))
         for name in ("layer_norm_epsilon", "normalization_epsilon", "normalization_clip"):
             check_type(name, getattr(self, name), numbers.Real, "a number")
@@ -127,8 +132,13 @@ class MlpAgent:
             value = getattr(self, name)
             if value is not None:
                 check_type(name, value, numbers.Real, "a number")
-                if self.head not in heads:
+                if not set(self._heads.values()).intersection(heads):
                     raise ValueError(f"{name}: {mismatch(f'None for the head {self.head!r}', value)}")
+
+    @property
+    def _heads(self) -> Mapping[str, Head]:
+        """Heads by the leaf of the action space; the name of the only one is empty."""
+        return self.head if isinstance(self.head, Mapping) else {"": self.head}
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -169,7 +179,7 @@ class MlpAgent:
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         seed: int | None = None,
-        head: Head | None = None,
+        head: Head | Mapping[str, Head] | None = None,
         layer_norm: bool = False,
         value: Value | None = None,
         predicted_log_std: bool = False,
@@ -196,7 +206,8 @@ class MlpAgent:
             activation: activation of the hidden layers.
             seed: seed of the weights; without one, they differ each time.
             head: meaning of the output; by default `categorical`, `diagonal_gaussian`, `multi_categorical` or
-                `bernoulli`, whichever fits the action space.
+                `bernoulli`, whichever fits the action space. For a Dict or Tuple space, heads by the name of a leaf;
+                leaves that are missing have the default.
             layer_norm: whether hidden layers are normalized.
             value: `shared` for a value head on the last hidden layer, `separate` for a value network with layers of
                 the same sizes, None for neither.
@@ -226,20 +237,21 @@ class MlpAgent:
             _check_choice("value", value, get_args(Value))
         if core is not None:
             _check_choice("core", core, get_args(Core))
-        head = _head_for(action_space, head)
-        outputs = action_space.flat_size
+        leaves = dict(_leaves(action_space))
+        heads = _heads_for(action_space, leaves, head)
         generator = np.random.default_rng(seed)
         check_mask(action_mask)
         for name, flag in (("previous_action", previous_action), ("previous_reward", previous_reward)):
             check_flag(name, flag)
         num_previous = previous_action * action_space.flat_size + previous_reward
         sizes = (_input_size(observation_space, action_mask) + num_previous, *hidden_sizes)
-        is_predicted = predicted_log_std and head in _GAUSSIANS
+        gaussians = {name: leaf.flat_size for name, leaf in leaves.items() if heads[name] in _GAUSSIANS}
+        outputs = sum(leaf.flat_size for leaf in leaves.values()) + predicted_log_std * sum(gaussians.values())
         num_features = core_size if core else sizes[-1]
-        policy_sizes = *sizes, outputs * (1 + is_predicted)
+        policy_sizes = *sizes, outputs
         parameters = _initial_layers(generator, policy_sizes, num_features, 0.01, layer_norm=layer_norm)
-        if head in _GAUSSIANS and not is_predicted:
-            parameters["log_std"] = np.zeros(outputs, np.float32)
+        if not predicted_log_std:
+            parameters |= {_log_std(name): np.zeros(size, np.float32) for name, size in gaussians.items()}
         if value is not None:
             num_features = num_features if value == "shared" else sizes[-1]
             layers = _initial_layers(generator, (*sizes, 1), num_features, 1.0, layer_norm=layer_norm)
@@ -256,7 +268,7 @@ class MlpAgent:
             parameters["observation/mean"] = np.zeros(num_observed)
             parameters["observation/variance"] = np.ones(num_observed)
         inputs = {"previous_action": previous_action, "previous_reward": previous_reward}
-        return cls(parameters, head, activation, action_mask=action_mask, **inputs)
+        return cls(parameters, heads.get("", heads), activation, action_mask=action_mask, **inputs)
 
     @classmethod
     def from_torch(
@@ -334,14 +346,12 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
         previous_action=agent.previous_action,
         previous_reward=agent.previous_reward,
     )
-    head = getattr(mlp, agent.head)
-    head.SetInParent()
-    for name in _SETTINGS:
-        value = getattr(agent, name)
-        if value is not None:
-            setattr(head, name, value)
-    if agent.head in _GAUSSIANS and "log_std" not in agent.parameters:
-        head.predicted_log_std = True
+    if isinstance(agent.head, Mapping):
+        mlp.hybrid.SetInParent()
+        for leaf, kind in agent.head.items():
+            _set_head(mlp.hybrid.leaves[leaf], kind, leaf, agent)
+    else:
+        _set_head(mlp, agent.head, "", agent)
     if any(name.endswith("/norm/weight") for name in agent.parameters):
         mlp.layer_norm.epsilon = agent.layer_norm_epsilon
     if any(name.startswith("observation/") for name in agent.parameters):
@@ -406,6 +416,50 @@ def _matrix_shape(parameters: Mapping[str, np.ndarray], name: str) -> tuple[int,
 
 def _missing_parameter(name: str) -> ValueError:
     return ValueError(f"parameters: {mismatch(f'a parameter {name!r}', 'none of that name')}")
+
+
+def _set_head(message: agent_pb2.MlpAgent | agent_pb2.LeafHead, kind: Head, leaf: str, agent: MlpAgent) -> None:
+    """Set the head of a message, with the agent's settings for heads of this kind."""
+    head = getattr(message, kind)
+    head.SetInParent()
+    for name, heads in _SETTINGS.items():
+        value = getattr(agent, name)
+        if value is not None and kind in heads:
+            setattr(head, name, value)
+    if kind in _GAUSSIANS and _log_std(leaf) not in agent.parameters:
+        head.predicted_log_std = True
+
+
+def _log_std(leaf: str) -> str:
+    """Return the name of the parameter with a leaf's log_std."""
+    return f"log_std/{leaf}" if leaf else "log_std"
+
+
+def _leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
+    """Yield the leaves of a space by name; the name of the only one is empty."""
+    match space:
+        case Dict(spaces=spaces):
+            parts = dict(spaces)
+        case Tuple(spaces=spaces):
+            parts = {str(position): part for position, part in enumerate(spaces)}
+        case _:
+            yield name, space
+            return
+    for key, part in parts.items():
+        yield from _leaves(part, f"{name}/{key}" if name else key)
+
+
+def _heads_for(
+    action_space: Space, leaves: Mapping[str, Space], requested: Head | Mapping[str, Head] | None
+) -> dict[str, Head]:
+    """Return the head of each leaf; raise ValueError if a requested one does not fit."""
+    if "" in leaves and not isinstance(requested, Mapping):
+        return {"": _head_for(action_space, requested)}
+    by_leaf = {} if requested is None else requested
+    if not isinstance(by_leaf, Mapping) or "" in leaves or not set(by_leaf) <= set(leaves):
+        expected = f"heads for the leaves {', '.join(map(repr, leaves))}" if "" not in leaves else "the name of a head"
+        raise ValueError(f"head: {mismatch(expected, repr(requested))}")
+    return {name: _head_for(leaf, by_leaf.get(name)) for name, leaf in leaves.items()}
 
 
 def _head_for(action_space: Space, requested: Head | None) -> Head:

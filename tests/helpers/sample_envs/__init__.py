@@ -36,6 +36,7 @@ from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
     Big,
+    Hybrid,
     ManyActions,
     Nested,
     NotAnEnvironment,
@@ -76,6 +77,7 @@ __all__ = [
     "Hanging",
     "HangingRows",
     "Hoarding",
+    "Hybrid",
     "InfoRows",
     "Licensed",
     "ManyActions",

@@ -60,6 +60,35 @@ class Switches(gymnasium.Env[np.ndarray, Any]):
         return np.zeros(1, np.float32), 0.0, True, False, {}
 
 
+class Hybrid(gymnasium.Env[np.ndarray, Any]):
+    """Actions of all kinds in a Tuple, which determine observations and rewards, in episodes of 3 to 12 steps."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Tuple(
+        (
+            spaces.Discrete(3, start=1),
+            spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32)),
+            spaces.Dict({"bits": spaces.MultiBinary(2), "counts": spaces.MultiDiscrete([2, 4])}),
+        )
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps_left = int(self.np_random.integers(3, 13))
+        self._sum = self.np_random.random()
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        turn, push, switches = action
+        self._sum += float(turn) + float(push.sum()) + int(switches["bits"].sum()) + int(switches["counts"].sum())
+        self._steps_left -= 1
+        return self._observe(), self._sum, self._steps_left == 0, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.array([np.sin(self._sum), self._steps_left / 10], np.float32)
+
+
 class ManyActions(gymnasium.Env[np.ndarray, np.ndarray]):
     """Actions of several numbers, whose sum is the reward, in episodes of 10 steps.
 

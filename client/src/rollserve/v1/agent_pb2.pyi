@@ -163,6 +163,7 @@ class MlpAgent(google.protobuf.message.Message):
     BERNOULLI_FIELD_NUMBER: builtins.int
     EPSILON_GREEDY_FIELD_NUMBER: builtins.int
     BOLTZMANN_FIELD_NUMBER: builtins.int
+    HYBRID_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     LAYER_NORM_FIELD_NUMBER: builtins.int
     SHARED_VALUE_FIELD_NUMBER: builtins.int
@@ -220,6 +221,10 @@ class MlpAgent(google.protobuf.message.Message):
         """The output has Q-values. Divided by a temperature, they are the logits of a categorical distribution."""
 
     @property
+    def hybrid(self) -> global___HybridHead:
+        """The output has what the head of each leaf of the action space needs, one leaf after the other, in their order."""
+
+    @property
     def parameters(self) -> global___Parameters:
         """The parameters."""
 
@@ -266,6 +271,7 @@ class MlpAgent(google.protobuf.message.Message):
         bernoulli: global___BernoulliHead | None = ...,
         epsilon_greedy: global___EpsilonGreedyHead | None = ...,
         boltzmann: global___BoltzmannHead | None = ...,
+        hybrid: global___HybridHead | None = ...,
         parameters: global___Parameters | None = ...,
         layer_norm: global___LayerNorm | None = ...,
         shared_value: global___SharedValue | None = ...,
@@ -277,12 +283,12 @@ class MlpAgent(google.protobuf.message.Message):
         previous_action: builtins.bool = ...,
         previous_reward: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "previous_action", b"previous_action", "previous_reward", b"previous_reward", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "hybrid", b"hybrid", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "hybrid", b"hybrid", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "normalization", b"normalization", "parameters", b"parameters", "previous_action", b"previous_action", "previous_reward", b"previous_reward", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["core", b"core"]) -> typing.Literal["gru", "lstm"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "multi_categorical", "bernoulli", "epsilon_greedy", "boltzmann"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "multi_categorical", "bernoulli", "epsilon_greedy", "boltzmann", "hybrid"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["shared_value", "separate_value"] | None: ...
 
@@ -505,7 +511,8 @@ class OnnxAgent(google.protobuf.message.Message):
       action space: the action before, converted as a leaf of an observation, and zeros at an episode's start.
     - `previous_reward` (N) float, if the model has this input: the reward before, 0 at an episode's start. Previous actions
       and rewards are recurrent states of these names, which fragments continue with from call to call.
-    - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
+    - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A); with a hybrid
+      head for each leaf, such as `logits/turn`.
     - `value` (N) or (N, 1) float, if the model has this output: agent_infos `value` (T).
 
     The parameters are the model's initializers of floats, by name. They can be updated alone; parameters that an update
@@ -562,6 +569,7 @@ class OnnxAgent(google.protobuf.message.Message):
     DIAGONAL_GAUSSIAN_FIELD_NUMBER: builtins.int
     SQUASHED_GAUSSIAN_FIELD_NUMBER: builtins.int
     ACTIONS_FIELD_NUMBER: builtins.int
+    HYBRID_FIELD_NUMBER: builtins.int
     INFOS_FIELD_NUMBER: builtins.int
     ACTION_MASK_FIELD_NUMBER: builtins.int
     model: builtins.bytes
@@ -591,6 +599,12 @@ class OnnxAgent(google.protobuf.message.Message):
         """The model outputs the actions themselves."""
 
     @property
+    def hybrid(self) -> global___HybridHead:
+        """The outputs of each leaf's head have the leaf's name behind their role, such as `logits/turn`. INVALID_ARGUMENT for
+        heads with Q-values, and for fields of heads.
+        """
+
+    @property
     def infos(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The names of further outputs, each (N, ...), which become agent_infos of the same names."""
 
@@ -610,12 +624,13 @@ class OnnxAgent(google.protobuf.message.Message):
         diagonal_gaussian: global___DiagonalGaussianHead | None = ...,
         squashed_gaussian: global___SquashedGaussianHead | None = ...,
         actions: global___ActionsHead | None = ...,
+        hybrid: global___HybridHead | None = ...,
         infos: collections.abc.Iterable[builtins.str] | None = ...,
         action_mask: global___ActionMask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "squashed_gaussian", b"squashed_gaussian"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "infos", b"infos", "inputs", b"inputs", "model", b"model", "outputs", b"outputs", "squashed_gaussian", b"squashed_gaussian"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "actions"] | None: ...
+    def HasField(self, field_name: typing.Literal["action_mask", b"action_mask", "actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "hybrid", b"hybrid", "squashed_gaussian", b"squashed_gaussian"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["action_mask", b"action_mask", "actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "hybrid", b"hybrid", "infos", b"infos", "inputs", b"inputs", "model", b"model", "outputs", b"outputs", "squashed_gaussian", b"squashed_gaussian"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "actions", "hybrid"] | None: ...
 
 global___OnnxAgent = OnnxAgent
 
@@ -783,6 +798,106 @@ class BoltzmannHead(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
 
 global___BoltzmannHead = BoltzmannHead
+
+@typing.final
+class HybridHead(google.protobuf.message.Message):
+    """A head for each leaf of a Dict or Tuple action space, each independent of the others. The names of parameters and infos
+    of a leaf's head have the leaf's name behind theirs: `log_std/push`, `logits/turn`, `mean/push`. agent_infos: `log_prob`
+    (T), the sum over the leaves, and what the heads have beside it. A call's exploration applies to the leaves whose heads
+    use it; where several options have a number for each episode, episode i has number i modulo their count of each.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class LeavesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___LeafHead: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: global___LeafHead | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    LEAVES_FIELD_NUMBER: builtins.int
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___LeafHead]:
+        """The heads by the name of the leaf, such as `turn`, `1` or `arm/0`. INVALID_ARGUMENT unless each leaf has one."""
+
+    def __init__(
+        self,
+        *,
+        leaves: collections.abc.Mapping[builtins.str, global___LeafHead] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["leaves", b"leaves"]) -> None: ...
+
+global___HybridHead = HybridHead
+
+@typing.final
+class LeafHead(google.protobuf.message.Message):
+    """The head of a leaf of the action space."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CATEGORICAL_FIELD_NUMBER: builtins.int
+    DIAGONAL_GAUSSIAN_FIELD_NUMBER: builtins.int
+    SQUASHED_GAUSSIAN_FIELD_NUMBER: builtins.int
+    MULTI_CATEGORICAL_FIELD_NUMBER: builtins.int
+    BERNOULLI_FIELD_NUMBER: builtins.int
+    EPSILON_GREEDY_FIELD_NUMBER: builtins.int
+    BOLTZMANN_FIELD_NUMBER: builtins.int
+    @property
+    def categorical(self) -> global___CategoricalHead:
+        """For Discrete."""
+
+    @property
+    def diagonal_gaussian(self) -> global___DiagonalGaussianHead:
+        """For a Box of floats."""
+
+    @property
+    def squashed_gaussian(self) -> global___SquashedGaussianHead:
+        """For a Box of floats with bounds."""
+
+    @property
+    def multi_categorical(self) -> global___MultiCategoricalHead:
+        """For MultiDiscrete."""
+
+    @property
+    def bernoulli(self) -> global___BernoulliHead:
+        """For MultiBinary."""
+
+    @property
+    def epsilon_greedy(self) -> global___EpsilonGreedyHead:
+        """For Discrete."""
+
+    @property
+    def boltzmann(self) -> global___BoltzmannHead:
+        """For Discrete."""
+
+    def __init__(
+        self,
+        *,
+        categorical: global___CategoricalHead | None = ...,
+        diagonal_gaussian: global___DiagonalGaussianHead | None = ...,
+        squashed_gaussian: global___SquashedGaussianHead | None = ...,
+        multi_categorical: global___MultiCategoricalHead | None = ...,
+        bernoulli: global___BernoulliHead | None = ...,
+        epsilon_greedy: global___EpsilonGreedyHead | None = ...,
+        boltzmann: global___BoltzmannHead | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "head", b"head", "multi_categorical", b"multi_categorical", "squashed_gaussian", b"squashed_gaussian"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "head", b"head", "multi_categorical", b"multi_categorical", "squashed_gaussian", b"squashed_gaussian"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "multi_categorical", "bernoulli", "epsilon_greedy", "boltzmann"] | None: ...
+
+global___LeafHead = LeafHead
 
 @typing.final
 class ActionsHead(google.protobuf.message.Message):

@@ -18,7 +18,14 @@ from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
-from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
+from rollserve_server.agents.specs.heads import (
+    DEFAULT_HEAD_SETTINGS,
+    HeadKind,
+    HeadSettings,
+    LeafHead,
+    MlpHeadKind,
+    OnnxHeadKind,
+)
 from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs, MaskSource
 from rollserve_server.agents.specs.kinds import (
     SPEC_CLASSES,
@@ -37,6 +44,7 @@ from rollserve_server.agents.values import check_value
 
 __all__ = [
     "DEFAULT_EXPLORATION",
+    "DEFAULT_HEAD_SETTINGS",
     "NO_INPUTS",
     "SPEC_CLASSES",
     "VALUE",
@@ -54,7 +62,9 @@ __all__ = [
     "HeadSettings",
     "InfoSpec",
     "InstalledFactory",
+    "LeafHead",
     "MaskSource",
+    "MlpHeadKind",
     "MlpSpec",
     "NoiseKind",
     "Normalization",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.action_masks import action_mask_of
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
-from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.agent import MlpAgent
 from rollserve_server.agents.mlp.checks import check_mlp
 from rollserve_server.agents.mlp.flattening import NetworkInput
+from rollserve_server.agents.mlp.head import mlp_head
 from rollserve_server.agents.onnx.agent import OnnxAgent
 from rollserve_server.agents.onnx.preparing import check_onnx, prepare_onnx
 from rollserve_server.agents.open_loop import build_constant, build_random
@@ -114,7 +114,7 @@ def build_agent(
             leaves = leaves_of_space(observation_space), leaves_of_space(action_space)
             network_input = NetworkInput(*leaves, mask, spec.inputs)
             check_mlp(spec, network_input, action_space)
-            head = build_head(spec.head, action_space, spec.parameters.get("log_std"), spec.settings, exploration, mask)
+            head = mlp_head(spec, action_space, exploration, mask)
             return MlpAgent(spec, network_input, head, num_rows, mask=mask, together=together)
         case RandomSpec():
             return build_random(action_space, mask)

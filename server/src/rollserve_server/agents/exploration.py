@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -70,16 +71,26 @@ _OWNERS = {
 """Description of agents without a head, by kind."""
 
 
+_MAX_COMBINATIONS = 1 << 16
+"""Largest number of ways in which episodes may differ: the least common multiple of the numbers of factors."""
+
+
 def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
     """Raise InvalidValueError if the agent cannot explore like that; it names a field of the message Exploration."""
     if exploration.deterministic and isinstance(spec, RandomSpec):
         expected = "false: a random agent has no best action"
         raise InvalidValueError.of("deterministic", expected=expected, got="true")
-    head = spec.head if isinstance(spec, MlpSpec | OnnxSpec) else None
-    used = None if head is None else _FACTORS.get(head)
+    heads: tuple[OnnxHeadKind, ...] = ()
+    if isinstance(spec, MlpSpec | OnnxSpec):
+        heads = tuple(leaf.kind for leaf in spec.leaf_heads.values()) or (spec.head,)
+    used = {_FACTORS.get(head) for head in heads}
     for name in ("temperature", "noise_scale", "epsilon"):
         factors = getattr(exploration, name)
-        if factors and name != used:
-            owner = _OWNERS[kind_of(spec)] if head is None else f"the head {head}"
+        if factors and name not in used:
+            owner = f"the head {' with '.join(dict.fromkeys(heads))}" if heads else _OWNERS[kind_of(spec)]
             got = ", ".join(map(str, factors[:_MAX_SHOWN]))
             raise InvalidValueError.of(f"{name}s", expected=f"none for {owner}", got=got)
+    numbers = [len(getattr(exploration, name)) or 1 for name in ("temperature", "noise_scale", "epsilon")]
+    if math.lcm(*numbers) > _MAX_COMBINATIONS:
+        expected = f"numbers of factors whose least common multiple is at most {_MAX_COMBINATIONS}"
+        raise InvalidValueError.of("epsilons", expected=expected, got=", ".join(map(str, numbers)))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.agent import Agent, Decision, PopulationAgent
 from rollserve_server.agents.building import build_agent
-from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.flattening import NetworkInput
+from rollserve_server.agents.mlp.head import mlp_head
 from rollserve_server.agents.mlp.normalization import check_variance
 from rollserve_server.agents.mlp.stacked import StackedMlpAgent
 from rollserve_server.agents.parameters import check_names, check_parameters, shapes_of_agent, with_parameters
@@ -81,10 +81,10 @@ def build_population(
         exploration: how freely the members act.
     """
     is_small = num_rows * parameters_bytes(spec) <= _MAX_STACKED_BYTES
-    if isinstance(spec, MlpSpec) and not agent.states and is_small:
+    if isinstance(spec, MlpSpec) and spec.head != "hybrid" and not agent.states and is_small:
         leaves = leaves_of_space(observation_space), leaves_of_space(action_space)
         network_input = NetworkInput(*leaves, agent.mask, spec.inputs)
-        head = build_head(spec.head, action_space, None, spec.settings, exploration, agent.mask)
+        head = mlp_head(spec, action_space, exploration, agent.mask, is_stacked=True)
 
         def member_spec(member: int) -> MlpSpec:
             return dataclasses.replace(spec, parameters=_member_parameters(spec, stacked, member))

@@ -16,10 +16,12 @@ from rollserve_server.agents.heads.discrete import (
     MultiCategoricalHead,
 )
 from rollserve_server.agents.heads.gaussian import DiagonalGaussianHead, SquashedGaussianHead
+from rollserve_server.agents.heads.hybrid import HybridHead, LeafPart
 from rollserve_server.agents.heads.masked import MaskedHead
 from rollserve_server.agents.heads.varied import BestHead, VariedHead
 from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.envs import leaves_of_space
+from rollserve_server.errors import InvalidValueError, listed, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.heads.head import Head, SampledHead
-    from rollserve_server.agents.specs.heads import HeadKind, HeadSettings
+    from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, LeafHead
 
-__all__ = ["build_head"]
+__all__ = ["build_head", "build_hybrid"]
 
 _SPACES: Mapping[HeadKind, str] = {
     "categorical": "Discrete",
@@ -75,6 +77,44 @@ def build_head(
     if is_varied:
         return VariedHead(head, factors)
     return BestHead(head) if exploration.deterministic else head
+
+
+def build_hybrid(
+    leaf_heads: Mapping[str, LeafHead],
+    action_space: Space[Any],
+    log_stds: Mapping[str, np.ndarray | None],
+    exploration: Exploration = DEFAULT_EXPLORATION,
+) -> HybridHead:
+    """Build a head with a head for each leaf of a Dict or Tuple action space.
+
+    Args:
+        leaf_heads: kinds and settings by the name of the leaf.
+        action_space: action space of one row.
+        log_stds: constant log_std of Gaussians, by the name of the leaf.
+        exploration: how freely the heads act; each uses the factors that its kind has.
+
+    Raises:
+        InvalidValueError: a head is missing or does not fit its leaf, or episodes differ in too many ways; the field is
+            `head`, or within `hybrid`.
+    """
+    leaves = leaves_of_space(action_space)
+    if not isinstance(action_space, spaces.Dict | spaces.Tuple):
+        raise InvalidValueError.of(
+            "head", expected=f"a head for {action_space}", got="hybrid, which needs Dict or Tuple"
+        )
+    names = [leaf.name for leaf in leaves]
+    if set(leaf_heads) != set(names):
+        expected, got = (f"heads for {listed(sorted(each))}" for each in (names, leaf_heads))
+        raise InvalidValueError.of("hybrid.leaves", expected=expected, got=got)
+    parts = []
+    for leaf in leaves:
+        kind, settings = leaf_heads[leaf.name]
+        factors = exploration.factors(kind, settings)
+        factor = factors[0] if len(factors) == 1 else 1.0
+        with within(f"hybrid.leaves[{leaf.name!r}]"):
+            head = _build(kind, leaf.space, log_stds.get(leaf.name), settings, factor, is_masked=False)
+        parts.append(LeafPart(leaf.name, head, factors if len(factors) > 1 else ()))
+    return HybridHead(parts, deterministic=exploration.deterministic)
 
 
 def _build(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.agent import FLOAT32
-from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.cores import core_shapes
+from rollserve_server.agents.mlp.head import heads_of, log_std_names, mlp_head
 from rollserve_server.agents.mlp.normalization import check_variance, normalization_shapes
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.errors import InvalidValueError
@@ -17,7 +18,9 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import InfoSpec
     from rollserve_server.agents.mlp.flattening import NetworkInput
+    from rollserve_server.agents.specs.heads import HeadSettings
     from rollserve_server.agents.specs.mlp import MlpSpec
     from rollserve_server.agents.specs.shapes import ArrayType
 
@@ -27,7 +30,6 @@ _MAX_LAYERS = 1000
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e6
 _MIN_EPSILON = 1e-12
 _MAX_CORE_SIZE = 4096
-_GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")
 
 
 def check_mlp(spec: MlpSpec, network_input: NetworkInput, action_space: Space[Any]) -> None:
@@ -38,27 +40,38 @@ def check_mlp(spec: MlpSpec, network_input: NetworkInput, action_space: Space[An
         network_input: what the input of the network has to be.
         action_space: action space of one row.
     """
-    _check_settings(spec)
-    inputs = build_head(spec.head, action_space, settings=spec.settings).inputs
-    if _has_log_std(spec):
-        inputs = inputs[:1]
-    _check_sizes(spec, network_input, sum(column.shape[0] for column in inputs))
-    check_parameters(spec.parameters, _parameter_shapes(spec, network_input.num_observed))
+    for _, field, _, settings in heads_of(spec):
+        _check_settings(field, settings)
+    _check_norm(spec)
+    # Without parameters, heads have log_std among their inputs.
+    inputs = mlp_head(dataclasses.replace(spec, parameters={}), action_space).inputs
+    log_stds = dict(_log_std_sizes(spec, inputs))
+    num_outputs = sum(column.shape[0] for column in inputs if column.name not in log_stds)
+    _check_sizes(spec, network_input, num_outputs)
+    check_parameters(spec.parameters, _parameter_shapes(spec, network_input.num_observed, log_stds))
     check_variance(spec.parameters)
 
 
-def _check_settings(spec: MlpSpec) -> None:
-    settings = spec.settings
+def _log_std_sizes(spec: MlpSpec, inputs: Sequence[InfoSpec]) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of the parameters that have a constant log_std."""
+    names = set(log_std_names(spec).values())
+    yield from ((column.name, column.shape[0]) for column in inputs if column.name in names)
+
+
+def _check_settings(field: str, settings: HeadSettings) -> None:
     low, high = settings.min_log_std, settings.max_log_std
     if math.isnan(low):
-        raise InvalidValueError.of(f"{spec.head}.min_log_std", expected="a number", got=low)
+        raise InvalidValueError.of(f"{field}.min_log_std", expected="a number", got=low)
     if not low <= high:
-        raise InvalidValueError.of(f"{spec.head}.max_log_std", expected=f"at least min_log_std, {low}", got=high)
+        raise InvalidValueError.of(f"{field}.max_log_std", expected=f"at least min_log_std, {low}", got=high)
     if not 0 <= settings.epsilon <= 1:
-        raise InvalidValueError.of(f"{spec.head}.epsilon", expected="a number from 0 to 1", got=settings.epsilon)
+        raise InvalidValueError.of(f"{field}.epsilon", expected="a number from 0 to 1", got=settings.epsilon)
     if not _MIN_TEMPERATURE <= settings.temperature <= _MAX_TEMPERATURE:
         expected = f"a number from {_MIN_TEMPERATURE:g} to {_MAX_TEMPERATURE:g}"
-        raise InvalidValueError.of(f"{spec.head}.temperature", expected=expected, got=settings.temperature)
+        raise InvalidValueError.of(f"{field}.temperature", expected=expected, got=settings.temperature)
+
+
+def _check_norm(spec: MlpSpec) -> None:
     if spec.norm_epsilon is not None and not _MIN_EPSILON <= spec.norm_epsilon <= 1:
         expected = f"a number from {_MIN_EPSILON:g} to 1"
         raise InvalidValueError.of("layer_norm.epsilon", expected=expected, got=spec.norm_epsilon)
@@ -81,7 +94,8 @@ def _check_sizes(spec: MlpSpec, network_input: NetworkInput, output_size: int) -
         expected = f"{network_input.size}, the flat size of {network_input.content}"
         raise InvalidValueError.of("layer_sizes[0]", expected=expected, got=sizes[0])
     if sizes[-1] != output_size:
-        purpose = "means and log_std of the action space" if spec.settings.predicted_log_std else "the action space"
+        is_predicted = any(settings.predicted_log_std for *_, settings in heads_of(spec))
+        purpose = "means and log_std of the action space" if is_predicted else "the action space"
         expected = f"{output_size}, for {purpose}"
         raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", expected=expected, got=sizes[-1])
     hidden_sizes = spec.value if isinstance(spec.value, tuple) else ()
@@ -102,7 +116,7 @@ def _check_positive(field: str, sizes: Sequence[int]) -> None:
             raise InvalidValueError.of(f"{field}[{position}]", expected="a positive size", got=size)
 
 
-def _parameter_shapes(spec: MlpSpec, num_observed: int) -> dict[str, ArrayType]:
+def _parameter_shapes(spec: MlpSpec, num_observed: int, log_stds: Mapping[str, int]) -> dict[str, ArrayType]:
     sizes = spec.layer_sizes
     has_norm = spec.norm_epsilon is not None
     shapes = _layer_shapes("", sizes, has_norm=has_norm)
@@ -113,8 +127,7 @@ def _parameter_shapes(spec: MlpSpec, num_observed: int) -> dict[str, ArrayType]:
         shapes[f"{len(sizes) - 2}/weight"] = FLOAT32, (sizes[-1], num_features)
     if spec.normalization is not None:
         shapes |= normalization_shapes(num_observed)
-    if _has_log_std(spec):
-        shapes["log_std"] = FLOAT32, (sizes[-1],)
+    shapes |= {name: (FLOAT32, (size,)) for name, size in log_stds.items()}
     if spec.value == "shared":
         shapes["value/weight"], shapes["value/bias"] = (FLOAT32, (1, num_features)), (FLOAT32, (1,))
     elif spec.value is not None:
@@ -130,8 +143,3 @@ def _layer_shapes(prefix: str, sizes: Sequence[int], *, has_norm: bool) -> dict[
         if has_norm and layer < len(sizes) - 2:
             shapes[f"{name}/norm/weight"] = shapes[f"{name}/norm/bias"] = FLOAT32, (outputs,)
     return shapes
-
-
-def _has_log_std(spec: MlpSpec) -> bool:
-    """Whether log_std is a parameter."""
-    return spec.head in _GAUSSIANS and not spec.settings.predicted_log_std

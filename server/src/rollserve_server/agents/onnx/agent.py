@@ -77,7 +77,9 @@ class OnnxAgent(Agent):
             (inputs[port.name], position) for port, position in zip(ports, _positions(ports, mask), strict=True)
         ]
         self.mask = mask
-        self._head = onnx_head(spec.head, spec.outputs, action_space, exploration, mask)
+        self._head = onnx_head(spec, spec.outputs, action_space, exploration, mask)
+        leaf_heads = spec.leaf_heads.items()
+        self._categorical = {f"logits/{leaf}" for leaf, (kind, _) in leaf_heads if kind == "categorical"} or {"logits"}
         self._legal: np.ndarray | None = None  # of the last step
         self._deterministic = exploration.deterministic
         self._head_outputs = [
@@ -167,7 +169,7 @@ class OnnxAgent(Agent):
         """Return the rows with outputs that are not finite, or actions outside the action space."""
         found: dict[int, str] = {}
         for port, column, bounds in self._checked:
-            good = _is_good(column, port.role, bounds, self._legal)
+            good = _is_good(column, bounds, self._legal, may_rule_out=port.role in self._categorical)
             if not good.all():
                 expected = FINITE if bounds is None else "an action in the action space"
                 for row, value in first_bad_elements(column, good):
@@ -220,13 +222,13 @@ def _positions(ports: Sequence[Port], mask: ActionMask | None) -> Iterator[int]:
             yield number if leaf is None or number < leaf else number + 1
 
 
-def _is_good(column: np.ndarray, role: str, bounds: _Bounds | None, legal: np.ndarray | None) -> np.ndarray:
-    """Return which elements of an output (M, size) are valid."""
+def _is_good(column: np.ndarray, bounds: _Bounds | None, legal: np.ndarray | None, *, may_rule_out: bool) -> np.ndarray:
+    """Return which elements of an output (M, size) are valid; logits may rule out actions by minus infinity."""
     good: np.ndarray
     if bounds is not None:
         low, high = bounds
         good = (low <= column) & (column <= high)
-    elif role == "logits":  # -inf rules out an action, but not all actions may be ruled out
+    elif may_rule_out:  # but not all actions
         possible = np.isfinite(column) if legal is None else np.isfinite(column) & legal
         good = (column < np.inf) & possible.any(axis=1, keepdims=True)
     else:

@@ -88,7 +88,7 @@ def match_outputs(
     Raises:
         InvalidValueError: an output is missing, has no role, or does not fit.
     """
-    heads_roles = roles_of_head(model.head, action_space)
+    heads_roles = roles_of_head(model, action_space)
     state_roles = next_state_roles(states, model.outputs, outputs, model.infos)
     names = _output_names(model, outputs, list(dict.fromkeys([*heads_roles, "value", *state_roles])))
     taken = {*names, *(port.role for port in states), *((ACTION_MASK,) if model.agent_inputs.action_mask else ())}

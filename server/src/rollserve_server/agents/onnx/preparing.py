@@ -59,6 +59,7 @@ def prepare_onnx(
         parameters=parts.parameters,
         shapes=shapes_of(parts.parameters),
         agent_inputs=model.agent_inputs,
+        leaf_heads=model.leaf_heads,
         source=model_digest(model),
     )
     check_onnx(spec, observation_space, action_space)
@@ -80,7 +81,7 @@ def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Spac
         if mask is not None and port.role == ACTION_MASK and port.shape != (mask.size,):
             field, wanted = f"model.input[{port.name!r}]", f"rows of shape {(mask.size,)}"
             raise InvalidValueError.of(field, expected=wanted, got=f"rows of shape {port.shape}")
-    for column in onnx_head(spec.head, spec.outputs, action_space).inputs:
+    for column in onnx_head(spec, spec.outputs, action_space).inputs:
         check_output(spec.outputs[column.name], column.dtype, column.shape[0])
     check_parameters(spec.parameters, spec.shapes)
 

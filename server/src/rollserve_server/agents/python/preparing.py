@@ -72,10 +72,10 @@ def prepare_python(
         raise _refused(source, error) from None
     form = PythonForm(
         found["noise_width"],
-        tuple(found["inputs"]),
         tuple(_columns(found["states"])),
         tuple(_columns(found["infos"])),
         Batching(*found["batching"]),
+        tuple(found["inputs"]),
     )
     shapes = shapes_of(source.parameters)
     return PythonSpec(source.factory, source.parameters, observation_space, action_space, form, shapes, source.inputs)

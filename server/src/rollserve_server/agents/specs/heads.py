@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
-__all__ = ["DEFAULT_HEAD_SETTINGS", "HeadKind", "HeadSettings", "OnnxHeadKind"]
+__all__ = ["DEFAULT_HEAD_SETTINGS", "HeadKind", "HeadSettings", "LeafHead", "MlpHeadKind", "OnnxHeadKind"]
 
 HeadKind = Literal[
     "categorical",
@@ -17,7 +17,8 @@ HeadKind = Literal[
     "epsilon_greedy",
     "boltzmann",
 ]
-OnnxHeadKind = HeadKind | Literal["actions"]
+MlpHeadKind = HeadKind | Literal["hybrid"]
+OnnxHeadKind = HeadKind | Literal["actions", "hybrid"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,15 @@ class HeadSettings:
 
 
 DEFAULT_HEAD_SETTINGS: Final = HeadSettings()
+
+
+class LeafHead(NamedTuple):
+    """The head of a leaf of the action space, in a hybrid head.
+
+    Attributes:
+        kind: kind of the head.
+        settings: settings of the head.
+    """
+
+    kind: HeadKind
+    settings: HeadSettings = DEFAULT_HEAD_SETTINGS

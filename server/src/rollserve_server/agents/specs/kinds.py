@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.specs.batching import Batching
-from rollserve_server.agents.specs.heads import HeadSettings
+from rollserve_server.agents.specs.heads import HeadSettings, LeafHead
 from rollserve_server.agents.specs.inputs import AgentInputs, MaskSource
 from rollserve_server.agents.specs.mlp import CoreSpec, MlpSpec, Normalization
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec, Port
@@ -36,6 +36,7 @@ SPEC_CLASSES: tuple[type, ...] = (
     CoreSpec,
     Normalization,
     HeadSettings,
+    LeafHead,
     AgentInputs,
     MaskSource,
     RandomSpec,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS, HeadKind, HeadSettings
+from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS, HeadSettings, LeafHead, MlpHeadKind
 from rollserve_server.agents.specs.inputs import NO_INPUTS, AgentInputs
 
 if TYPE_CHECKING:
@@ -59,11 +59,12 @@ class MlpSpec:
         core: recurrent core before the last layer; None without a core.
         normalization: normalization of observations; None without one.
         inputs: what the agent gets beside the observation.
+        leaf_heads: heads of the leaves of the action space, by name; empty unless the head is hybrid.
     """
 
     layer_sizes: tuple[int, ...]
     activation: Activation | None
-    head: HeadKind
+    head: MlpHeadKind
     parameters: Mapping[str, np.ndarray]
     settings: HeadSettings = DEFAULT_HEAD_SETTINGS
     norm_epsilon: float | None = None
@@ -71,3 +72,4 @@ class MlpSpec:
     core: CoreSpec | None = None
     normalization: Normalization | None = None
     inputs: AgentInputs = NO_INPUTS
+    leaf_heads: Mapping[str, LeafHead] = field(default_factory=dict)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve_server.agents.specs.batching import Batching
-    from rollserve_server.agents.specs.heads import OnnxHeadKind
+    from rollserve_server.agents.specs.heads import LeafHead, OnnxHeadKind
     from rollserve_server.agents.specs.shapes import Shapes
 
 __all__ = ["OnnxModel", "OnnxSpec", "Port"]
@@ -29,6 +29,7 @@ class OnnxModel:
         head: kind of the head.
         infos: names of outputs that are infos.
         agent_inputs: what the agent gets beside the observation.
+        leaf_heads: heads of the leaves of the action space, by name; empty unless the head is hybrid.
     """
 
     data: bytes
@@ -37,6 +38,7 @@ class OnnxModel:
     head: OnnxHeadKind
     infos: tuple[str, ...]
     agent_inputs: AgentInputs = NO_INPUTS
+    leaf_heads: Mapping[str, LeafHead] = field(default_factory=dict)
 
 
 class Port(NamedTuple):
@@ -71,6 +73,7 @@ class OnnxSpec:
         parameters: parameters by name.
         shapes: dtypes and shapes of the model's parameters.
         agent_inputs: what the agent gets beside the observation.
+        leaf_heads: heads of the leaves of the action space, by name; empty unless the head is hybrid.
         source: digest of the model as it was sent; None once parameters were replaced. No part of the agent's content.
     """
 
@@ -84,4 +87,5 @@ class OnnxSpec:
     parameters: Mapping[str, np.ndarray]
     shapes: Shapes
     agent_inputs: AgentInputs = NO_INPUTS
+    leaf_heads: Mapping[str, LeafHead] = field(default_factory=dict)
     source: bytes | None = field(default=None, compare=False)

@@ -64,17 +64,17 @@ class PythonForm(NamedTuple):
 
     Attributes:
         noise_width: random numbers per action.
-        inputs: names of what the policy asks for beside the observation.
         states: name, dtype and shape of each array of the recurrent state.
         infos: infos that the policy returns.
         batching: numbers of rows in which the policy is called.
+        inputs: names of what the policy asks for beside the observation.
     """
 
     noise_width: int
-    inputs: tuple[str, ...]
     states: tuple[InfoSpec, ...]
     infos: tuple[InfoSpec, ...]
     batching: Batching
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2
 from rollserve_server.agents import (
+    DEFAULT_HEAD_SETTINGS,
     NO_INPUTS,
     AgentInputs,
     AgentSource,
@@ -17,6 +18,7 @@ from rollserve_server.agents import (
     CoreSpec,
     HeadSettings,
     InstalledFactory,
+    LeafHead,
     MaskSource,
     MlpSpec,
     Normalization,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve.v1 import sampler_service_pb2 as pb
-    from rollserve_server.agents import Activation, HeadKind, Value
+    from rollserve_server.agents import Activation, HeadKind, MlpHeadKind, Value
     from rollserve_server.pool import AgentUpdate
 
 __all__ = ["agent_update_from_proto", "agent_updates_from_proto", "has_pickle", "is_pickle", "mlp_from_proto"]
@@ -55,6 +57,8 @@ _Kind = (
     | agent_pb2.PythonAgent
     | agent_pb2.PickledAgent
 )
+_WITHOUT_MODELS = ("epsilon_greedy", "boltzmann")
+"""Heads that models have for no leaf."""
 _NORM_EPSILON = 1e-5
 """Epsilon of the layer norm if the request has none."""
 
@@ -87,7 +91,7 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
     Raises:
         InvalidValueError: a part is missing or unknown.
     """
-    head: HeadKind | None = mlp.WhichOneof("head")
+    head: MlpHeadKind | None = mlp.WhichOneof("head")
     if head is None:
         kinds = [field.name for field in mlp.DESCRIPTOR.oneofs_by_name["head"].fields]
         raise InvalidValueError.of("head", expected=f"{', '.join(kinds[:-1])} or {kinds[-1]}", got="none")
@@ -100,8 +104,7 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         activation=_ACTIVATIONS.get(mlp.activation),
         head=head,
         parameters=parameters,
-        # Fields that are set have the names of the attributes; others have the same defaults.
-        settings=HeadSettings(**{field.name: value for field, value in getattr(mlp, head).ListFields()}),
+        settings=_settings_from_proto(mlp, head) if head != "hybrid" else DEFAULT_HEAD_SETTINGS,
         norm_epsilon=norm_epsilon if mlp.HasField("layer_norm") else None,
         value=_value_from_proto(mlp),
         core=None if core is None else CoreSpec(core, getattr(mlp, core).size),
@@ -112,6 +115,7 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         inputs=_inputs_from_proto(mlp)._replace(
             previous_action=mlp.previous_action, previous_reward=mlp.previous_reward
         ),
+        leaf_heads=_leaf_heads_from_proto(mlp),
     )
 
 
@@ -159,6 +163,24 @@ def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -
             raise InvalidValueError.of("kind", expected="mlp, random, constant, onnx, python or pickled", got="none")
 
 
+def _settings_from_proto(message: agent_pb2.MlpAgent | agent_pb2.LeafHead, head: HeadKind) -> HeadSettings:
+    # Fields that are set have the names of the attributes; others have the same defaults.
+    return HeadSettings(**{field.name: value for field, value in getattr(message, head).ListFields()})
+
+
+def _leaf_heads_from_proto(agent: agent_pb2.MlpAgent | agent_pb2.OnnxAgent) -> dict[str, LeafHead]:
+    """Return the heads of a hybrid head by the names of their leaves, in the order of the names."""
+    leaf_heads = {}
+    for leaf, message in sorted(agent.hybrid.leaves.items()):
+        head: HeadKind | None = message.WhichOneof("head")
+        if head is None:
+            kinds = [field.name for field in message.DESCRIPTOR.oneofs_by_name["head"].fields]
+            expected = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+            raise InvalidValueError.of(f"hybrid.leaves[{leaf!r}]", expected=expected, got="none")
+        leaf_heads[leaf] = LeafHead(head, _settings_from_proto(message, head))
+    return leaf_heads
+
+
 def _inputs_from_proto(agent: _Kind) -> AgentInputs:
     """Return what an agent gets beside the observation."""
     if not agent.HasField("action_mask"):
@@ -185,9 +207,16 @@ def _value_from_proto(mlp: agent_pb2.MlpAgent) -> Value | None:
 def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
     head = onnx.WhichOneof("head")
     if head is None:
-        expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
+        expected = "categorical, diagonal_gaussian, squashed_gaussian, actions or hybrid"
         raise InvalidValueError.of("head", expected=expected, got="none")
-    for field, value in getattr(onnx, head).ListFields():
+    leaf_heads = _leaf_heads_from_proto(onnx)
+    for leaf, (kind, settings) in leaf_heads.items():
+        if kind in _WITHOUT_MODELS or settings != DEFAULT_HEAD_SETTINGS:
+            expected = (
+                "categorical, multi_categorical, bernoulli, diagonal_gaussian or squashed_gaussian, without fields"
+            )
+            raise InvalidValueError.of(f"hybrid.leaves[{leaf!r}]", expected=expected, got=kind)
+    for field, value in getattr(onnx, head).ListFields() if head != "hybrid" else ():
         expected = "none, because a model outputs log_std in its final form"
         raise InvalidValueError.of(f"{head}.{field.name}", expected=expected, got=value)
     return OnnxModel(
@@ -197,6 +226,7 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
         head=head,
         infos=tuple(onnx.infos),
         agent_inputs=_inputs_from_proto(onnx),
+        leaf_heads=leaf_heads,
     )
 
 
