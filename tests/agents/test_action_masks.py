@@ -13,7 +13,7 @@ import onnx_models as models
 import pytest
 from fragment_calls import fragments, in_calls, of_episodes
 from gymnasium import spaces as gym_spaces
-from mlp_agents import spec_of
+from mlp_agents import network, spec_of
 from pools import lose_worker, pool_of, sample
 from sample_envs import Masked
 from support import equal, raises, server_environment
@@ -477,6 +477,23 @@ def test_mlp_with_the_mask_in_its_input_is_rejected(masked: rollserve.Sampler) -
         masked.update_agent(dataclasses.replace(agent, action_mask=LEAF))
     with raises(ValueError, field="action_mask", quotes="'legal'"):
         mlp(masked, mask=rollserve.ActionMask(observation="legal"), kwargs={"source": "observation"})
+
+
+def test_normalization_leaves_out_the_mask(masked: rollserve.Sampler) -> None:
+    agent = mlp(masked, mask=LEAF, kwargs={"source": "observation"}, normalization=True)
+    masked.update_agent(agent)
+    moments = masked.obtain_samples(100, observation_moments=True).account.observation_moments
+    masked.update_agent(agent, observation_moments=moments)
+    parameters = masked.agent_parameters()
+    assert np.allclose(parameters["observation/mean"], moments.mean["board"])
+    masked.update_agent({**agent.parameters, **moments.parameters(without="action_mask")})
+    assert masked.agent_parameters()["observation/mean"].tobytes() == parameters["observation/mean"].tobytes()
+    batch = masked.obtain_samples(50)
+    check_masks(batch, source="observation")
+    scale = np.sqrt(moments.variance["board"] + 1e-8)
+    normal = np.clip((batch.observations["board"] - moments.mean["board"]) / scale, -10, 10)
+    _, expected = network(dataclasses.replace(agent), normal)
+    assert np.allclose(batch.agent_infos["logits"], expected, atol=1e-2)
 
 
 def test_client_rejects_invalid_masks() -> None:

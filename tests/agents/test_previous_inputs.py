@@ -143,6 +143,35 @@ def test_mlp_gets_the_action_that_it_chose(fed: rollserve.Sampler) -> None:
         check_network(agent, each, "mean")
 
 
+def test_normalization_and_last_values_heed_the_step_before(fed: rollserve.Sampler) -> None:
+    """Only the observation is normalized. The value after a segment has the last action and reward as inputs."""
+    updated = fed.update_env("sample_envs:Masked", kwargs={"free": True})
+    agent = random_agent(updated.observation_space, updated.action_space, normalization=True, value="shared", **BOTH)
+    mean, variance = np.array([1.0, 2.0, 0.5]), np.array([4.0, 1.0, 0.25])
+    parameters = {**agent.parameters, "observation/mean": mean, "observation/variance": variance}
+    agent = dataclasses.replace(agent, parameters=parameters)
+    fed.update_agent(agent)
+    space = Masked().action_space
+    for batch in (
+        fed.obtain_samples(60, return_states=True, return_last_values=True),
+        fed.obtain_fragments(60, return_states=True, return_last_values=True),
+        fed.obtain_fragments(60, return_states=True, return_last_values=True),
+    ):
+        check_previous(batch, space)
+        infos, ends = batch.agent_infos, np.cumsum(batch.lengths) - 1
+        previous = infos["state/previous_action"], infos["state/previous_reward"][:, np.newaxis]
+        normal = (batch.observations - mean) / np.sqrt(variance + 1e-8)
+        hidden, expected = network(agent, np.concatenate([normal, *previous], axis=1))
+        assert np.allclose(infos["logits"], expected, atol=1e-3)
+        last = (batch.last_observations - mean) / np.sqrt(variance + 1e-8)
+        after = flat(space, batch.actions)[ends], batch.rewards[ends, np.newaxis]
+        hidden, _ = network(agent, np.concatenate([last, *after], axis=1))
+        values = hidden @ agent.parameters["value/weight"][0] + agent.parameters["value/bias"]
+        assert batch.last_values is not None
+        going_on = ~batch.terminated
+        assert np.allclose(batch.last_values[going_on], values[going_on], atol=1e-3)
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_native_rows_begin_episodes_without_a_step_before(fed: rollserve.Sampler, mode: str) -> None:
     updated = fed.update_env(dataclasses.replace(NATIVE, kwargs={"free": True, "mode": mode}))

@@ -237,7 +237,10 @@ def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
         return update
     if isinstance(update, Mapping):
         return {**update, **moments.parameters()}
-    if isinstance(update, MlpAgent | PythonAgent | PickledAgent | AgentChange):
+    if isinstance(update, MlpAgent):
+        mask = None if update.action_mask is None else update.action_mask.observation
+        return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters(without=mask)})
+    if isinstance(update, PythonAgent | PickledAgent | AgentChange):
         return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters()})
     hint = "an OnnxAgent gets them as parameters alone, in a second update" if isinstance(update, OnnxAgent) else ""
     expected = f"None for an agent of the class {type(update).__name__}"

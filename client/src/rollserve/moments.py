@@ -150,12 +150,15 @@ class RunningMoments:
 
         return columns_of({name: normalize(name, np.asarray(array)) for name, array in leaves_of(values).items()})
 
-    def parameters(self, observation_space: Space | None = None) -> dict[str, np.ndarray]:
+    def parameters(
+        self, observation_space: Space | None = None, *, without: str | None = None
+    ) -> dict[str, np.ndarray]:
         """Return the parameters `observation/mean` and `observation/variance` of an agent that normalizes.
 
         Args:
             observation_space: space of the observations, which is needed if it has Discrete or MultiDiscrete leaves:
                 these have no moments, and their one-hot elements get mean 0 and variance 1, which change nothing.
+            without: name of a leaf that the agent does not get as an observation: its action mask.
 
         Returns:
             float64 arrays of the flat size of an observation.
@@ -171,6 +174,8 @@ class RunningMoments:
             numeric = {name: array.size for name, array in means.items()}
             if any(sizes.get(name) != size for name, size in numeric.items()):
                 raise ValueError(f"observation_space: {mismatch(f'leaves of sizes {numeric}', sizes)}")
+        if without is not None:
+            sizes.pop(without, None)
         mean = [np.ravel(means.get(name, np.zeros(size))) for name, size in sizes.items()]
         variance = [np.ravel(variances.get(name, np.ones(size))) for name, size in sizes.items()]
         return {MEAN: np.concatenate(mean), VARIANCE: np.concatenate(variance)}
