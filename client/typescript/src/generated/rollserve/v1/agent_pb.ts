@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/agent.proto.
  */
 export const file_rollserve_v1_agent: GenFile = /*@__PURE__*/
-  fileDesc("Chhyb2xsc2VydmUvdjEvYWdlbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSKZAgoFQWdlbnQSJQoDbWxwGAEgASgLMhYucm9sbHNlcnZlLnYxLk1scEFnZW50SAASKwoGcmFuZG9tGAIgASgLMhkucm9sbHNlcnZlLnYxLlJhbmRvbUFnZW50SAASLwoIY29uc3RhbnQYAyABKAsyGy5yb2xsc2VydmUudjEuQ29uc3RhbnRBZ2VudEgAEicKBG9ubngYBCABKAsyFy5yb2xsc2VydmUudjEuT25ueEFnZW50SAASKwoGcHl0aG9uGAUgASgLMhkucm9sbHNlcnZlLnYxLlB5dGhvbkFnZW50SAASLQoHcGlja2xlZBgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5QaWNrbGVkQWdlbnRIAEIGCgRraW5kIjgKClBhcmFtZXRlcnMSKgoHdGVuc29ycxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciL/BgoITWxwQWdlbnQSEwoLbGF5ZXJfc2l6ZXMYASADKA0SLAoKYWN0aXZhdGlvbhgCIAEoDjIYLnJvbGxzZXJ2ZS52MS5BY3RpdmF0aW9uEjQKC2NhdGVnb3JpY2FsGAMgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAQgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABI/ChFtdWx0aV9jYXRlZ29yaWNhbBgHIAEoCzIiLnJvbGxzZXJ2ZS52MS5NdWx0aUNhdGVnb3JpY2FsSGVhZEgAEjAKCWJlcm5vdWxsaRgIIAEoCzIbLnJvbGxzZXJ2ZS52MS5CZXJub3VsbGlIZWFkSAASOQoOZXBzaWxvbl9ncmVlZHkYCSABKAsyHy5yb2xsc2VydmUudjEuRXBzaWxvbkdyZWVkeUhlYWRIABIwCglib2x0em1hbm4YCiABKAsyGy5yb2xsc2VydmUudjEuQm9sdHptYW5uSGVhZEgAEiwKCnBhcmFtZXRlcnMYBSABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxIrCgpsYXllcl9ub3JtGAsgASgLMhcucm9sbHNlcnZlLnYxLkxheWVyTm9ybRIxCgxzaGFyZWRfdmFsdWUYDCABKAsyGS5yb2xsc2VydmUudjEuU2hhcmVkVmFsdWVIARI1Cg5zZXBhcmF0ZV92YWx1ZRgNIAEoCzIbLnJvbGxzZXJ2ZS52MS5TZXBhcmF0ZVZhbHVlSAESJAoDZ3J1GA4gASgLMhUucm9sbHNlcnZlLnYxLkdydUNvcmVIAhImCgRsc3RtGA8gASgLMhYucm9sbHNlcnZlLnYxLkxzdG1Db3JlSAISPQoNbm9ybWFsaXphdGlvbhgQIAEoCzImLnJvbGxzZXJ2ZS52MS5PYnNlcnZhdGlvbk5vcm1hbGl6YXRpb24SLQoLYWN0aW9uX21hc2sYEyABKAsyGC5yb2xsc2VydmUudjEuQWN0aW9uTWFza0IGCgRoZWFkQgcKBXZhbHVlQgYKBGNvcmUiWAoYT2JzZXJ2YXRpb25Ob3JtYWxpemF0aW9uEhQKB2Vwc2lsb24YASABKAFIAIgBARIRCgRjbGlwGAIgASgBSAGIAQFCCgoIX2Vwc2lsb25CBwoFX2NsaXAiPQoKQWN0aW9uTWFzaxIOCgRpbmZvGAEgASgJSAASFQoLb2JzZXJ2YXRpb24YAiABKAlIAEIICgZzb3VyY2UiFwoHR3J1Q29yZRIMCgRzaXplGAEgASgNIhgKCExzdG1Db3JlEgwKBHNpemUYASABKA0iLQoJTGF5ZXJOb3JtEhQKB2Vwc2lsb24YASABKAFIAIgBAUIKCghfZXBzaWxvbiINCgtTaGFyZWRWYWx1ZSIlCg1TZXBhcmF0ZVZhbHVlEhQKDGhpZGRlbl9zaXplcxgBIAMoDSKRBAoJT25ueEFnZW50Eg0KBW1vZGVsGAEgASgMEjMKBmlucHV0cxgCIAMoCzIjLnJvbGxzZXJ2ZS52MS5Pbm54QWdlbnQuSW5wdXRzRW50cnkSNQoHb3V0cHV0cxgDIAMoCzIkLnJvbGxzZXJ2ZS52MS5Pbm54QWdlbnQuT3V0cHV0c0VudHJ5EjQKC2NhdGVnb3JpY2FsGAQgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAUgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABIsCgdhY3Rpb25zGAcgASgLMhkucm9sbHNlcnZlLnYxLkFjdGlvbnNIZWFkSAASDQoFaW5mb3MYCCADKAkSLQoLYWN0aW9uX21hc2sYCyABKAsyGC5yb2xsc2VydmUudjEuQWN0aW9uTWFzaxotCgtJbnB1dHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGi4KDE91dHB1dHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgYKBGhlYWQiEQoPQ2F0ZWdvcmljYWxIZWFkIoUBChREaWFnb25hbEdhdXNzaWFuSGVhZBIZChFwcmVkaWN0ZWRfbG9nX3N0ZBgBIAEoCBIYCgttaW5fbG9nX3N0ZBgCIAEoAUgAiAEBEhgKC21heF9sb2dfc3RkGAMgASgBSAGIAQFCDgoMX21pbl9sb2dfc3RkQg4KDF9tYXhfbG9nX3N0ZCKFAQoUU3F1YXNoZWRHYXVzc2lhbkhlYWQSGQoRcHJlZGljdGVkX2xvZ19zdGQYASABKAgSGAoLbWluX2xvZ19zdGQYAiABKAFIAIgBARIYCgttYXhfbG9nX3N0ZBgDIAEoAUgBiAEBQg4KDF9taW5fbG9nX3N0ZEIOCgxfbWF4X2xvZ19zdGQiFgoUTXVsdGlDYXRlZ29yaWNhbEhlYWQiDwoNQmVybm91bGxpSGVhZCIkChFFcHNpbG9uR3JlZWR5SGVhZBIPCgdlcHNpbG9uGAEgASgBIjkKDUJvbHR6bWFubkhlYWQSGAoLdGVtcGVyYXR1cmUYASABKAFIAIgBAUIOCgxfdGVtcGVyYXR1cmUiDQoLQWN0aW9uc0hlYWQiPAoLUmFuZG9tQWdlbnQSLQoLYWN0aW9uX21hc2sYZSABKAsyGC5yb2xsc2VydmUudjEuQWN0aW9uTWFzayJpCg1Db25zdGFudEFnZW50EikKBmFjdGlvbhgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvchItCgthY3Rpb25fbWFzaxhlIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrIo0BCgtQeXRob25BZ2VudBIMCgRuYW1lGAEgASgJEhMKC2t3YXJnc19qc29uGAIgASgJEiwKCnBhcmFtZXRlcnMYAyABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxItCgthY3Rpb25fbWFzaxgGIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrInkKDFBpY2tsZWRBZ2VudBIMCgRkYXRhGAEgASgMEiwKCnBhcmFtZXRlcnMYAiABKAsyGC5yb2xsc2VydmUudjEuUGFyYW1ldGVycxItCgthY3Rpb25fbWFzaxgGIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrKqoBCgpBY3RpdmF0aW9uEhoKFkFDVElWQVRJT05fVU5TUEVDSUZJRUQQABITCg9BQ1RJVkFUSU9OX1RBTkgQARITCg9BQ1RJVkFUSU9OX1JFTFUQAhISCg5BQ1RJVkFUSU9OX0VMVRADEhMKD0FDVElWQVRJT05fR0VMVRAEEhgKFEFDVElWQVRJT05fR0VMVV9UQU5IEAUSEwoPQUNUSVZBVElPTl9TSUxVEAZiBnByb3RvMw", [file_rollserve_v1_tensor]);
+  fileDesc("Chhyb2xsc2VydmUvdjEvYWdlbnQucHJvdG8SDHJvbGxzZXJ2ZS52MSKZAgoFQWdlbnQSJQoDbWxwGAEgASgLMhYucm9sbHNlcnZlLnYxLk1scEFnZW50SAASKwoGcmFuZG9tGAIgASgLMhkucm9sbHNlcnZlLnYxLlJhbmRvbUFnZW50SAASLwoIY29uc3RhbnQYAyABKAsyGy5yb2xsc2VydmUudjEuQ29uc3RhbnRBZ2VudEgAEicKBG9ubngYBCABKAsyFy5yb2xsc2VydmUudjEuT25ueEFnZW50SAASKwoGcHl0aG9uGAUgASgLMhkucm9sbHNlcnZlLnYxLlB5dGhvbkFnZW50SAASLQoHcGlja2xlZBgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5QaWNrbGVkQWdlbnRIAEIGCgRraW5kIjgKClBhcmFtZXRlcnMSKgoHdGVuc29ycxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciLdBwoITWxwQWdlbnQSEwoLbGF5ZXJfc2l6ZXMYASADKA0SLAoKYWN0aXZhdGlvbhgCIAEoDjIYLnJvbGxzZXJ2ZS52MS5BY3RpdmF0aW9uEjQKC2NhdGVnb3JpY2FsGAMgASgLMh0ucm9sbHNlcnZlLnYxLkNhdGVnb3JpY2FsSGVhZEgAEj8KEWRpYWdvbmFsX2dhdXNzaWFuGAQgASgLMiIucm9sbHNlcnZlLnYxLkRpYWdvbmFsR2F1c3NpYW5IZWFkSAASPwoRc3F1YXNoZWRfZ2F1c3NpYW4YBiABKAsyIi5yb2xsc2VydmUudjEuU3F1YXNoZWRHYXVzc2lhbkhlYWRIABI/ChFtdWx0aV9jYXRlZ29yaWNhbBgHIAEoCzIiLnJvbGxzZXJ2ZS52MS5NdWx0aUNhdGVnb3JpY2FsSGVhZEgAEjAKCWJlcm5vdWxsaRgIIAEoCzIbLnJvbGxzZXJ2ZS52MS5CZXJub3VsbGlIZWFkSAASOQoOZXBzaWxvbl9ncmVlZHkYCSABKAsyHy5yb2xsc2VydmUudjEuRXBzaWxvbkdyZWVkeUhlYWRIABIwCglib2x0em1hbm4YCiABKAsyGy5yb2xsc2VydmUudjEuQm9sdHptYW5uSGVhZEgAEioKBmh5YnJpZBgWIAEoCzIYLnJvbGxzZXJ2ZS52MS5IeWJyaWRIZWFkSAASLAoKcGFyYW1ldGVycxgFIAEoCzIYLnJvbGxzZXJ2ZS52MS5QYXJhbWV0ZXJzEisKCmxheWVyX25vcm0YCyABKAsyFy5yb2xsc2VydmUudjEuTGF5ZXJOb3JtEjEKDHNoYXJlZF92YWx1ZRgMIAEoCzIZLnJvbGxzZXJ2ZS52MS5TaGFyZWRWYWx1ZUgBEjUKDnNlcGFyYXRlX3ZhbHVlGA0gASgLMhsucm9sbHNlcnZlLnYxLlNlcGFyYXRlVmFsdWVIARIkCgNncnUYDiABKAsyFS5yb2xsc2VydmUudjEuR3J1Q29yZUgCEiYKBGxzdG0YDyABKAsyFi5yb2xsc2VydmUudjEuTHN0bUNvcmVIAhI9Cg1ub3JtYWxpemF0aW9uGBAgASgLMiYucm9sbHNlcnZlLnYxLk9ic2VydmF0aW9uTm9ybWFsaXphdGlvbhItCgthY3Rpb25fbWFzaxgTIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrEhcKD3ByZXZpb3VzX2FjdGlvbhgUIAEoCBIXCg9wcmV2aW91c19yZXdhcmQYFSABKAhCBgoEaGVhZEIHCgV2YWx1ZUIGCgRjb3JlIlgKGE9ic2VydmF0aW9uTm9ybWFsaXphdGlvbhIUCgdlcHNpbG9uGAEgASgBSACIAQESEQoEY2xpcBgCIAEoAUgBiAEBQgoKCF9lcHNpbG9uQgcKBV9jbGlwIj0KCkFjdGlvbk1hc2sSDgoEaW5mbxgBIAEoCUgAEhUKC29ic2VydmF0aW9uGAIgASgJSABCCAoGc291cmNlIhcKB0dydUNvcmUSDAoEc2l6ZRgBIAEoDSIYCghMc3RtQ29yZRIMCgRzaXplGAEgASgNIi0KCUxheWVyTm9ybRIUCgdlcHNpbG9uGAEgASgBSACIAQFCCgoIX2Vwc2lsb24iDQoLU2hhcmVkVmFsdWUiJQoNU2VwYXJhdGVWYWx1ZRIUCgxoaWRkZW5fc2l6ZXMYASADKA0ivQQKCU9ubnhBZ2VudBINCgVtb2RlbBgBIAEoDBIzCgZpbnB1dHMYAiADKAsyIy5yb2xsc2VydmUudjEuT25ueEFnZW50LklucHV0c0VudHJ5EjUKB291dHB1dHMYAyADKAsyJC5yb2xsc2VydmUudjEuT25ueEFnZW50Lk91dHB1dHNFbnRyeRI0CgtjYXRlZ29yaWNhbBgEIAEoCzIdLnJvbGxzZXJ2ZS52MS5DYXRlZ29yaWNhbEhlYWRIABI/ChFkaWFnb25hbF9nYXVzc2lhbhgFIAEoCzIiLnJvbGxzZXJ2ZS52MS5EaWFnb25hbEdhdXNzaWFuSGVhZEgAEj8KEXNxdWFzaGVkX2dhdXNzaWFuGAYgASgLMiIucm9sbHNlcnZlLnYxLlNxdWFzaGVkR2F1c3NpYW5IZWFkSAASLAoHYWN0aW9ucxgHIAEoCzIZLnJvbGxzZXJ2ZS52MS5BY3Rpb25zSGVhZEgAEioKBmh5YnJpZBgMIAEoCzIYLnJvbGxzZXJ2ZS52MS5IeWJyaWRIZWFkSAASDQoFaW5mb3MYCCADKAkSLQoLYWN0aW9uX21hc2sYCyABKAsyGC5yb2xsc2VydmUudjEuQWN0aW9uTWFzaxotCgtJbnB1dHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGi4KDE91dHB1dHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgYKBGhlYWQiEQoPQ2F0ZWdvcmljYWxIZWFkIoUBChREaWFnb25hbEdhdXNzaWFuSGVhZBIZChFwcmVkaWN0ZWRfbG9nX3N0ZBgBIAEoCBIYCgttaW5fbG9nX3N0ZBgCIAEoAUgAiAEBEhgKC21heF9sb2dfc3RkGAMgASgBSAGIAQFCDgoMX21pbl9sb2dfc3RkQg4KDF9tYXhfbG9nX3N0ZCKFAQoUU3F1YXNoZWRHYXVzc2lhbkhlYWQSGQoRcHJlZGljdGVkX2xvZ19zdGQYASABKAgSGAoLbWluX2xvZ19zdGQYAiABKAFIAIgBARIYCgttYXhfbG9nX3N0ZBgDIAEoAUgBiAEBQg4KDF9taW5fbG9nX3N0ZEIOCgxfbWF4X2xvZ19zdGQiFgoUTXVsdGlDYXRlZ29yaWNhbEhlYWQiDwoNQmVybm91bGxpSGVhZCIkChFFcHNpbG9uR3JlZWR5SGVhZBIPCgdlcHNpbG9uGAEgASgBIjkKDUJvbHR6bWFubkhlYWQSGAoLdGVtcGVyYXR1cmUYASABKAFIAIgBAUIOCgxfdGVtcGVyYXR1cmUiiQEKCkh5YnJpZEhlYWQSNAoGbGVhdmVzGAEgAygLMiQucm9sbHNlcnZlLnYxLkh5YnJpZEhlYWQuTGVhdmVzRW50cnkaRQoLTGVhdmVzRW50cnkSCwoDa2V5GAEgASgJEiUKBXZhbHVlGAIgASgLMhYucm9sbHNlcnZlLnYxLkxlYWZIZWFkOgI4ASKqAwoITGVhZkhlYWQSNAoLY2F0ZWdvcmljYWwYASABKAsyHS5yb2xsc2VydmUudjEuQ2F0ZWdvcmljYWxIZWFkSAASPwoRZGlhZ29uYWxfZ2F1c3NpYW4YAiABKAsyIi5yb2xsc2VydmUudjEuRGlhZ29uYWxHYXVzc2lhbkhlYWRIABI/ChFzcXVhc2hlZF9nYXVzc2lhbhgDIAEoCzIiLnJvbGxzZXJ2ZS52MS5TcXVhc2hlZEdhdXNzaWFuSGVhZEgAEj8KEW11bHRpX2NhdGVnb3JpY2FsGAQgASgLMiIucm9sbHNlcnZlLnYxLk11bHRpQ2F0ZWdvcmljYWxIZWFkSAASMAoJYmVybm91bGxpGAUgASgLMhsucm9sbHNlcnZlLnYxLkJlcm5vdWxsaUhlYWRIABI5Cg5lcHNpbG9uX2dyZWVkeRgGIAEoCzIfLnJvbGxzZXJ2ZS52MS5FcHNpbG9uR3JlZWR5SGVhZEgAEjAKCWJvbHR6bWFubhgHIAEoCzIbLnJvbGxzZXJ2ZS52MS5Cb2x0em1hbm5IZWFkSABCBgoEaGVhZCINCgtBY3Rpb25zSGVhZCI8CgtSYW5kb21BZ2VudBItCgthY3Rpb25fbWFzaxhlIAEoCzIYLnJvbGxzZXJ2ZS52MS5BY3Rpb25NYXNrImkKDUNvbnN0YW50QWdlbnQSKQoGYWN0aW9uGAEgAygLMhkucm9sbHNlcnZlLnYxLk5hbWVkVGVuc29yEi0KC2FjdGlvbl9tYXNrGGUgASgLMhgucm9sbHNlcnZlLnYxLkFjdGlvbk1hc2sijQEKC1B5dGhvbkFnZW50EgwKBG5hbWUYASABKAkSEwoLa3dhcmdzX2pzb24YAiABKAkSLAoKcGFyYW1ldGVycxgDIAEoCzIYLnJvbGxzZXJ2ZS52MS5QYXJhbWV0ZXJzEi0KC2FjdGlvbl9tYXNrGAYgASgLMhgucm9sbHNlcnZlLnYxLkFjdGlvbk1hc2sieQoMUGlja2xlZEFnZW50EgwKBGRhdGEYASABKAwSLAoKcGFyYW1ldGVycxgCIAEoCzIYLnJvbGxzZXJ2ZS52MS5QYXJhbWV0ZXJzEi0KC2FjdGlvbl9tYXNrGAYgASgLMhgucm9sbHNlcnZlLnYxLkFjdGlvbk1hc2sqqgEKCkFjdGl2YXRpb24SGgoWQUNUSVZBVElPTl9VTlNQRUNJRklFRBAAEhMKD0FDVElWQVRJT05fVEFOSBABEhMKD0FDVElWQVRJT05fUkVMVRACEhIKDkFDVElWQVRJT05fRUxVEAMSEwoPQUNUSVZBVElPTl9HRUxVEAQSGAoUQUNUSVZBVElPTl9HRUxVX1RBTkgQBRITCg9BQ1RJVkFUSU9OX1NJTFUQBmIGcHJvdG8z", [file_rollserve_v1_tensor]);
 
 /**
  * What acts in the environment: a policy and its recurrent state. An agent has to fit the sampler's spaces; otherwise
@@ -200,6 +200,14 @@ export type MlpAgent = Message<"rollserve.v1.MlpAgent"> & {
      */
     value: BoltzmannHead;
     case: "boltzmann";
+  } | {
+    /**
+     * The output has what the head of each leaf of the action space needs, one leaf after the other, in their order.
+     *
+     * @generated from field: rollserve.v1.HybridHead hybrid = 22;
+     */
+    value: HybridHead;
+    case: "hybrid";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -281,6 +289,24 @@ export type MlpAgent = Message<"rollserve.v1.MlpAgent"> & {
    * @generated from field: rollserve.v1.ActionMask action_mask = 19;
    */
   actionMask?: ActionMask;
+
+  /**
+   * Whether the input also has the action before, behind the observation, flat as an observation of its space would be:
+   * Discrete and MultiDiscrete leaves one-hot, other leaves raveled. It is the action that the agent chose, and zeros at
+   * an episode's start, even one without a reset. layer_sizes[0] includes its size. It is a recurrent state
+   * `previous_action` (flat size) float32 of the agent, which fragments continue with from call to call.
+   *
+   * @generated from field: bool previous_action = 20;
+   */
+  previousAction: boolean;
+
+  /**
+   * Whether the input also has the reward before, behind everything else: one number as the batch has it, and 0 at an
+   * episode's start. layer_sizes[0] includes it. It is a recurrent state `previous_reward` () float64.
+   *
+   * @generated from field: bool previous_reward = 21;
+   */
+  previousReward: boolean;
 };
 
 /**
@@ -296,7 +322,7 @@ export const MlpAgentSchema: GenMessage<MlpAgent> = /*@__PURE__*/
  *   min(max((x - mean) / √(variance + epsilon), -clip), clip)
  *
  * It is computed in float64 and then converted to float32, as the VecNormalize of Stable-Baselines3 does with the same
- * defaults. Adds the parameters `observation/mean` and `observation/variance`, float64 of shape (layer_sizes[0]); a
+ * defaults. Adds the parameters `observation/mean` and `observation/variance`, float64 of shape (flat observation); a
  * variance is at least 0, else INVALID_ARGUMENT. They are fixed within a version of the agent, like all parameters, and
  * change by updates only. Elements of a one-hot leaf stay as they are with the mean 0 and the variance 1. Recorded
  * observations are not normalized.
@@ -517,7 +543,12 @@ export const SeparateValueSchema: GenMessage<SeparateValue> = /*@__PURE__*/
  *   axes of the input except the first have to be numbers.
  * - `action_mask` (N, S), if the model has this input and the agent has the field `action_mask`: 1 for legal actions, of
  *   any type of numbers or booleans. A mask from the observation is no `observation/NAME`.
- * - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
+ * - `previous_action` (N, *A), if the model has this input, or `previous_action/NAME` for any leaves of a Dict or Tuple
+ *   action space: the action before, converted as a leaf of an observation, and zeros at an episode's start.
+ * - `previous_reward` (N) float, if the model has this input: the reward before, 0 at an episode's start. Previous actions
+ *   and rewards are recurrent states of these names, which fragments continue with from call to call.
+ * - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A); with a hybrid
+ *   head for each leaf, such as `logits/turn`.
  * - `value` (N) or (N, 1) float, if the model has this output: agent_infos `value` (T).
  *
  * The parameters are the model's initializers of floats, by name. They can be updated alone; parameters that an update
@@ -593,6 +624,15 @@ export type OnnxAgent = Message<"rollserve.v1.OnnxAgent"> & {
      */
     value: ActionsHead;
     case: "actions";
+  } | {
+    /**
+     * The outputs of each leaf's head have the leaf's name behind their role, such as `logits/turn`. INVALID_ARGUMENT for
+     * heads with Q-values, and for fields of heads.
+     *
+     * @generated from field: rollserve.v1.HybridHead hybrid = 12;
+     */
+    value: HybridHead;
+    case: "hybrid";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -795,6 +835,107 @@ export const BoltzmannHeadSchema: GenMessage<BoltzmannHead> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_agent, 17);
 
 /**
+ * A head for each leaf of a Dict or Tuple action space, each independent of the others. The names of parameters and infos
+ * of a leaf's head have the leaf's name behind theirs: `log_std/push`, `logits/turn`, `mean/push`. agent_infos: `log_prob`
+ * (T), the sum over the leaves, and what the heads have beside it. A call's exploration applies to the leaves whose heads
+ * use it; where several options have a number for each episode, episode i has number i modulo their count of each.
+ *
+ * @generated from message rollserve.v1.HybridHead
+ */
+export type HybridHead = Message<"rollserve.v1.HybridHead"> & {
+  /**
+   * The heads by the name of the leaf, such as `turn`, `1` or `arm/0`. INVALID_ARGUMENT unless each leaf has one.
+   *
+   * @generated from field: map<string, rollserve.v1.LeafHead> leaves = 1;
+   */
+  leaves: { [key: string]: LeafHead };
+};
+
+/**
+ * Describes the message rollserve.v1.HybridHead.
+ * Use `create(HybridHeadSchema)` to create a new message.
+ */
+export const HybridHeadSchema: GenMessage<HybridHead> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_agent, 18);
+
+/**
+ * The head of a leaf of the action space.
+ *
+ * @generated from message rollserve.v1.LeafHead
+ */
+export type LeafHead = Message<"rollserve.v1.LeafHead"> & {
+  /**
+   * The kind of the head, which has to fit the space of the leaf. INVALID_ARGUMENT if none is set.
+   *
+   * @generated from oneof rollserve.v1.LeafHead.head
+   */
+  head: {
+    /**
+     * For Discrete.
+     *
+     * @generated from field: rollserve.v1.CategoricalHead categorical = 1;
+     */
+    value: CategoricalHead;
+    case: "categorical";
+  } | {
+    /**
+     * For a Box of floats.
+     *
+     * @generated from field: rollserve.v1.DiagonalGaussianHead diagonal_gaussian = 2;
+     */
+    value: DiagonalGaussianHead;
+    case: "diagonalGaussian";
+  } | {
+    /**
+     * For a Box of floats with bounds.
+     *
+     * @generated from field: rollserve.v1.SquashedGaussianHead squashed_gaussian = 3;
+     */
+    value: SquashedGaussianHead;
+    case: "squashedGaussian";
+  } | {
+    /**
+     * For MultiDiscrete.
+     *
+     * @generated from field: rollserve.v1.MultiCategoricalHead multi_categorical = 4;
+     */
+    value: MultiCategoricalHead;
+    case: "multiCategorical";
+  } | {
+    /**
+     * For MultiBinary.
+     *
+     * @generated from field: rollserve.v1.BernoulliHead bernoulli = 5;
+     */
+    value: BernoulliHead;
+    case: "bernoulli";
+  } | {
+    /**
+     * For Discrete.
+     *
+     * @generated from field: rollserve.v1.EpsilonGreedyHead epsilon_greedy = 6;
+     */
+    value: EpsilonGreedyHead;
+    case: "epsilonGreedy";
+  } | {
+    /**
+     * For Discrete.
+     *
+     * @generated from field: rollserve.v1.BoltzmannHead boltzmann = 7;
+     */
+    value: BoltzmannHead;
+    case: "boltzmann";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message rollserve.v1.LeafHead.
+ * Use `create(LeafHeadSchema)` to create a new message.
+ */
+export const LeafHeadSchema: GenMessage<LeafHead> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_agent, 19);
+
+/**
  * Actions as outputs of the model: `action` (N, *A) for an action space that is no Dict or Tuple, else `action/NAME`
  * for each leaf, with integers for leaves of integers. agent_infos: `log_prob` (T) float32, if the model has an output
  * `log_prob` (N) or (N, 1).
@@ -809,7 +950,7 @@ export type ActionsHead = Message<"rollserve.v1.ActionsHead"> & {
  * Use `create(ActionsHeadSchema)` to create a new message.
  */
 export const ActionsHeadSchema: GenMessage<ActionsHead> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 18);
+  messageDesc(file_rollserve_v1_agent, 20);
 
 /**
  * Actions drawn uniformly, as `gymnasium.Space.sample` draws them: elements of a Box with one bound come from an
@@ -831,7 +972,7 @@ export type RandomAgent = Message<"rollserve.v1.RandomAgent"> & {
  * Use `create(RandomAgentSchema)` to create a new message.
  */
 export const RandomAgentSchema: GenMessage<RandomAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 19);
+  messageDesc(file_rollserve_v1_agent, 21);
 
 /**
  * The same action at every step, for tests. agent_infos: none.
@@ -860,7 +1001,7 @@ export type ConstantAgent = Message<"rollserve.v1.ConstantAgent"> & {
  * Use `create(ConstantAgentSchema)` to create a new message.
  */
 export const ConstantAgentSchema: GenMessage<ConstantAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 20);
+  messageDesc(file_rollserve_v1_agent, 22);
 
 /**
  * An agent in Python that is installed with the server as an entry point of the group `rollserve.agents`. The entry
@@ -917,7 +1058,7 @@ export type PythonAgent = Message<"rollserve.v1.PythonAgent"> & {
  * Use `create(PythonAgentSchema)` to create a new message.
  */
 export const PythonAgentSchema: GenMessage<PythonAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 21);
+  messageDesc(file_rollserve_v1_agent, 23);
 
 /**
  * A Python agent whose code comes as a pickle; otherwise as PythonAgent. PERMISSION_DENIED (PICKLE_NOT_ALLOWED) unless
@@ -955,7 +1096,7 @@ export type PickledAgent = Message<"rollserve.v1.PickledAgent"> & {
  * Use `create(PickledAgentSchema)` to create a new message.
  */
 export const PickledAgentSchema: GenMessage<PickledAgent> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent, 22);
+  messageDesc(file_rollserve_v1_agent, 24);
 
 /**
  * A function applied to each element of a hidden layer.
