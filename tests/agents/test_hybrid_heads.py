@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,35 +13,24 @@ from fragment_calls import in_calls, of_episodes
 from mlp_agents import network, spec_of
 from pools import pool_of, sample
 from sample_envs import Hybrid
-from support import equal, raises, server_environment
+from support import equal, raises
 
 import rollserve
 from rollserve.mlp_agent import mlp_to_proto
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.agents import mlp_from_proto
-from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, InProcessBackend
 
 HEADS: Any = {"0": "categorical", "1": "squashed_gaussian", "2/bits": "bernoulli", "2/counts": "multi_categorical"}
 ENV = rollserve.EnvSpec("sample_envs:Hybrid", vectorization="rows")
 
 
-@pytest.fixture(scope="module")
-def hybrid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server with two workers in its own process."""
-    log = tmp_path_factory.mktemp("hybrid") / "server.log"
-    options = ("--env", "sample_envs:Hybrid", "--backend", "in-process", "--workers", "2", "--rows", "3", "--seed", "3")
-    options = (*options, "--vectorization", "rows", "--allow-module", "sample_envs")
-    with local_server(*options, log=log, environment=server_environment()) as running:
-        yield running
-
-
 @pytest.fixture
-def hybrid(hybrid_server: LocalServer) -> Iterator[rollserve.Sampler]:
-    with rollserve.connect(hybrid_server.address) as sampler:
-        sampler.update_env("sample_envs:Hybrid")
-        yield sampler
+def hybrid(fed: rollserve.Sampler) -> rollserve.Sampler:
+    if [env.id for env in fed.status().envs] != [ENV.id]:
+        fed.update_env(ENV)
+    return fed
 
 
 def agent_of(heads: Any = None, seed: int = 0, settings: Any = None, **options: Any) -> rollserve.MlpAgent:

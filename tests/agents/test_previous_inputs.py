@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from mlp_agents import network, spec_of
 from pools import lose_worker, pool_of, sample
 from python_agents import prepared as prepared_python
 from sample_envs import Masked
-from support import equal, raises, server_environment
+from support import equal, raises
 
 import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, InProcessBackend
 from rollserve_server.sampling import ColumnFormat
 
@@ -30,22 +28,6 @@ ALL_STATES = ColumnFormat(all_states=True)
 ROWS = rollserve.EnvSpec("Masked-v0", {"free": True}, vectorization="rows")
 NATIVE = rollserve.EnvSpec("Masked-v0", {"free": True}, vectorization="native", num_rows=3)
 BOTH = {"previous_action": True, "previous_reward": True}
-
-
-@pytest.fixture(scope="module")
-def input_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server with two workers in its own process."""
-    log = tmp_path_factory.mktemp("inputs") / "server.log"
-    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--rows", "3", "--seed", "3")
-    options = (*options, "--vectorization", "rows", "--allow-module", "sample_envs")
-    with local_server(*options, log=log, environment=server_environment()) as running:
-        yield running
-
-
-@pytest.fixture
-def fed(input_server: LocalServer) -> Iterator[rollserve.Sampler]:
-    with rollserve.connect(input_server.address) as sampler:
-        yield sampler
 
 
 def random_agent(observation_space: Any, action_space: Any, seed: int = 0, **options: Any) -> rollserve.MlpAgent:
@@ -315,6 +297,7 @@ async def test_fragments_are_the_same_when_workers_are_lost(env: rollserve.EnvSp
                 assert np.array_equal(column, other.agent_infos[name])
             for name, column in batch.initial_states.items():
                 assert np.array_equal(column, other.initial_states[name])
+        assert sum(batch.account.num_lost_steps for batch in batches if batch.account) > 0
         space = Masked().action_space
         check_previous(expected[0], space)
         assert check_previous(expected[1], space) == 6

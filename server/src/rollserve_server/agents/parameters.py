@@ -57,7 +57,7 @@ def with_kwargs(spec: AgentSpec, kwargs: Mapping[str, object], parameters: Mappi
     if not isinstance(spec, PythonSpec) or not isinstance(spec.factory, InstalledFactory):
         raise InvalidValueError.of("", expected="an agent of kind python to change", got=f"one of kind {kind_of(spec)}")
     factory = InstalledFactory(spec.factory.name, {**spec.factory.kwargs, **kwargs})
-    return PythonSource(factory, {**spec.parameters, **parameters})
+    return PythonSource(factory, {**spec.parameters, **parameters}, spec.inputs)
 
 
 def shapes_of_agent(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Shapes:
