@@ -9,6 +9,7 @@ from typing import Any
 
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a warning of Ray's about GPUs
 
+import numpy as np
 import ray
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -68,7 +69,8 @@ def train(task: Task, seed: int, progress: Progress, _: str) -> None:
     while True:
         found = algorithm.train()["env_runners"]
         num_steps = int(found["num_env_steps_sampled_lifetime"])
-        returns = [*returns, *map(float, found.get("all_returns", ()))][-100:]
+        ended = np.atleast_1d(found.get("all_returns", ()))  # RLlib makes a number of a single one
+        returns = [*returns, *ended.tolist()][-100:]
         if progress.report(num_steps, statistics.fmean(returns) if returns else math.nan, len(returns)):
             break
     algorithm.stop()
