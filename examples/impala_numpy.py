@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -142,8 +141,8 @@ def train(
     return done
 
 
-def main() -> int:
-    """Run the example; return its exit status."""
+def main() -> None:
+    """Run the example."""
     options = parser_of("Train a policy with IMPALA through Rollserve.", "CartPole-v1", 500_000).parse_args()
     with sampler_of(options.server, options.out) as sampler:
         num_workers = sampler.status().num_workers
@@ -157,8 +156,7 @@ def main() -> int:
         train(sampler, learner, options.steps, run.num_steps, options.target, run.report)
         run.save()
         print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

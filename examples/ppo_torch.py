@@ -12,7 +12,6 @@ has the newest checkpoint and the learning curve. Needs `rollserve[torch,plot]`.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,8 +225,8 @@ def train(
     return done
 
 
-def main() -> int:
-    """Run the example; return its exit status."""
+def main() -> None:
+    """Run the example."""
     options = parser_of("Train a policy with PPO through Rollserve.", "CartPole-v1", 200_000).parse_args()
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # the workers need the other cores
@@ -244,8 +243,7 @@ def main() -> int:
         train(sampler, learner, options.steps, run.num_steps, options.target, run.report)
         run.save()
         print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -187,8 +186,8 @@ def train(
     return done
 
 
-def main() -> int:
-    """Run the example; return its exit status."""
+def main() -> None:
+    """Run the example."""
     parser = parser_of("Train a policy with SAC through Rollserve.", "Pendulum-v1", 20_000)
     parser.add_argument("--updates", type=float, default=1.0, help="updates for each step (default: %(default)s)")
     options = parser.parse_args()
@@ -206,8 +205,7 @@ def main() -> int:
         train(sampler, learner, options.steps, run.num_steps, options.target, run.report)
         run.save()
         print(f"evaluation: {sampler.evaluate(20, deterministic=True)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -27,7 +27,7 @@ class Attempt:
         seed: seed of the learner.
         curve: seconds, number of steps and mean return of the last 100 episodes, after each iteration.
         versions: versions of packages.
-        failure: why there is no curve; empty otherwise.
+        failure: why there is no curve, or why it ends early; empty otherwise.
     """
 
     who: str
@@ -70,7 +70,7 @@ def learn(
                 attempt.curve.append(found)
         process.wait()
         clock.cancel()
-        if not attempt.curve:
+        if process.returncode or not attempt.curve:
             errors.seek(0)
             lines = [each.strip() for each in errors if each.strip()]
             attempt.failure = lines[-1] if lines else "it ended without a message"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
+from typing import Any
 
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a warning of Ray's about GPUs
 
+import numpy as np
 import ray
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -16,6 +19,11 @@ from benchmarks.learning.catalogue import Task
 from benchmarks.learning.runs.progress import Progress, run
 
 _NUM_RUNNERS = 2
+
+
+def _log_return(*, episode: Any, metrics_logger: Any, **_: Any) -> None:
+    """Log each return: RLlib's own mean is over the last episodes of each runner, as of the last iteration."""
+    metrics_logger.log_value("all_returns", episode.get_return(), reduce="item_series")
 
 
 def train(task: Task, seed: int, progress: Progress, _: str) -> None:
@@ -51,17 +59,19 @@ def train(task: Task, seed: int, progress: Progress, _: str) -> None:
             use_kl_loss=False,
             grad_clip=settings["max_gradient_norm"],
         )
-        .reporting(metrics_num_episodes_for_smoothing=100, min_sample_timesteps_per_iteration=0)
+        .callbacks(on_episode_end=_log_return)
+        .reporting(min_sample_timesteps_per_iteration=0)
         .debugging(seed=seed)
     )
     algorithm = config.build_algo()
-    num_steps = num_episodes = 0
+    returns: list[float] = []
     progress.start()
     while True:
         found = algorithm.train()["env_runners"]
         num_steps = int(found["num_env_steps_sampled_lifetime"])
-        num_episodes += int(found.get("num_episodes", 0))
-        if progress.report(num_steps, float(found.get("episode_return_mean", math.nan)), num_episodes):
+        ended = np.atleast_1d(found.get("all_returns", ()))  # RLlib makes a number of a single one
+        returns = [*returns, *ended.tolist()][-100:]
+        if progress.report(num_steps, statistics.fmean(returns) if returns else math.nan, len(returns)):
             break
     algorithm.stop()
     ray.shutdown()

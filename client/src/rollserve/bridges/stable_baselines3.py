@@ -47,8 +47,8 @@ def fill_rollout_buffer(
             steps of each row as the buffer holds. Its agent has the info `log_prob`.
         model: algorithm such as `PPO`, or its policy, which computes the values that are not given.
         values: (T,), value of each observation; by default the model's, and without a model `agent_infos["value"]`.
-        last_values: (N,), value of each last observation; by default the model's. Not needed if all segments
-            terminated.
+        last_values: (N,), value of each last observation; by default the model's, and without a model the batch's own.
+            Not needed if all segments terminated.
 
     Raises:
         ImportError: Stable-Baselines3's PyTorch is not installed.
@@ -59,7 +59,8 @@ def fill_rollout_buffer(
     if policy is not None:
         values = _values(torch, policy, batch.observations) if values is None else values
         last_values = _values(torch, policy, batch.last_observations) if last_values is None else last_values
-    rows, after = _rows(batch, infos_or(batch, "values", values, "value"), checked_last_values(batch, last_values))
+    after_ends = checked_last_values(batch, last_values, own=values is None)
+    rows, after = _rows(batch, infos_or(batch, "values", values, "value"), after_ends)
     shape, expected = rows["rewards"].shape, (buffer.buffer_size, buffer.n_envs)
     if shape != expected:
         text = mismatch("{} steps of each of {} rows, as the buffer holds".format(*expected), "{} of {}".format(*shape))

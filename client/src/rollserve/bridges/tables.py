@@ -35,7 +35,7 @@ def step_table(batch: Any, *, next_observations: bool) -> dict[str, Column]:
     found = transitions(batch, 1, None)
     for name in ("terminated", "truncated"):
         table[name] = Column(getattr(found, name), None)
-    fields = {name: getattr(batch, name) for name in STEP_COLUMNS}
+    fields = {name: columns for name in STEP_COLUMNS if (columns := getattr(batch, name)) is not None}
     if next_observations:
         fields["next_observations"] = found.next_observations
     for field, columns in fields.items():

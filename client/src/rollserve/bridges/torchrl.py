@@ -35,8 +35,8 @@ def to_tensordict(
     Args:
         batch: an `EpisodeBatch`.
         values: (T,), value of each observation; by default `agent_infos["value"]`.
-        last_values: (N,), value of each last observation. If it or `values` is given, the batch has `state_value`
-            twice, as estimators without a network of their own need it; those with a network need none.
+        last_values: (N,), value of each last observation; by default the batch's own, if `values` are, too. If there
+            are any, or `values` are given, the result has `state_value` twice, for estimators without a network.
         device: device of the tensors.
 
     Returns:
@@ -76,11 +76,12 @@ def to_tensordict(
     }
     if _has_info(batch, "log_prob"):
         columns["sample_log_prob"] = batch.agent_infos["log_prob"]
-    if values is not None or last_values is not None:
+    if values is not None or last_values is not None or batch.last_values is not None:
+        after_ends = checked_last_values(batch, last_values, own=values is None)
         values = infos_or(batch, "values", values, "value")
         after = np.empty_like(values)
         after[:-1] = values[1:]
-        after[ends] = checked_last_values(batch, last_values)
+        after[ends] = after_ends
         columns["state_value"], following["state_value"] = _column(values), _column(after)
     tensors = to_torch(columns, device)
     if "sample_log_prob" in tensors:
