@@ -13,7 +13,7 @@ from benchmarks.learning.catalogue import PARTICIPANTS, TASKS, Participant
 from benchmarks.learning.chart import save_chart
 from rollserve_server.local import LocalServer
 
-LIBRARIES = {"rollserve": "torch", "stable_baselines3": "stable_baselines3", "rllib": "ray.rllib.algorithms.ppo"}
+LIBRARIES = {"rollserve": "torch", "stable_baselines3": "stable_baselines3"}
 
 
 def point(seconds: float, mean_return: float, num_episodes: int = 100) -> dict[str, float]:
@@ -36,7 +36,7 @@ def test_chart_shows_attempts_with_and_without_a_curve(tmp_path: Path) -> None:
     attempts = [
         Attempt(each.title, task, 0, [point(1, 20), point(2, 30)]) for each in PARTICIPANTS.values() for task in TASKS
     ]
-    save_chart([*attempts, Attempt("RLlib", "cartpole-ppo", 1, failure="not installed")], tmp_path / "chart.png")
+    save_chart([*attempts, Attempt("Rollserve", "cartpole-ppo", 1, failure="not installed")], tmp_path / "chart.png")
     save_chart([], tmp_path / "empty.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
@@ -55,7 +55,7 @@ def test_hyperparameters_are_those_of_the_examples() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "participant"),
-    [(n, p) for n in ("cartpole-ppo", "pendulum-sac") for p in PARTICIPANTS if (n, p) != ("pendulum-sac", "rllib")],
+    [(n, p) for n in ("cartpole-ppo", "pendulum-sac") for p in PARTICIPANTS],
 )
 def test_participant_reports_its_progress(name: str, participant: str, small_server: LocalServer) -> None:
     pytest.importorskip(LIBRARIES[participant], reason="an extra: make test-bridges")
