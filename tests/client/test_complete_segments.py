@@ -134,7 +134,7 @@ def test_learners_bootstrap_with_the_last_values(valued: rollserve.Sampler) -> N
 
 
 def test_rows_have_the_value_after_each_step(valued: rollserve.Sampler) -> None:
-    batch = valued.obtain_fragments(400, return_last_values=True)
+    batch = valued.obtain_fragments(400, seed=3, max_episode_length=60, return_last_values=True)
     rows = batch.as_rows()
     values, following = rows["agent_infos"]["value"], rows["next_values"]
     assert following.shape == (100, 4)

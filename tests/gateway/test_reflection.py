@@ -26,8 +26,8 @@ assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
     "CallEnvironments", "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgentParameters",
-    "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes", "ObtainSamples", "ResizePool",
-    "StreamSamples", "UpdateAgent", "UpdateEnv",
+    "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes", "ObtainSamples",
+    "ResizePool", "StreamSamples", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):

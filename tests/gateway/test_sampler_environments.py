@@ -76,7 +76,7 @@ FORBIDDEN = [
     (EnvSpec("CartPole-v1", {"path": "/etc/passwd"}), "kwargs_json", Reason.PATH_NOT_ALLOWED),
     (EnvSpec("CartPole-v1", {"render_mode": "human"}), "kwargs_json", Reason.RENDER_MODE_NOT_ALLOWED),
     (EnvSpec("CartPole-v1", wrappers=[Wrapper("RecordVideo")]), "wrappers[0].name", Reason.WRAPPER_NOT_ALLOWED),
-    (EnvSpec("CartPole-v1", wrappers=[Wrapper("traitor:Env")]), "wrappers[0].name", Reason.WRAPPER_NOT_FOUND),
+    (EnvSpec("CartPole-v1", wrappers=[Wrapper("traitor:Env")]), "wrappers[0].name", Reason.MODULE_NOT_ALLOWED),
     (EnvSpec("CartPole-v1", task=Task("close", {})), "task.method", Reason.METHOD_NOT_ALLOWED),
     (EnvSpec("profile:other"), "id", Reason.PROFILE_NOT_FOUND),
     (EnvSpec("profile:short", {"size": 5}), "kwargs_json.size", Reason.INVALID_VALUE),

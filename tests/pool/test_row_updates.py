@@ -271,7 +271,7 @@ def test_malformed_row_update_is_rejected(
         f"per_worker.updates[1].{field}": pb.UpdateEnvRequest(
             per_worker={"updates": [environment_pb2.EnvironmentUpdate(), update]}
         ),
-        "per_worker.updates[0].update": pb.UpdateEnvRequest(per_worker={"updates": [empty, empty]}),
+        "per_worker.updates": pb.UpdateEnvRequest(per_worker={"updates": [empty, empty]}),
     }
     requests[f"per_worker.updates[1].{field}"].per_worker.updates[0].change.SetInParent()
     for path, request in requests.items():
