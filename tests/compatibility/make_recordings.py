@@ -280,6 +280,49 @@ def _fragments() -> list[bytes]:
     return [message.SerializeToString() for message in messages]
 
 
+def _ends() -> list[bytes]:
+    """Values, states and sums at the ends of segments; rewards and actions of the environment, where they differ."""
+
+    def message(
+        segments: Sequence[tuple[int, int, int, str]], before: Sequence[float] = (), *, has_raw: bool = False
+    ) -> pb.ObtainSamplesResponse:
+        ends = np.array([first_step + length for _, first_step, length, _ in segments], np.float32)
+        starts = np.array([first_step for _, first_step, _, _ in segments], np.float32)
+        response = _batch(
+            segments,
+            initial_states={"hidden": np.stack([starts, -starts], axis=1)},
+            last_states={"hidden": np.stack([ends, -ends], axis=1)},
+        )
+        batch = response.batch
+        batch.last_values.CopyFrom(_tensor(ends / 4))
+        batch.returns_before.extend(before)
+        if has_raw:
+            num_steps = sum(batch.lengths)
+            batch.raw_rewards.CopyFrom(_tensor(np.arange(num_steps) + 0.5))
+            batch.environment_actions.extend(_named({"": 1 - np.arange(num_steps) % 2}))
+        return response
+
+    return _stream(
+        message([(0, 0, 2, "terminated"), (1, 0, 3, "")]),
+        message([(1, 3, 2, "")], [-7.25], has_raw=True),
+        message([(1, 5, 1, "truncated"), (2, 0, 2, "")], [0.5, 0.0], has_raw=True),
+        message([(2, 2, 1, "terminated"), (3, 0, 1, "both")], [1.25, 0.0]),
+    )
+
+
+def _ended_episodes() -> list[bytes]:
+    first, second = _batch([(0, 0, 4, "terminated")]), _batch([(1, 0, 2, "truncated")])
+    signs = [
+        episode_batch_pb2.Progress(simulated_step_count=10),
+        episode_batch_pb2.Progress(simulated_step_count=25, ended_episode_count=4),
+        episode_batch_pb2.Progress(simulated_step_count=40, ended_episode_count=9),
+    ]
+    progress = [pb.ObtainSamplesResponse(progress=each) for each in signs]
+    account = _account([first, second], simulated_step_count=40)
+    messages = [_beginning(), progress[0], first, *progress[1:], second, account]
+    return [message.SerializeToString() for message in messages]
+
+
 _MAKERS: Mapping[str, tuple[Callable[[], list[bytes]], Sequence[str]]] = {
     "dtypes": (_dtypes, ()),
     "parts": (_parts, ()),
@@ -292,6 +335,8 @@ _MAKERS: Mapping[str, tuple[Callable[[], list[bytes]], Sequence[str]]] = {
     "zstd": (lambda: _compressed("zstd"), ("accept_compression",)),
     "lz4-frames": (lambda: _frames("lz4"), ("accept_compression", "accept_frame_stacks")),
     "fragments": (_fragments, ()),
+    "ends": (_ends, ("return_last_values", "return_last_states", "return_returns_before")),
+    "ended-episodes": (_ended_episodes, ()),
 }
 
 

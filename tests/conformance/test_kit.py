@@ -71,6 +71,16 @@ CHANGES = [
     ("no-agent", "r.pop()", "results: expected 4, got 3"),
     ("resume-samples", "r[2]['batch']['account'].update(num_resumptions=0)", "num_resumptions: expected 1"),
     ("recorded-parts", "r[0]['batch']['lengths'].sort()", "lengths: expected"),
+    (
+        "recorded-ends",
+        "r[0]['batch']['last_states']['hidden'].update(sha256='0')",
+        "last_states.hidden.sha256: expected",
+    ),
+    ("recorded-ends", "r[0]['batch'].pop('environment_actions')", "environment_actions.: expected"),
+    ("recorded-ended-episodes", "r[0]['progress'].update(num_ended_episodes=2)", "num_ended_episodes: expected 9"),
+    ("ends-of-fragments", "r[3]['batch']['returns_before'][0] = None", "returns_before: expected"),
+    ("plain-box", "r[2]['batch']['raw_rewards'] = r[2]['batch']['rewards']", "raw_rewards: expected [], got"),
+    ("call-environments", "r[1]['values'].append(1)", "values: expected"),
 ]
 """Errors of a client in its results, by the case, and what the kit says of each."""
 
@@ -137,7 +147,8 @@ def test_served_case_is_the_one_that_runs() -> None:
         answer = subprocess.run(ADAPTER, input=line, capture_output=True, text=True, check=True).stdout
         server.stdin.close()
         assert server.wait(30) == 0
-    assert json.loads(answer)["results"][0]["batch"] == recording("gaps").expected
+    batch, expected = json.loads(answer)["results"][0]["batch"], recording("gaps").expected
+    assert {name: batch[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -169,6 +180,20 @@ def test_recorded_parts_are_those_that_were_written() -> None:
     assert batch["episode_infos"]["level"].tolist() == [7, 8, 9, 1]
 
 
+def test_recorded_ends_are_those_that_were_written() -> None:
+    batch = read_stream(recording("ends").messages)
+    assert batch["lengths"].tolist() == [2, 6, 3, 1]
+    assert batch["last_values"][""].tolist() == [0.5, 1.5, 0.75, 0.25]
+    assert batch["last_states"]["hidden"][:, 0].tolist() == [2, 6, 3, 1]
+    assert batch["returns_before"].tolist() == [0, 0, 0, 0]
+    raw, actions = batch["raw_rewards"][""], batch["environment_actions"][""]
+    assert raw[5:10].tolist() == [0.5, 1.5, 0.5, 1.5, 2.5]
+    assert (raw[:5] == batch["rewards"][""][:5]).all()
+    assert (raw[10:] == batch["rewards"][""][10:]).all()
+    assert actions[5:10].tolist() == [1, 0, 1, 0, 1]
+    assert (actions[10:] == batch["actions"][""][10:]).all()
+
+
 def test_plain_reader_agrees_with_the_client_on_a_message() -> None:
     message = recording("dtypes").messages[1]
     batch = read_batch(message)
@@ -191,7 +216,7 @@ def test_cases_cover_every_reason_that_servers_send() -> None:
 def test_cases_have_every_agent_and_option() -> None:
     operations = [operation for case in CASES.values() for operation in case.operations]
     kinds = {operation["agent"]["kind"] for operation in operations if "agent" in operation}
-    assert kinds == {"random", "constant", "mlp", "onnx"}
+    assert kinds == {"random", "constant", "mlp", "onnx", "python"}
     assert {operation["do"] for operation in operations} == set(
         re.findall(r"^\| `(\w+)` \| ", PAGE.split("## Operations")[1].split("| `agent.kind`")[0], re.M)
     ) - {"do"}

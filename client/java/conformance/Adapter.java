@@ -74,7 +74,8 @@ final class Adapter {
 
     private static Map<String, ?> result(Sampler sampler, Fields operation) {
         try {
-            return perform(sampler, operation);
+            List<String> unknown = Requests.unknownFields(operation);
+            return unknown.isEmpty() ? perform(sampler, operation) : Map.of("unsupported", "the field " + unknown.get(0));
         } catch (RollserveException failure) {
             return error(failure);
         }

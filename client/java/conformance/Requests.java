@@ -18,16 +18,48 @@ import io.github.rollserve.Vectorization;
 import io.github.rollserve.Wrapper;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.ArrayList;
 import java.util.Base64;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.OptionalDouble;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.stream.Collectors;
 
 /** The arguments of operations. */
 final class Requests {
+    private static final Set<String> OPERATION_FIELDS = Set.of(
+        "do", "id", "kwargs", "wrappers", "task", "reset_options", "vectorization", "num_rows", "agent", "parameters",
+        "skip_if_identical", "num_steps", "num_episodes_per_worker", "row_step_count", "soft_horizon", "stop_after",
+        "num_episodes", "options");
+    private static final Set<String> OPTION_FIELDS = Set.of(
+        "seed", "first_episode_index", "max_episode_length", "policy_version", "min_policy_version",
+        "environment_version", "expected_num_workers", "deterministic", "return_states", "skip_failed_episodes",
+        "plain_frames", "prefetch", "temperatures", "noise_scales", "epsilons", "agent", "parameters");
+    private static final Set<String> AGENT_FIELDS = Set.of(
+        "kind", "action", "layer_sizes", "activation", "head", "parameters", "model", "inputs", "outputs", "infos",
+        "name", "kwargs");
+
     private Requests() {}
+
+    /** Returns the fields of an operation, of its options and of its agents that this adapter does not know. */
+    static List<String> unknownFields(Fields operation) {
+        Fields options = operation.fields("options");
+        List<String> unknown = new ArrayList<>(operation.values().keySet());
+        unknown.removeAll(OPERATION_FIELDS);
+        Set<String> others = new TreeSet<>(options.values().keySet());
+        others.removeAll(OPTION_FIELDS);
+        unknown.addAll(others);
+        for (Fields owner : List.of(operation, options)) {
+            others = new TreeSet<>(owner.fields("agent").values().keySet());
+            others.removeAll(AGENT_FIELDS);
+            unknown.addAll(others);
+        }
+        return unknown;
+    }
 
     static EnvSpec env(Fields operation) {
         EnvSpec spec = new EnvSpec(operation.text("id")).withKwargs(operation.fields("kwargs").values());

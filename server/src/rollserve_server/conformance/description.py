@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +19,24 @@ from rollserve_server.conformance.reading import is_mask, mask_name
 if TYPE_CHECKING:
     from rollserve_server.conformance.reading import Arrays
 
-__all__ = ["GROUPS", "HEADERS", "describe_answer", "describe_batch", "describe_columns", "describe_error"]
+__all__ = [
+    "GROUPS",
+    "HEADERS",
+    "OPTIONAL_GROUPS",
+    "describe_answer",
+    "describe_batch",
+    "describe_columns",
+    "describe_error",
+    "describe_sums",
+]
 
 HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "policy_versions", "env_seeds")
 GROUPS = (
     *("observations", "last_observations", "actions", "rewards", "agent_infos", "env_infos", "episode_infos"),
     "initial_states",
 )
+OPTIONAL_GROUPS = ("raw_rewards", "environment_actions", "last_values", "last_states")
+"""Columns that a description may leave out where a batch has none."""
 _KINDS = {
     "FAILED_PRECONDITION": "precondition",
     "ABORTED": "precondition",
@@ -61,8 +74,11 @@ def describe_batch(arrays: Arrays) -> dict[str, Any]:
     starts = np.concatenate([[0], np.cumsum(arrays["lengths"])]).astype(int)
     rewards = arrays["rewards"][""]
     result["returns"] = [float(rewards[a:b].sum()) for a, b in itertools.pairwise(starts)]
-    for group in GROUPS:
-        result[group] = describe_columns(arrays[group])
+    for group in (*GROUPS, *OPTIONAL_GROUPS):
+        if group in GROUPS or arrays[group]:
+            result[group] = describe_columns(arrays[group])
+    if len(arrays["returns_before"]):
+        result["returns_before"] = describe_sums(arrays["returns_before"])
     account = arrays["account"]
     result["account"] = {
         "num_steps": account.step_count,
@@ -71,6 +87,11 @@ def describe_batch(arrays: Arrays) -> dict[str, Any]:
         "num_resumptions": 0,
     }
     return result
+
+
+def describe_sums(sums: Iterable[float]) -> list[float | None]:
+    """Return numbers as JSON has them, with None for those that are unknown."""
+    return [None if math.isnan(each) else float(each) for each in sums]
 
 
 def describe_answer(rpc: str, responses: list[bytes]) -> dict[str, Any]:
@@ -82,6 +103,9 @@ def describe_answer(rpc: str, responses: list[bytes]) -> dict[str, Any]:
     if rpc == "Evaluate":
         evaluation = pb.EvaluateResponse.FromString(responses[-1]).evaluation
         return {"returns": list(evaluation.returns), "lengths": list(evaluation.lengths)}
+    if rpc == "CallEnvironments":
+        values = pb.CallEnvironmentsResponse.FromString(responses[0]).values_json
+        return {"values": [json.loads(value) for value in values]}
     status = pb.GetSamplerResponse.FromString(responses[0])
     return {
         "policy_version": status.policy_version,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 
 from rollserve.v1 import agent_pb2, environment_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -21,7 +21,11 @@ __all__ = ["RPCS", "array", "array_of", "meaning", "request_of"]
 RPCS = {
     "update_env": "UpdateEnv",
     "change_env": "UpdateEnv",
+    "update_env_per_worker": "UpdateEnv",
+    "call_environments": "CallEnvironments",
     "update_agent": "UpdateAgent",
+    "change_agent": "UpdateAgent",
+    "update_agent_per_worker": "UpdateAgent",
     "obtain_samples": "ObtainSamples",
     "obtain_exact_episodes": "ObtainExactEpisodes",
     "obtain_fragments": "ObtainSamples",
@@ -40,6 +44,7 @@ _TRANSPORT = {
     "client_id",
     "expected_policy_version",
     "expected_environment_version",
+    "return_returns_before",
 }
 """Fields that clients set as they like."""
 
@@ -50,6 +55,9 @@ _OPTIONS = {
     "min_policy_version",
     "environment_version",
     "return_states",
+    "return_last_values",
+    "return_last_states",
+    "return_returns_before",
     "skip_failed_episodes",
     "prefetch",
 }
@@ -86,12 +94,16 @@ def _meaning(value: Any) -> Any:
         return value
     result = {name: _meaning(each) for name, each in value.items() if name not in _TRANSPORT}
     for name in [name for name in result if name.endswith("_json")]:
-        result[name] = json.loads(result[name] or "{}")
+        texts = result[name]
+        result[name] = list(map(json.loads, texts)) if isinstance(texts, list) else json.loads(texts or "{}")
         if name != "argument_json" and not result[name]:
             del result[name]
     for name in ("exploration", "options", "episodes"):
         if result.get(name) == {}:
             del result[name]
+    for name in ("change", "python"):  # whose parameters can be left out; an update with none is another update
+        if name in result and result[name].get("parameters") == {}:
+            del result[name]["parameters"]
     return result
 
 
@@ -105,6 +117,13 @@ def _tensors(arrays: Mapping[str, Any]) -> list[tensor_pb2.NamedTensor]:
 
 
 def _agent(agent: Mapping[str, Any]) -> agent_pb2.Agent:
+    message = _agent_without_mask(agent)
+    if "action_mask" in agent:
+        getattr(message, agent["kind"]).action_mask.CopyFrom(agent_pb2.ActionMask(**agent["action_mask"]))
+    return message
+
+
+def _agent_without_mask(agent: Mapping[str, Any]) -> agent_pb2.Agent:
     kind = agent["kind"]
     parameters = agent_pb2.Parameters(tensors=_tensors(agent.get("parameters", {})))
     if kind == "random":
@@ -115,6 +134,7 @@ def _agent(agent: Mapping[str, Any]) -> agent_pb2.Agent:
         mlp = agent_pb2.MlpAgent(layer_sizes=agent["layer_sizes"], parameters=parameters)
         mlp.activation = agent_pb2.Activation.Value(f"ACTIVATION_{agent['activation'].upper()}")
         getattr(mlp, agent["head"]).SetInParent()
+        _set_parts(mlp, agent)
         return agent_pb2.Agent(mlp=mlp)
     if kind == "onnx":
         onnx = agent_pb2.OnnxAgent(
@@ -131,10 +151,29 @@ def _agent(agent: Mapping[str, Any]) -> agent_pb2.Agent:
     return agent_pb2.Agent(python=python)
 
 
+def _set_parts(mlp: agent_pb2.MlpAgent, agent: Mapping[str, Any]) -> None:
+    """Set the parts of an MLP that the names of its parameters stand for."""
+    parameters = agent["parameters"]
+    if "value/weight" in parameters:
+        mlp.shared_value.SetInParent()
+    if "core/weight_hh" in parameters:
+        mlp.gru.size = parameters["core/weight_hh"]["shape"][1]
+    if "observation/mean" in parameters:
+        mlp.normalization.epsilon = agent["normalization_epsilon"]
+        mlp.normalization.clip = agent["normalization_clip"]
+
+
 def _agent_update(operation: Mapping[str, Any]) -> pb.AgentUpdate:
     if "agent" in operation:
         return pb.AgentUpdate(agent=_agent(operation["agent"]))
+    if "change" in operation:
+        return pb.AgentUpdate(change=_agent_change(operation["change"]))
     return pb.AgentUpdate(parameters=agent_pb2.Parameters(tensors=_tensors(operation["parameters"])))
+
+
+def _agent_change(change: Mapping[str, Any]) -> pb.AgentChange:
+    parameters = agent_pb2.Parameters(tensors=_tensors(change.get("parameters", {})))
+    return pb.AgentChange(kwargs_json=json.dumps(change.get("kwargs", {})), parameters=parameters)
 
 
 def _update_agent(operation: Mapping[str, Any]) -> Message:
@@ -142,7 +181,16 @@ def _update_agent(operation: Mapping[str, Any]) -> Message:
     return pb.UpdateAgentRequest(all_workers=_agent_update(operation), skip_if_identical=skip)
 
 
-def _update_env(operation: Mapping[str, Any]) -> Message:
+def _change_agent(operation: Mapping[str, Any]) -> Message:
+    return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(change=_agent_change(operation)))
+
+
+def _update_agent_per_worker(operation: Mapping[str, Any]) -> Message:
+    updates = [_agent_update(each) if each else pb.AgentUpdate() for each in operation["updates"]]
+    return pb.UpdateAgentRequest(per_worker=pb.AgentUpdatePerWorker(updates=updates))
+
+
+def _environment(operation: Mapping[str, Any]) -> environment_pb2.Environment:
     environment = environment_pb2.Environment(
         id=operation["id"],
         kwargs_json=json.dumps(operation.get("kwargs", {})),
@@ -152,6 +200,7 @@ def _update_env(operation: Mapping[str, Any]) -> Message:
         ],
         reset_options_json=json.dumps(operation.get("reset_options", {})),
         row_count=operation.get("num_rows", 0),
+        transforms=[ParseDict(each, environment_pb2.Transform()) for each in operation.get("transforms", [])],
     )
     if "task" in operation:
         task = operation["task"]
@@ -159,12 +208,32 @@ def _update_env(operation: Mapping[str, Any]) -> Message:
     if "vectorization" in operation:
         name = f"VECTORIZATION_{operation['vectorization'].upper()}"
         environment.vectorization = environment_pb2.Vectorization.Value(name)
-    return pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(environment=environment))
+    return environment
 
 
-def _change_env(operation: Mapping[str, Any]) -> Message:
+def _env_update(operation: Mapping[str, Any]) -> environment_pb2.EnvironmentUpdate:
+    """Return a whole environment if there is an id, otherwise a change."""
+    if "id" in operation:
+        return environment_pb2.EnvironmentUpdate(environment=_environment(operation))
     change = environment_pb2.EnvironmentChange(kwargs_json=json.dumps(operation["kwargs"]))
-    return pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate(change=change))
+    return environment_pb2.EnvironmentUpdate(change=change)
+
+
+def _update_env(operation: Mapping[str, Any]) -> Message:
+    return pb.UpdateEnvRequest(all_workers=_env_update(operation))
+
+
+def _update_env_per_worker(operation: Mapping[str, Any]) -> Message:
+    updates = [_env_update(each) if each else environment_pb2.EnvironmentUpdate() for each in operation["updates"]]
+    return pb.UpdateEnvRequest(per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
+
+
+def _call_environments(operation: Mapping[str, Any]) -> Message:
+    arguments = [json.dumps(each) for each in operation.get("arguments", [])]
+    request = pb.CallEnvironmentsRequest(method=operation["method"], arguments_json=arguments)
+    if "environment_version" in operation:
+        request.environment_version = operation["environment_version"]
+    return request
 
 
 def _sampling_options(operation: Mapping[str, Any]) -> pb.SamplingOptions:
@@ -176,7 +245,7 @@ def _sampling_options(operation: Mapping[str, Any]) -> pb.SamplingOptions:
         message.worker_count = options["expected_num_workers"]
     if exploration := {name: value for name, value in options.items() if name in _EXPLORATION}:
         message.exploration.CopyFrom(pb.Exploration(**exploration))
-    if options.keys() & {"agent", "parameters"}:
+    if options.keys() & {"agent", "parameters", "change"}:
         message.agent_update.CopyFrom(_agent_update(options))
     return message
 
@@ -212,8 +281,12 @@ def _evaluate(operation: Mapping[str, Any]) -> Message:
 
 _REQUESTS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
     "update_env": _update_env,
-    "change_env": _change_env,
+    "change_env": _update_env,
+    "update_env_per_worker": _update_env_per_worker,
+    "call_environments": _call_environments,
     "update_agent": _update_agent,
+    "change_agent": _change_agent,
+    "update_agent_per_worker": _update_agent_per_worker,
     "obtain_samples": _obtain_samples,
     "obtain_exact_episodes": _obtain_exact_episodes,
     "obtain_fragments": _obtain_fragments,

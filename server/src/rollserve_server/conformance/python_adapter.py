@@ -21,7 +21,8 @@ from rollserve.errors import (
     PreconditionError,
     UnavailableError,
 )
-from rollserve_server.conformance.description import HEADERS, describe_columns
+from rollserve.transforms import transform_from_json
+from rollserve_server.conformance.description import HEADERS, describe_columns, describe_sums
 from rollserve_server.conformance.operations import array_of
 
 __all__: list[str] = []
@@ -72,22 +73,33 @@ def _error(error: rollserve.RollserveError) -> _Json:
     return {"error": {"kind": kind, "status": error.code.name, **text}}
 
 
-def _update_env(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _env(operation: _Json) -> rollserve.EnvSpec:
     settings = {
         name: operation[name] for name in ("kwargs", "reset_options", "vectorization", "num_rows") if name in operation
     }
     wrappers = [rollserve.Wrapper(each["name"], each.get("kwargs", {})) for each in operation.get("wrappers", [])]
     if "task" in operation:
         settings["task"] = rollserve.Task(operation["task"]["method"], operation["task"]["argument"])
-    return {
-        "environment_version": sampler.update_env(
-            rollserve.EnvSpec(operation["id"], wrappers=wrappers, **settings)
-        ).env_version
-    }
+    transforms = list(map(transform_from_json, operation.get("transforms", [])))
+    return rollserve.EnvSpec(operation["id"], wrappers=wrappers, transforms=transforms, **settings)
 
 
-def _change_env(sampler: rollserve.Sampler, operation: _Json) -> _Json:
-    return {"environment_version": sampler.update_env(rollserve.EnvChange(kwargs=operation["kwargs"])).env_version}
+def _env_update(operation: _Json) -> rollserve.EnvSpec | rollserve.EnvChange:
+    return _env(operation) if "id" in operation else rollserve.EnvChange(kwargs=operation["kwargs"])
+
+
+def _update_env(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    return {"environment_version": sampler.update_env(_env_update(operation)).env_version}
+
+
+def _update_env_per_worker(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    updates = [each and _env_update(each) for each in operation["updates"]]
+    return {"environment_version": sampler.update_env(per_worker=updates).env_version}
+
+
+def _call_environments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    version, arguments = operation.get("environment_version"), operation.get("arguments", ())
+    return {"values": sampler.call_environments(operation["method"], *arguments, env_version=version)}
 
 
 def _arrays(arrays: _Json) -> dict[str, np.ndarray]:
@@ -103,6 +115,8 @@ def _agent(agent: _Json) -> Any:
     if agent["kind"] == "constant":
         action = _arrays(settings["action"])
         settings["action"] = action[""] if action.keys() == {""} else action
+    if "action_mask" in settings:
+        settings["action_mask"] = rollserve.ActionMask(**settings["action_mask"])
     settings.pop("layer_sizes", None)  # which follow from the parameters
     kinds = {
         "random": rollserve.RandomAgent,
@@ -115,7 +129,13 @@ def _agent(agent: _Json) -> Any:
 
 
 def _update(operation: _Json) -> Any:
+    if "change" in operation:
+        return _change(operation["change"])
     return _agent(operation["agent"]) if "agent" in operation else _arrays(operation["parameters"])
+
+
+def _change(change: _Json) -> rollserve.AgentChange:
+    return rollserve.AgentChange(change.get("kwargs", {}), _arrays(change.get("parameters", {})))
 
 
 def _update_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
@@ -123,12 +143,23 @@ def _update_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     return {"policy_version": sampler.update_agent(_update(operation), skip_if_identical=skip)}
 
 
+def _change_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    return {"policy_version": sampler.update_agent(_change(operation))}
+
+
+def _update_agent_per_worker(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    updates = [each and _update(each) for each in operation["updates"]]
+    return {"policy_version": sampler.update_agent(per_worker=updates)}
+
+
 def _options(operation: _Json) -> dict[str, Any]:
     options = dict(operation.get("options", {}))
     result: dict[str, Any] = {}
-    if options.keys() & {"agent", "parameters"}:
+    updates = {"agent", "parameters", "change"}
+    if options.keys() & updates:
         result["agent"] = _update(options)
-        options = {name: value for name, value in options.items() if name not in ("agent", "parameters")}
+        options = {name: value for name, value in options.items() if name not in updates}
+    options.pop("return_returns_before", None)  # which this client always asks for
     for name, value in options.items():
         if name == "seed":
             result[name] = int(value)
@@ -144,8 +175,12 @@ def _batch(batch: rollserve.EpisodeBatch) -> _Json:
     description["returns"] = batch.returns.tolist()
     for group in ("observations", "last_observations", "actions", "rewards"):
         description[group] = describe_columns(_leaves(getattr(batch, group)))
-    for group in ("agent_infos", "env_infos", "episode_infos", "initial_states"):
+    for group in ("agent_infos", "env_infos", "episode_infos", "initial_states", "last_states"):
         description[group] = describe_columns(getattr(batch, group))
+    optional = {"raw_rewards": batch.raw_rewards, "environment_actions": batch.env_actions}
+    for group, columns in {**optional, "last_values": batch.last_values}.items():
+        description[group] = {} if columns is None else describe_columns(_leaves(columns))
+    description["returns_before"] = describe_sums(batch.returns_before)
     if (account := batch.account) is not None:
         names = ("num_steps", "num_episodes", "num_resumptions")
         description["account"] = {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}
@@ -180,13 +215,18 @@ def _obtain_fragments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
 
 def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     num_batches = num_steps = 0
-    with sampler.stream_samples(operation["num_steps"], **_options(operation)) as stream:
+    reports: list[rollserve.CallProgress] = []
+    with sampler.stream_samples(operation["num_steps"], progress=reports.append, **_options(operation)) as stream:
         for batch in stream:
             num_batches += 1
             num_steps += batch.num_steps
             if num_batches == operation.get("stop_after"):
                 break
-    return {"num_batches": num_batches, "num_steps": num_steps}
+    result: dict[str, Any] = {"num_batches": num_batches, "num_steps": num_steps}
+    if operation.get("progress"):
+        names = ("num_simulated_steps", "num_ended_episodes")
+        result["progress"] = {name: getattr(reports[-1], name) for name in names}
+    return result
 
 
 def _evaluate(sampler: rollserve.Sampler, operation: _Json) -> _Json:
@@ -205,8 +245,12 @@ def _status(sampler: rollserve.Sampler, _: _Json) -> _Json:
 
 _OPERATIONS: Mapping[str, Callable[[rollserve.Sampler, _Json], _Json]] = {
     "update_env": _update_env,
-    "change_env": _change_env,
+    "change_env": _update_env,
+    "update_env_per_worker": _update_env_per_worker,
+    "call_environments": _call_environments,
     "update_agent": _update_agent,
+    "change_agent": _change_agent,
+    "update_agent_per_worker": _update_agent_per_worker,
     "obtain_samples": _obtain_samples,
     "obtain_exact_episodes": _obtain_exact_episodes,
     "obtain_fragments": _obtain_fragments,

@@ -39,8 +39,11 @@ _BY_SEGMENT = {
     "last_observations": "last_observations",
     "episode_infos": "episode_infos",
     "initial_states": "initial_states",
+    "last_states": "last_states",
 }
-_OF_LAST_PART = ("terminated", "truncated", "last_observations")
+_OPTIONAL = {"raw_rewards": "rewards", "environment_actions": "actions"}
+"""Columns by step that messages may lack, and the columns whose values they then have."""
+_OF_LAST_PART = ("terminated", "truncated", "last_observations", "last_values", "last_states")
 
 
 def read_stream(responses: Iterable[bytes]) -> Arrays:
@@ -78,7 +81,10 @@ def unjoined(responses: Iterable[bytes]) -> list[pb.ObtainSamplesResponse]:
 
 def _batch(message: episode_batch_pb2.EpisodeBatch) -> Arrays:
     arrays: Arrays = {name: np.array(list(getattr(message, field))) for name, field in _HEADERS.items()}
-    arrays["rewards"] = {"": _array(message.rewards)}
+    for name in ("rewards", "raw_rewards", "last_values"):
+        arrays[name] = {"": _array(getattr(message, name))} if message.HasField(name) else {}
+    arrays["environment_actions"] = {each.name: _array(each.tensor) for each in message.environment_actions}
+    arrays["returns_before"] = np.array(message.returns_before)
     for name, field in (_BY_STEP | _BY_SEGMENT).items():
         arrays[name] = {each.name: _array(each.tensor) for each in getattr(message, field)}
     for stack in message.frame_stacks:
@@ -113,6 +119,11 @@ def _concatenated(batches: Sequence[Arrays]) -> Arrays:
     """Return the batches behind one another, with gaps where one lacks a column of infos."""
     result: Arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in _HEADERS}
     result["rewards"] = {"": np.concatenate([batch["rewards"][""] for batch in batches])}
+    result["last_values"] = _columns([batch["last_values"] for batch in batches])
+    for name, fallback in _OPTIONAL.items():
+        has_some = any(batch[name] for batch in batches)
+        result[name] = _columns([batch[name] or batch[fallback] for batch in batches]) if has_some else {}
+    result["returns_before"] = _returns_before(batches)
     num_steps = [int(batch["lengths"].sum()) for batch in batches]
     num_segments = [len(batch["lengths"]) for batch in batches]
     for group in (*_BY_STEP, *_BY_SEGMENT):
@@ -121,8 +132,21 @@ def _concatenated(batches: Sequence[Arrays]) -> Arrays:
         if group in ("env_infos", "episode_infos"):
             result[group] = _with_gaps(columns, nums)
         else:
-            result[group] = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+            result[group] = _columns(columns)
     return result
+
+
+def _columns(columns: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+
+
+def _returns_before(batches: Sequence[Arrays]) -> np.ndarray:
+    """Return the sums before all segments, NaN where they are unknown; no elements if no message has them."""
+    sums = [batch["returns_before"] for batch in batches]
+    if not any(map(len, sums)):
+        return np.zeros(0)
+    unknown = [np.where(batch["first_steps"] == 0, 0.0, np.nan) for batch in batches]
+    return np.concatenate([known if len(known) else other for known, other in zip(sums, unknown, strict=True)])
 
 
 def _with_gaps(columns: Sequence[dict[str, np.ndarray]], nums: Sequence[int]) -> dict[str, np.ndarray]:
@@ -163,11 +187,11 @@ def _joined(batch: Arrays) -> Arrays:
         first[place] = not (indices[place] == indices[place - 1] and continues and not over[place - 1])
     last = np.append(first[1:], True)
     result = dict(batch)
-    for name in (*_HEADERS, *_BY_SEGMENT):
+    for name in (*_HEADERS, *_BY_SEGMENT, "last_values"):
         rows = last if name in _OF_LAST_PART else first
         columns = batch[name]
-        result[name] = (
-            {leaf: column[rows] for leaf, column in columns.items()} if name in _BY_SEGMENT else columns[rows]
-        )
+        result[name] = columns[rows] if name in _HEADERS else {leaf: each[rows] for leaf, each in columns.items()}
+    if len(batch["returns_before"]):
+        result["returns_before"] = batch["returns_before"][first]
     result["lengths"] = np.add.reduceat(lengths, np.flatnonzero(first))
     return result

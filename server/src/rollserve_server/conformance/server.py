@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ __all__ = ["ConformanceServer", "conformance_server", "secure_server"]
 
 _OPTIONS = (
     *("--env", "Conformance-v0", "--backend", "in-process", "--workers", "2", "--rows", "2"),
-    *("--vectorization", "rows", "--seed", "0", "--log-level", "ERROR", "--worker-buffer-bytes", str(512 << 20)),
+    *("--vectorization", "rows", "--allow-method", "describe", "--seed", "0"),
+    *("--log-level", "ERROR", "--worker-buffer-bytes", str(512 << 20)),
 )
 _DAYS = 1.0
 
@@ -64,8 +66,23 @@ def conformance_server() -> Iterator[ConformanceServer]:
     Raises:
         RuntimeError: it did not start.
     """
-    with local_server(*_OPTIONS, module="rollserve_server.conformance.serve") as server:
+    with (
+        _installed_policy() as environment,
+        local_server(*_OPTIONS, module="rollserve_server.conformance.serve", environment=environment) as server,
+    ):
         yield ConformanceServer(server, FaultyServer(server), {"target": server.address}, {})
+
+
+@contextlib.contextmanager
+def _installed_policy() -> Iterator[dict[str, str]]:
+    """Yield environment variables of a server that has the policy of the cases installed."""
+    with tempfile.TemporaryDirectory(prefix="rollserve-") as name:
+        package = Path(name) / "rollserve_conformance_policy-1.0.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: rollserve-conformance-policy\nVersion: 1.0\n")
+        entry = "conformance = rollserve_server.conformance.policy:ConformancePolicy"
+        (package / "entry_points.txt").write_text(f"[rollserve.agents]\n{entry}\n")
+        yield {"PYTHONPATH": os.pathsep.join(filter(None, (name, os.environ.get("PYTHONPATH"))))}
 
 
 @contextlib.contextmanager

@@ -7,11 +7,18 @@ from rollserve_server.conformance.cases.calls import call_cases
 from rollserve_server.conformance.cases.case import Case
 from rollserve_server.conformance.cases.errors import error_cases
 from rollserve_server.conformance.cases.resumptions import resumption_cases
+from rollserve_server.conformance.cases.segments import segment_cases
+from rollserve_server.conformance.cases.transforms import transform_cases
+from rollserve_server.conformance.cases.updates import update_cases
 from rollserve_server.conformance.cases.values import value_cases
 
 __all__ = ["CASES", "Case"]
 
 CASES: Mapping[str, Case] = {
-    case.name: case for case in (*value_cases(), *call_cases(), *error_cases(), *resumption_cases(), *access_cases())
+    case.name: case
+    for case in (
+        *(*value_cases(), *call_cases(), *error_cases(), *resumption_cases(), *access_cases()),
+        *(*segment_cases(), *transform_cases(), *update_cases()),  # behind the others, which keep their numbers
+    )
 }
 """All cases by name, in the order in which they run. The number of a case is its position, from 1."""

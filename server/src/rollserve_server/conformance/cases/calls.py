@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from rollserve_server.conformance.cases.case import Case, Json
-from rollserve_server.conformance.cases.parts import RANDOM, env, mlp, samples
+from rollserve_server.conformance.cases.parts import RANDOM, env, fragments, mlp, samples
 from rollserve_server.conformance.operations import array
 from rollserve_server.conformance.recordings import FOLDER
 
@@ -33,21 +33,20 @@ def call_cases() -> list[Case]:
     texts = {"label": 'Grüße, 世界 "quoted" \\ \n end'}
     box = [env(), RANDOM]
     exact = {"do": "obtain_exact_episodes", "num_episodes_per_worker": 5, "options": {"seed": "3"}}
-    fragments = {"do": "obtain_fragments", "num_steps": 32, "options": {"seed": "5"}}
     parameters = mlp(2)["parameters"]
     return [
         Case("exact-episodes", "an exact number of episodes of each worker", [*box, exact]),
         Case(
             "fragments",
             "fragments, and their continuation",
-            [*box, fragments, {**fragments, "row_step_count": 8}],
+            [*box, fragments(), fragments(row_step_count=8)],
         ),
         Case(
             "fragments-soft-horizon",
             "fragments with a soft horizon",
             [
                 *box,
-                {**fragments, "soft_horizon": True, "options": {"seed": "5", "max_episode_length": 3}},
+                {**fragments(max_episode_length=3), "soft_horizon": True},
             ],
         ),
         Case("seed-of-64-bits", "a seed that needs all 64 bits", [*box, samples(seed=(1 << 64) - 1)]),

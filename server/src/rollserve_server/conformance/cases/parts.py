@@ -13,7 +13,7 @@ from rollserve_server.conformance.operations import array
 if TYPE_CHECKING:
     from rollserve_server.conformance.cases.case import Json
 
-__all__ = ["RANDOM", "abort", "env", "mlp", "samples"]
+__all__ = ["RANDOM", "abort", "breaking", "env", "fragments", "mlp", "samples"]
 
 
 def env(**kwargs: Any) -> Json:
@@ -28,6 +28,17 @@ RANDOM: Json = {"do": "update_agent", "agent": {"kind": "random"}}
 def samples(num_steps: int = 60, seed: int = 7, **options: Any) -> Json:
     """Return a call for samples with a seed."""
     return {"do": "obtain_samples", "num_steps": num_steps, "options": {"seed": str(seed), **options}}
+
+
+def fragments(num_steps: int = 32, seed: int = 5, row_step_count: int | None = None, **options: Any) -> Json:
+    """Return a call for fragments with a seed."""
+    call = {"do": "obtain_fragments", "num_steps": num_steps, "options": {"seed": str(seed), **options}}
+    return call if row_step_count is None else {**call, "row_step_count": row_step_count}
+
+
+def breaking(after: int, times: int = 1) -> list[Json]:
+    """Return the fault of a stream that breaks after a number of messages."""
+    return [{"fault": "break-stream", "after_messages": after, "times": times}]
 
 
 def mlp(seed: int, sizes: Sequence[int] = (3, 4, 2), **changes: Any) -> Json:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollserve_server.conformance.cases.case import Case, Json
-from rollserve_server.conformance.cases.parts import RANDOM, abort, env, samples
+from rollserve_server.conformance.cases.case import Case
+from rollserve_server.conformance.cases.parts import RANDOM, abort, breaking, env, fragments, samples
 from rollserve_server.conformance.recordings import recording, sending
 
 __all__ = ["resumption_cases"]
@@ -11,13 +11,8 @@ __all__ = ["resumption_cases"]
 
 def resumption_cases() -> list[Case]:
     """Return the cases."""
-
-    def breaking(after: int, times: int = 1) -> list[Json]:
-        return [{"fault": "break-stream", "after_messages": after, "times": times}]
-
     large = env(observations="large", max_length=30)
     exact = {"do": "obtain_exact_episodes", "num_episodes_per_worker": 2, "options": {"seed": "3"}}
-    fragments = {"do": "obtain_fragments", "num_steps": 48, "options": {"seed": "5"}}
     not_reproducible = [
         *sending((recording("unknown").messages[0], recording("parts").messages[1])),
         abort("UNAVAILABLE", "", "connection lost"),
@@ -30,7 +25,7 @@ def resumption_cases() -> list[Case]:
             ("resume-samples", "a stream that breaks within an episode", large, samples(40), breaking(3)),
             ("resume-twice", "a stream that breaks again and again", large, samples(60), breaking(2, 3)),
             ("resume-exact-episodes", "exact episodes whose stream breaks", large, exact, breaking(4)),
-            ("resume-fragments", "fragments whose stream breaks", large, fragments, breaking(5)),
+            ("resume-fragments", "fragments whose stream breaks", large, fragments(48), breaking(5)),
         )
     ] + [
         Case(
