@@ -8,7 +8,7 @@ import (
 	pb "github.com/rollserve/rollserve/client/go/rollservev1"
 )
 
-// AgentUpdate is a whole agent, which replaces any present one, or Parameters for the present agent.
+// AgentUpdate is a whole agent, which replaces any present one, or Parameters or an AgentChange for the present agent.
 type AgentUpdate interface {
 	agentUpdate() (*pb.AgentUpdate, error)
 }
@@ -18,12 +18,61 @@ type AgentUpdate interface {
 type Parameters map[string]Array
 
 // RandomAgent draws actions uniformly from the action space.
-type RandomAgent struct{}
+type RandomAgent struct {
+	// ActionMask is the source of the action mask.
+	ActionMask ActionMask
+}
+
+// ActionMask is the source of an agent's action mask, which says for each action of a Discrete or MultiDiscrete space
+// whether it is legal at a step: one of the two, or neither for none. Batches have it as the info `action_mask`.
+type ActionMask struct {
+	// Info is the name of an info that the environment returns with each observation.
+	Info string
+	// Observation is the name of a leaf of the observation space, which is then no part of an MLP's input.
+	Observation string
+}
+
+func (m ActionMask) message() (*pb.ActionMask, error) {
+	switch {
+	case m.Info != "" && m.Observation != "":
+		return nil, invalid("ActionMask", "an info or an observation", "both")
+	case m.Info != "":
+		return &pb.ActionMask{Source: &pb.ActionMask_Info{Info: m.Info}}, nil
+	case m.Observation != "":
+		return &pb.ActionMask{Source: &pb.ActionMask_Observation{Observation: m.Observation}}, nil
+	default:
+		return nil, nil
+	}
+}
+
+// AgentChange changes settings of the present agent, a PythonAgent, which keeps its code and other parameters.
+type AgentChange struct {
+	// Kwargs are added to the present ones of the agent's factory, or replace them.
+	Kwargs map[string]any
+	// Parameters are added to the present ones, or replace them.
+	Parameters Parameters
+}
+
+func (c AgentChange) agentUpdate() (*pb.AgentUpdate, error) {
+	kwargs, err := encodeJSON("Kwargs", c.Kwargs)
+	if err != nil {
+		return nil, err
+	}
+	change := &pb.AgentChange{KwargsJson: kwargs}
+	if len(c.Parameters) > 0 {
+		if change.Parameters, err = c.Parameters.message(); err != nil {
+			return nil, err
+		}
+	}
+	return &pb.AgentUpdate{Update: &pb.AgentUpdate_Change{Change: change}}, nil
+}
 
 // ConstantAgent always takes the same action.
 type ConstantAgent struct {
 	// Action has one array for each leaf of the action space; the leaf of a plain space has the empty name.
 	Action Columns
+	// ActionMask is the source of the action mask; a masked action is an error.
+	ActionMask ActionMask
 }
 
 // ONNXHead is the meaning of the outputs of an ONNX model.
@@ -53,6 +102,8 @@ type ONNXAgent struct {
 	Outputs map[string]string
 	// Infos has the names of further outputs, which become agent infos.
 	Infos []string
+	// ActionMask is the source of the action mask.
+	ActionMask ActionMask
 }
 
 // PythonAgent is an agent in Python that is installed with the server.
@@ -63,6 +114,8 @@ type PythonAgent struct {
 	Kwargs map[string]any
 	// Parameters are its parameters.
 	Parameters Parameters
+	// ActionMask is the source of the action mask, which the policy gets if it asks for it.
+	ActionMask ActionMask
 }
 
 func (p Parameters) agentUpdate() (*pb.AgentUpdate, error) {
@@ -73,8 +126,12 @@ func (p Parameters) agentUpdate() (*pb.AgentUpdate, error) {
 	return &pb.AgentUpdate{Update: &pb.AgentUpdate_Parameters{Parameters: parameters}}, nil
 }
 
-func (RandomAgent) agentUpdate() (*pb.AgentUpdate, error) {
-	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Random{Random: &pb.RandomAgent{}}}), nil
+func (a RandomAgent) agentUpdate() (*pb.AgentUpdate, error) {
+	mask, err := a.ActionMask.message()
+	if err != nil {
+		return nil, err
+	}
+	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Random{Random: &pb.RandomAgent{ActionMask: mask}}}), nil
 }
 
 func (a ConstantAgent) agentUpdate() (*pb.AgentUpdate, error) {
@@ -82,11 +139,19 @@ func (a ConstantAgent) agentUpdate() (*pb.AgentUpdate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Constant{Constant: &pb.ConstantAgent{Action: tensors}}}), nil
+	constant := &pb.ConstantAgent{Action: tensors}
+	if constant.ActionMask, err = a.ActionMask.message(); err != nil {
+		return nil, err
+	}
+	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Constant{Constant: constant}}), nil
 }
 
 func (a ONNXAgent) agentUpdate() (*pb.AgentUpdate, error) {
-	onnx := &pb.OnnxAgent{Model: a.Model, Inputs: a.Inputs, Outputs: a.Outputs, Infos: a.Infos}
+	mask, err := a.ActionMask.message()
+	if err != nil {
+		return nil, err
+	}
+	onnx := &pb.OnnxAgent{Model: a.Model, Inputs: a.Inputs, Outputs: a.Outputs, Infos: a.Infos, ActionMask: mask}
 	switch a.Head {
 	case ONNXCategorical:
 		onnx.Head = &pb.OnnxAgent_Categorical{Categorical: &pb.CategoricalHead{}}
@@ -112,6 +177,9 @@ func (a PythonAgent) agentUpdate() (*pb.AgentUpdate, error) {
 		return nil, err
 	}
 	python := &pb.PythonAgent{Name: a.Name, KwargsJson: kwargs, Parameters: parameters}
+	if python.ActionMask, err = a.ActionMask.message(); err != nil {
+		return nil, err
+	}
 	return wholeAgent(&pb.Agent{Kind: &pb.Agent_Python{Python: python}}), nil
 }
 

@@ -84,6 +84,9 @@ func (a Array) Size() int { return product(a.Shape) }
 // RowSize returns the number of elements of a row, which is an element of the first axis.
 func (a Array) RowSize() int { return product(a.rowShape()) }
 
+// exists reports whether an optional array is there.
+func (a Array) exists() bool { return len(a.Shape) > 0 }
+
 // Rows returns the rows from begin to end, without end, as an array that shares the memory.
 func (a Array) Rows(begin, end int) Array {
 	rowBytes := a.rowBytes()

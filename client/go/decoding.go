@@ -54,10 +54,57 @@ func decodeBatch(message *pb.EpisodeBatch, numRows uint64) (*EpisodeBatch, error
 		return nil, mismatch("rewards", "float64 of shape (T)", rewards)
 	}
 	batch.Rewards = elements[float64](rewards.data)
+	if err := decodeOptional(batch, message); err != nil {
+		return nil, err
+	}
 	if err := decodeColumns(batch, message); err != nil {
 		return nil, err
 	}
 	return batch, checkBatch(batch)
+}
+
+// decodeOptional reads what only some calls and environments have.
+func decodeOptional(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
+	if message.GetRawRewards() != nil {
+		raw, err := decodeTensor(message.GetRawRewards(), true)
+		if err != nil {
+			return fmt.Errorf("raw_rewards.%w", err)
+		}
+		if raw.DataType != Float64 || len(raw.Shape) != 1 || raw.Len() != batch.NumSteps() {
+			return mismatch("raw_rewards", fmt.Sprintf("float64 of shape (%d)", batch.NumSteps()), raw)
+		}
+		batch.RawRewards = elements[float64](raw.data)
+	}
+	if message.GetLastValues() != nil {
+		values, err := decodeTensor(message.GetLastValues(), true)
+		if err != nil {
+			return fmt.Errorf("last_values.%w", err)
+		}
+		if len(values.Shape) != 1 || values.Len() != batch.Len() {
+			return mismatch("last_values", fmt.Sprintf("shape (%d)", batch.Len()), values)
+		}
+		batch.LastValues = values
+	}
+	if len(message.GetEnvironmentActions()) > 0 {
+		actions, err := decodeNamed(message.GetEnvironmentActions())
+		if err != nil {
+			return fmt.Errorf("environment_actions%w", err)
+		}
+		for name, array := range actions {
+			if len(array.Shape) == 0 || array.Len() != batch.NumSteps() {
+				return mismatch(fmt.Sprintf("environment_actions[%q]", name), fmt.Sprintf("%d rows", batch.NumSteps()), array)
+			}
+		}
+		batch.EnvActions = actions
+	}
+	batch.ReturnsBefore = message.GetReturnsBefore()
+	if len(batch.ReturnsBefore) == 0 {
+		batch.ReturnsBefore = unknownReturns(batch.FirstSteps)
+	}
+	if len(batch.ReturnsBefore) != batch.Len() {
+		return mismatch("returns_before", fmt.Sprintf("%d values, or none", batch.Len()), len(batch.ReturnsBefore))
+	}
+	return nil
 }
 
 func decodeColumns(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
@@ -69,6 +116,7 @@ func decodeColumns(batch *EpisodeBatch, message *pb.EpisodeBatch) error {
 		"env_infos":         message.GetEnvironmentInfos(),
 		"episode_infos":     message.GetEpisodeInfos(),
 		"initial_states":    message.GetInitialStates(),
+		"last_states":       message.GetLastStates(),
 	} {
 		columns, err := decodeNamed(tensors)
 		if err != nil {
@@ -141,7 +189,7 @@ func checkBatch(batch *EpisodeBatch) error {
 			}
 		}
 	}
-	for _, group := range []Columns{batch.AgentInfos, batch.EnvInfos, batch.EpisodeInfos, batch.InitialStates} {
+	for _, group := range []Columns{batch.AgentInfos, batch.EnvInfos, batch.EpisodeInfos, batch.InitialStates, batch.LastStates} {
 		for name, array := range group {
 			if group.isMask(name) && (array.DataType != Bool || len(array.Shape) != 1) {
 				return mismatch(fmt.Sprintf("infos[%q]", name), "a mask, with one truth value for each row", array)

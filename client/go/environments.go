@@ -33,6 +33,8 @@ type EnvSpec struct {
 	Kwargs map[string]any
 	// Wrappers are around the environment, innermost first.
 	Wrappers []Wrapper
+	// Transforms change rewards, actions and observations, innermost first.
+	Transforms []Transform
 	// Task is set after the environment is made; nil leaves the environment's own.
 	Task *Task
 	// ResetOptions are the `options` of each reset.
@@ -95,6 +97,12 @@ func (s EnvSpec) message() (*pb.Environment, error) {
 	environment := &pb.Environment{
 		Id: s.ID, KwargsJson: kwargs, Task: task, ResetOptionsJson: resetOptions, Vectorization: s.Vectorization,
 		RowCount: s.NumRows, EpisodesPerRow: s.NumEpisodesPerRow,
+	}
+	for i, transform := range s.Transforms {
+		if transform == nil {
+			return nil, invalid(fmt.Sprintf("Transforms[%d]", i), "a transform", "nil")
+		}
+		environment.Transforms = append(environment.Transforms, transform.transform())
 	}
 	for i, wrapper := range s.Wrappers {
 		kwargs, err := encodeJSON(fmt.Sprintf("Wrappers[%d].Kwargs", i), wrapper.Kwargs)

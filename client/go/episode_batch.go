@@ -1,6 +1,9 @@
 package rollserve
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // EpisodeBatch holds N segments, which are episodes or parts of episodes, with T steps in all, as flat columns.
 //
@@ -24,6 +27,15 @@ type EpisodeBatch struct {
 	EpisodeInfos Columns
 	// InitialStates (N, *H) are recurrent states before the first step of each segment.
 	InitialStates Columns
+	// LastStates (N, *H) are recurrent states after the last step of each segment, with SamplingOptions.ReturnLastStates.
+	LastStates Columns
+	// LastValues (N) are the values of the last observations, 0 where the segment terminated, of the type of the info
+	// `value`, with SamplingOptions.ReturnLastValues; otherwise the zero Array.
+	LastValues Array
+	// RawRewards (T) are the rewards as the environment returned them, where transforms change rewards; otherwise nil.
+	RawRewards []float64
+	// EnvActions (T, *A) are the actions as the environment got them, where transforms change actions; otherwise nil.
+	EnvActions Columns
 
 	// Lengths (N) are the numbers of steps of each segment, at least 1.
 	Lengths []int
@@ -38,6 +50,9 @@ type EpisodeBatch struct {
 	EpisodeIndices []uint64
 	// FirstSteps (N) are the numbers of steps of the episode before the segment, including earlier calls.
 	FirstSteps []uint64
+	// ReturnsBefore (N) are the sums of the environment's own rewards of the episode before the segment, including
+	// earlier calls; NaN where the server does not tell.
+	ReturnsBefore []float64
 	// EnvSeeds (N) are the seeds that the environment was reset with.
 	EnvSeeds []uint32
 	// WorkerIndices (N) are the workers that episodes are bound to; nil if they are bound to none.
@@ -62,13 +77,53 @@ func (b *EpisodeBatch) String() string {
 }
 
 // Returns returns the sum of the rewards of each segment, (N), added in the order of the steps.
-func (b *EpisodeBatch) Returns() []float64 {
+func (b *EpisodeBatch) Returns() []float64 { return b.sums(b.Rewards) }
+
+// RawReturns returns the sum of the environment's own rewards of each segment, (N), without transforms.
+func (b *EpisodeBatch) RawReturns() []float64 { return b.sums(b.rawRewards()) }
+
+// EpisodeReturns returns the sum of the environment's own rewards of each segment's episode up to the segment's last
+// step, (N), including earlier calls; NaN where the server does not tell.
+func (b *EpisodeBatch) EpisodeReturns() []float64 {
+	sums := b.RawReturns()
+	for i, before := range b.ReturnsBefore {
+		sums[i] += before
+	}
+	return sums
+}
+
+func (b *EpisodeBatch) rawRewards() []float64 {
+	if b.RawRewards == nil {
+		return b.Rewards
+	}
+	return b.RawRewards
+}
+
+func (b *EpisodeBatch) envActions() Columns {
+	if b.EnvActions == nil {
+		return b.Actions
+	}
+	return b.EnvActions
+}
+
+func (b *EpisodeBatch) sums(rewards []float64) []float64 {
 	sums, step := make([]float64, b.Len()), 0
 	for i, length := range b.Lengths {
-		for _, reward := range b.Rewards[step : step+length] {
+		for _, reward := range rewards[step : step+length] {
 			sums[i] += reward
 		}
 		step += length
+	}
+	return sums
+}
+
+// unknownReturns returns what is known of the sums before segments without being told: 0 at an episode's start.
+func unknownReturns(firstSteps []uint64) []float64 {
+	sums := make([]float64, len(firstSteps))
+	for i, step := range firstSteps {
+		if step > 0 {
+			sums[i] = math.NaN()
+		}
 	}
 	return sums
 }
@@ -97,7 +152,7 @@ func (b *EpisodeBatch) Split() []*EpisodeBatch {
 
 // part returns the given ranges of steps and of their segments.
 func (b *EpisodeBatch) part(firstStep, endStep, first, end int) *EpisodeBatch {
-	return &EpisodeBatch{
+	part := &EpisodeBatch{
 		Observations:     b.Observations.rows(firstStep, endStep),
 		LastObservations: b.LastObservations.rows(first, end),
 		Actions:          b.Actions.rows(firstStep, endStep),
@@ -115,7 +170,17 @@ func (b *EpisodeBatch) part(firstStep, endStep, first, end int) *EpisodeBatch {
 		EnvSeeds:         slice(b.EnvSeeds, first, end),
 		WorkerIndices:    slice(b.WorkerIndices, first, end),
 		RowIndices:       slice(b.RowIndices, first, end),
+		LastStates:       b.LastStates.rows(first, end),
+		RawRewards:       slice(b.RawRewards, firstStep, endStep),
+		ReturnsBefore:    slice(b.ReturnsBefore, first, end),
 	}
+	if b.LastValues.exists() {
+		part.LastValues = b.LastValues.Rows(first, end)
+	}
+	if b.EnvActions != nil {
+		part.EnvActions = b.EnvActions.rows(firstStep, endStep)
+	}
+	return part
 }
 
 // slice returns a part of a header, which may be nil; appending to the part does not overwrite what follows it.
@@ -150,6 +215,10 @@ func (b *EpisodeBatch) withoutFirstSteps(numSteps int) *EpisodeBatch {
 		rest.FirstSteps = append([]uint64{}, rest.FirstSteps...)
 		rest.Lengths[0] -= cut
 		rest.FirstSteps[0] += uint64(cut)
+		rest.ReturnsBefore = append([]float64{}, rest.ReturnsBefore...)
+		for _, reward := range b.rawRewards()[end:numSteps] {
+			rest.ReturnsBefore[0] += reward
+		}
 		rest.InitialStates = laterStates(rest.InitialStates, rest.AgentInfos)
 	}
 	return rest

@@ -30,6 +30,10 @@ func Concatenate(batches ...*EpisodeBatch) (*EpisodeBatch, error) {
 		WorkerIndices:  join(batches, func(b *EpisodeBatch) []uint32 { return b.WorkerIndices }),
 		RowIndices:     join(batches, func(b *EpisodeBatch) []uint64 { return b.RowIndices }),
 	}
+	joined.ReturnsBefore = join(batches, func(b *EpisodeBatch) []float64 { return b.ReturnsBefore })
+	if err := concatenateOptional(joined, batches); err != nil {
+		return nil, err
+	}
 	numSteps, numSegments := make([]int, len(batches)), make([]int, len(batches))
 	for i, batch := range batches {
 		numSteps[i], numSegments[i] = batch.NumSteps(), batch.Len()
@@ -55,6 +59,36 @@ func Concatenate(batches ...*EpisodeBatch) (*EpisodeBatch, error) {
 	return joined, nil
 }
 
+// concatenateOptional sets what only some batches have: a batch without rewards or actions of the environment's own has
+// the agent's, and one without last values leaves the result without them.
+func concatenateOptional(joined *EpisodeBatch, batches []*EpisodeBatch) error {
+	hasRewards, hasActions, hasValues := false, false, true
+	actions, values := make([]Columns, len(batches)), make([]Columns, len(batches))
+	for i, batch := range batches {
+		hasRewards = hasRewards || batch.RawRewards != nil
+		hasActions = hasActions || batch.EnvActions != nil
+		hasValues = hasValues && batch.LastValues.exists()
+		actions[i], values[i] = batch.envActions(), Columns{"": batch.LastValues}
+	}
+	if hasRewards {
+		joined.RawRewards = join(batches, (*EpisodeBatch).rawRewards)
+	}
+	if hasActions {
+		var err error
+		if joined.EnvActions, err = concatenateColumns("environment_actions", actions); err != nil {
+			return err
+		}
+	}
+	if hasValues {
+		columns, err := concatenateColumns("last_values", values)
+		if err != nil {
+			return err
+		}
+		joined.LastValues = columns[""]
+	}
+	return nil
+}
+
 // columnFields has the fields of a batch that are columns.
 var columnFields = map[string]func(*EpisodeBatch) *Columns{
 	"observations":      func(b *EpisodeBatch) *Columns { return &b.Observations },
@@ -64,6 +98,7 @@ var columnFields = map[string]func(*EpisodeBatch) *Columns{
 	"env_infos":         func(b *EpisodeBatch) *Columns { return &b.EnvInfos },
 	"episode_infos":     func(b *EpisodeBatch) *Columns { return &b.EpisodeInfos },
 	"initial_states":    func(b *EpisodeBatch) *Columns { return &b.InitialStates },
+	"last_states":       func(b *EpisodeBatch) *Columns { return &b.LastStates },
 }
 
 // join returns a header of all batches; nil if one batch has segments and no such header.
@@ -110,7 +145,12 @@ func (b *EpisodeBatch) Joined() *EpisodeBatch {
 	joined.PolicyVersions, joined.EpisodeIndices = pick(b.PolicyVersions, begins), pick(b.EpisodeIndices, begins)
 	joined.FirstSteps, joined.EnvSeeds = pick(b.FirstSteps, begins), pick(b.EnvSeeds, begins)
 	joined.WorkerIndices, joined.RowIndices = pick(b.WorkerIndices, begins), pick(b.RowIndices, begins)
+	joined.ReturnsBefore = pick(b.ReturnsBefore, begins)
 	joined.LastObservations = b.LastObservations.gather(ends)
+	joined.LastStates = b.LastStates.gather(ends).withoutFullMasks()
+	if b.LastValues.exists() {
+		joined.LastValues = b.LastValues.gather(ends)
+	}
 	// Segments that had gaps may have been joined to others.
 	joined.EpisodeInfos = b.EpisodeInfos.gather(begins).withoutFullMasks()
 	joined.InitialStates = b.InitialStates.gather(begins).withoutFullMasks()

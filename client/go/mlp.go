@@ -51,8 +51,9 @@ const (
 // (outputs) and so on for each layer, `i/norm/weight` and `i/norm/bias` with layer norm, `value/weight` and
 // `value/bias` for a value on the last hidden layer, `value/0/weight` and so on for a value network of its own,
 // `log_std` for Gaussian heads that do not predict it, and `core/weight_ih` and so on for a recurrent core.
+// With `observation/mean` and `observation/variance`, float64 (inputs), observations are normalized first.
 type MLPAgent struct {
-	// Parameters are float32 arrays.
+	// Parameters are float32 arrays, and float64 ones of the normalization.
 	Parameters Parameters
 	// Head is the meaning of the output.
 	Head Head
@@ -66,6 +67,12 @@ type MLPAgent struct {
 	Epsilon float64
 	// Temperature divides the Q-values of the head Boltzmann; nil for 1.
 	Temperature *float64
+	// NormalizationEpsilon is added to the variance where observations are normalized; 1e-8 if it is 0.
+	NormalizationEpsilon float64
+	// NormalizationClip is the bound of normalized observations; 10 if it is 0.
+	NormalizationClip float64
+	// ActionMask is the source of the action mask, for actions that are Discrete or MultiDiscrete.
+	ActionMask ActionMask
 }
 
 func (a MLPAgent) agentUpdate() (*pb.AgentUpdate, error) {
@@ -93,6 +100,18 @@ func (a MLPAgent) message() (*pb.MlpAgent, error) {
 	}
 	if err := a.setLayers(mlp); err != nil {
 		return nil, err
+	}
+	if mlp.ActionMask, err = a.ActionMask.message(); err != nil {
+		return nil, err
+	}
+	if _, normalizes := a.Parameters["observation/mean"]; normalizes {
+		mlp.Normalization = &pb.ObservationNormalization{}
+		if a.NormalizationEpsilon != 0 {
+			mlp.Normalization.Epsilon = &a.NormalizationEpsilon
+		}
+		if a.NormalizationClip != 0 {
+			mlp.Normalization.Clip = &a.NormalizationClip
+		}
 	}
 	for name := range a.Parameters {
 		if strings.HasSuffix(name, "/norm/weight") {

@@ -68,6 +68,10 @@ type SamplingOptions struct {
 	Prefetch bool
 	// ReturnStates says whether AgentInfos have the recurrent state before each step, as `state/NAME`.
 	ReturnStates bool
+	// ReturnLastValues says whether the batch has LastValues. The agent needs an info `value`.
+	ReturnLastValues bool
+	// ReturnLastStates says whether the batch has LastStates.
+	ReturnLastStates bool
 	// Blackhole says whether to discard what is sampled, to measure sampling alone. Only for streams.
 	Blackhole bool
 	// SkipFailedEpisodes says whether to leave out episodes whose environments raise errors in every attempt, instead
@@ -136,6 +140,9 @@ func (o *SamplingOptions) message(config *Config) (*pb.SamplingOptions, error) {
 		Prefetch:                   o.Prefetch,
 		Blackhole:                  o.Blackhole,
 		ReturnStates:               o.ReturnStates,
+		ReturnLastValues:           o.ReturnLastValues,
+		ReturnLastStates:           o.ReturnLastStates,
+		ReturnReturnsBefore:        true,
 		SkipFailedEpisodes:         o.SkipFailedEpisodes,
 		Exploration:                exploration(o.Deterministic, o.Temperatures, o.NoiseScales, o.Epsilons),
 	}

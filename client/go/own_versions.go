@@ -95,7 +95,7 @@ func (o *ownVersions) expectInEvaluation(options *pb.EvaluationOptions) {
 
 // expectInAgentUpdate makes an update fail if its agent has to fit other clients' environments, or go into their
 // agents.
-func (o *ownVersions) expectInAgentUpdate(request *pb.UpdateAgentRequest, hasParameters bool) {
+func (o *ownVersions) expectInAgentUpdate(request *pb.UpdateAgentRequest, keepsAny bool) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	request.ClientId = o.clientID
@@ -103,8 +103,18 @@ func (o *ownVersions) expectInAgentUpdate(request *pb.UpdateAgentRequest, hasPar
 		return
 	}
 	request.ExpectedEnvironmentVersion = o.env
-	if hasParameters {
+	if keepsAny {
 		request.ExpectedPolicyVersion = o.policy
+	}
+}
+
+// expectInEnvCall makes a call of the environments' methods fail if other clients have set the environments.
+func (o *ownVersions) expectInEnvCall(request *pb.CallEnvironmentsRequest) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	request.ClientId = o.clientID
+	if o.clientID != "" && request.EnvironmentVersion == nil {
+		request.ExpectedEnvironmentVersion = o.env
 	}
 }
 

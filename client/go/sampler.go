@@ -2,6 +2,7 @@ package rollserve
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -76,12 +77,17 @@ func (s *Sampler) UpdateAgent(ctx context.Context, agent AgentUpdate, options *U
 	return s.updateAgent(ctx, request, options, update)
 }
 
-// UpdateAgentPerWorker gives each worker an update of its own, in the order of their indices; see UpdateAgent.
+// UpdateAgentPerWorker gives each worker an update of its own, in the order of their indices; nil leaves the worker's
+// agent as it is. See UpdateAgent.
 func (s *Sampler) UpdateAgentPerWorker(
 	ctx context.Context, agents []AgentUpdate, options *UpdateAgentOptions,
 ) (int64, error) {
 	updates := make([]*pb.AgentUpdate, len(agents))
 	for i, agent := range agents {
+		if agent == nil {
+			updates[i] = &pb.AgentUpdate{}
+			continue
+		}
 		var err error
 		if updates[i], err = messageOf(agent); err != nil {
 			return 0, fmt.Errorf("worker %d: %w", i, err)
@@ -94,7 +100,7 @@ func (s *Sampler) UpdateAgentPerWorker(
 
 func messageOf(agent AgentUpdate) (*pb.AgentUpdate, error) {
 	if agent == nil {
-		return nil, invalid("agent", "an agent or Parameters", "nil")
+		return nil, invalid("agent", "an agent, Parameters or an AgentChange", "nil")
 	}
 	return agent.agentUpdate()
 }
@@ -102,13 +108,13 @@ func messageOf(agent AgentUpdate) (*pb.AgentUpdate, error) {
 func (s *Sampler) updateAgent(
 	ctx context.Context, request *pb.UpdateAgentRequest, options *UpdateAgentOptions, updates ...*pb.AgentUpdate,
 ) (int64, error) {
-	hasParameters := false
+	keepsAny := false
 	for _, update := range updates {
-		hasParameters = hasParameters || update.GetParameters() != nil
+		keepsAny = keepsAny || update.GetAgent() == nil
 	}
 	request.Sampler = s.config.Sampler
 	request.SkipIfIdentical = options != nil && options.SkipIfIdentical
-	s.own.expectInAgentUpdate(request, hasParameters)
+	s.own.expectInAgentUpdate(request, keepsAny)
 	response, err := answer(ctx, s, func(ctx context.Context) (*pb.UpdateAgentResponse, error) {
 		return s.service.UpdateAgent(ctx, request)
 	})
@@ -133,13 +139,14 @@ func (s *Sampler) UpdateEnv(ctx context.Context, env EnvUpdate) (*EnvUpdated, er
 	return s.updateEnv(ctx, request, keepsAny(update))
 }
 
-// UpdateEnvPerWorker gives each worker an update of its own, in the order of their indices. The spaces of all workers
-// have to be equal.
+// UpdateEnvPerWorker gives each worker an update of its own, in the order of their indices; nil leaves the worker's
+// environments as they are. The spaces of all workers have to be equal.
 func (s *Sampler) UpdateEnvPerWorker(ctx context.Context, envs []EnvUpdate) (*EnvUpdated, error) {
 	perWorker, keeps := &pb.EnvironmentUpdatePerWorker{}, false
 	for i, env := range envs {
 		if env == nil {
-			return nil, invalid(fmt.Sprintf("envs[%d]", i), "an EnvSpec, an EnvChange or RowEnvUpdates", "nil")
+			perWorker.Updates, keeps = append(perWorker.Updates, &pb.EnvironmentUpdate{}), true
+			continue
 		}
 		update, err := env.envUpdate()
 		if err != nil {
@@ -170,6 +177,45 @@ func (s *Sampler) updateEnv(ctx context.Context, request *pb.UpdateEnvRequest, k
 		NumRows:           response.GetRowCount(),
 		NumEpisodesPerRow: response.GetEpisodesPerRow(),
 	}, nil
+}
+
+// CallEnvironments calls a method of the workers' environments, which are made for the call, and returns its values: one
+// for each element of the status's environments. encoding/json has to be able to write the arguments, and reads the
+// values.
+func (s *Sampler) CallEnvironments(
+	ctx context.Context, method string, arguments []any, options *CallEnvironmentsOptions,
+) ([]any, error) {
+	request := &pb.CallEnvironmentsRequest{Sampler: s.config.Sampler, Method: method}
+	if options != nil {
+		request.EnvironmentVersion = options.EnvVersion
+	}
+	for i, argument := range arguments {
+		text, err := json.Marshal(argument)
+		if err != nil {
+			return nil, invalid(fmt.Sprintf("arguments[%d]", i), "a value that JSON can hold", err)
+		}
+		request.ArgumentsJson = append(request.ArgumentsJson, string(text))
+	}
+	s.own.expectInEnvCall(request)
+	response, err := answer(ctx, s, func(ctx context.Context) (*pb.CallEnvironmentsResponse, error) {
+		return s.service.CallEnvironments(ctx, request)
+	})
+	if err != nil {
+		return nil, err
+	}
+	values := make([]any, len(response.GetValuesJson()))
+	for i, text := range response.GetValuesJson() {
+		if err := json.Unmarshal([]byte(text), &values[i]); err != nil {
+			return nil, malformed(err)
+		}
+	}
+	return values, nil
+}
+
+// CallEnvironmentsOptions are options of CallEnvironments; nil has all defaults.
+type CallEnvironmentsOptions struct {
+	// EnvVersion is the version of the environments; the current one by default.
+	EnvVersion *int64
 }
 
 // Status is the state of a sampler and its workers, with the fields of the wire.

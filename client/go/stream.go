@@ -47,6 +47,7 @@ type Stream struct {
 	unread    []*pb.ObtainSamplesResponse
 	numRows   uint64
 	simulated uint64
+	ended     uint64
 	warnings  []string
 	account   *Account
 	err       error // how the stream has ended; io.EOF for its end
@@ -115,6 +116,15 @@ func (s *Stream) Account() *Account {
 // NumSimulatedSteps returns the number of steps that the call has simulated so far, as far as the client knows: at
 // least those that it has received.
 func (s *Stream) NumSimulatedSteps() uint64 { return s.simulated }
+
+// NumEndedEpisodes returns the number of episodes that have ended so far, as far as the client knows: at least those
+// whose ends it has received, and including episodes that will not be delivered.
+func (s *Stream) NumEndedEpisodes() uint64 {
+	if received := s.resumption.received().episodes; received > s.ended {
+		return received
+	}
+	return s.ended
+}
 
 // Warnings returns what the server has told about the call so far, such as that no episode ends.
 func (s *Stream) Warnings() []string { return s.warnings }
@@ -196,6 +206,9 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 		return batch, nil
 	case *pb.ObtainSamplesResponse_Progress:
 		s.simulatedAtLeast(content.Progress.GetSimulatedStepCount())
+		if count := content.Progress.GetEndedEpisodeCount(); count > s.ended {
+			s.ended = count
+		}
 		s.breaks.waitingFor = content.Progress.GetWaitingFor()
 		if warning := content.Progress.GetWarning(); warning != "" {
 			s.warnings = append(s.warnings, warning)

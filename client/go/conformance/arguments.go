@@ -62,6 +62,13 @@ func decodeArray[T rollserve.Element](a array) (rollserve.Array, error) {
 type agentUpdate struct {
 	Agent      *agent
 	Parameters arrays
+	Change     *agentChange
+}
+
+// agentChange is a change of the present agent's settings.
+type agentChange struct {
+	Kwargs     map[string]any
+	Parameters arrays
 }
 
 // agent is an agent, with the fields of all kinds of agents.
@@ -78,9 +85,17 @@ type agent struct {
 	Infos      []string
 	Name       string
 	Kwargs     map[string]any
+	ActionMask rollserve.ActionMask `json:"action_mask"`
+
+	NormalizationEpsilon float64 `json:"normalization_epsilon"`
+	NormalizationClip    float64 `json:"normalization_clip"`
 }
 
 func (u agentUpdate) update() (rollserve.AgentUpdate, error) {
+	if u.Change != nil {
+		parameters, err := u.Change.Parameters.decoded()
+		return rollserve.AgentChange{Kwargs: u.Change.Kwargs, Parameters: parameters}, err
+	}
 	if u.Agent == nil {
 		parameters, err := u.Parameters.decoded()
 		return rollserve.Parameters(parameters), err
@@ -92,21 +107,26 @@ func (u agentUpdate) update() (rollserve.AgentUpdate, error) {
 	}
 	switch a.Kind {
 	case "random":
-		return rollserve.RandomAgent{}, nil
+		return rollserve.RandomAgent{ActionMask: a.ActionMask}, nil
 	case "constant":
 		action, err := a.Action.decoded()
-		return rollserve.ConstantAgent{Action: action}, err
+		return rollserve.ConstantAgent{Action: action, ActionMask: a.ActionMask}, err
 	case "mlp":
 		activation, err := lookUp("activation", a.Activation, activations)
 		return rollserve.MLPAgent{
 			Parameters: parameters, Head: rollserve.Head(a.Head), Activation: activation,
+			NormalizationEpsilon: a.NormalizationEpsilon, NormalizationClip: a.NormalizationClip,
+			ActionMask: a.ActionMask,
 		}, err
 	case "onnx":
 		return rollserve.ONNXAgent{
 			Model: a.Model, Head: rollserve.ONNXHead(a.Head), Inputs: a.Inputs, Outputs: a.Outputs, Infos: a.Infos,
+			ActionMask: a.ActionMask,
 		}, nil
 	case "python":
-		return rollserve.PythonAgent{Name: a.Name, Kwargs: a.Kwargs, Parameters: parameters}, nil
+		return rollserve.PythonAgent{
+			Name: a.Name, Kwargs: a.Kwargs, Parameters: parameters, ActionMask: a.ActionMask,
+		}, nil
 	default:
 		return nil, unsupported("agent " + a.Kind)
 	}
@@ -134,6 +154,9 @@ type options struct {
 	ExpectedNumWorkers *uint32 `json:"expected_num_workers"`
 	Deterministic      bool
 	ReturnStates       bool `json:"return_states"`
+	ReturnLastValues   bool `json:"return_last_values"`
+	ReturnLastStates   bool `json:"return_last_states"`
+	ReturnReturns      bool `json:"return_returns_before"` // which this client always asks for
 	SkipFailedEpisodes bool `json:"skip_failed_episodes"`
 	PlainFrames        bool `json:"plain_frames"`
 	Prefetch           bool
@@ -153,6 +176,8 @@ func (o *options) sampling() (*rollserve.SamplingOptions, error) {
 		ExpectedNumWorkers: o.ExpectedNumWorkers,
 		Deterministic:      o.Deterministic,
 		ReturnStates:       o.ReturnStates,
+		ReturnLastValues:   o.ReturnLastValues,
+		ReturnLastStates:   o.ReturnLastStates,
 		SkipFailedEpisodes: o.SkipFailedEpisodes,
 		PlainFrames:        o.PlainFrames,
 		Prefetch:           o.Prefetch,
@@ -160,7 +185,7 @@ func (o *options) sampling() (*rollserve.SamplingOptions, error) {
 		NoiseScales:        o.NoiseScales,
 		Epsilons:           o.Epsilons,
 	}
-	if o.Agent == nil && o.Parameters == nil {
+	if o.Agent == nil && o.Parameters == nil && o.Change == nil {
 		return sampling, nil
 	}
 	var err error
@@ -170,7 +195,7 @@ func (o *options) sampling() (*rollserve.SamplingOptions, error) {
 
 // evaluation returns the options of an evaluation, which has some of those of a call that samples.
 func (o *options) evaluation() (*rollserve.EvaluationOptions, error) {
-	if o.Agent != nil || o.Parameters != nil || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
+	if o.Agent != nil || o.Parameters != nil || o.Change != nil || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
 		return nil, unsupported("an option that evaluations do not have")
 	}
 	evaluation := &rollserve.EvaluationOptions{

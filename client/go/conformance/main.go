@@ -36,6 +36,7 @@ type connection struct {
 	CA             string
 	Token          string
 	Compression    []string
+	MaxMessage     int `json:"max_message_bytes"`
 }
 
 func main() {
@@ -93,6 +94,7 @@ func connect(content json.RawMessage) (*rollserve.Sampler, error) {
 	}
 	config := rollserve.Config{
 		Timeout: time.Duration(c.TimeoutSeconds * float64(time.Second)), CA: c.CA, Token: c.Token,
+		MaxMessageBytes: c.MaxMessage,
 	}
 	for _, name := range c.Compression {
 		codec, err := lookUp("compression", name, compressions)

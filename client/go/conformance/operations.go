@@ -20,6 +20,12 @@ type operation struct {
 	ResetOptions  map[string]any `json:"reset_options"`
 	Vectorization string
 	NumRows       uint32 `json:"num_rows"`
+	Transforms    []map[string]json.RawMessage
+
+	Updates            []json.RawMessage // the fields of updates for all workers, or null
+	Method             string
+	Arguments          []any
+	EnvironmentVersion *int64 `json:"environment_version"`
 
 	agentUpdate
 	SkipIfIdentical bool `json:"skip_if_identical"`
@@ -29,7 +35,8 @@ type operation struct {
 	RowStepCount         *uint64 `json:"row_step_count"`
 	SoftHorizon          bool    `json:"soft_horizon"`
 	StopAfter            int     `json:"stop_after"`
-	NumEpisodes          uint32  `json:"num_episodes"`
+	Progress             bool
+	NumEpisodes          uint32 `json:"num_episodes"`
 	Options              options
 }
 
@@ -47,26 +54,83 @@ func perform(ctx context.Context, sampler *rollserve.Sampler, content json.RawMe
 }
 
 var operations = map[string]func(context.Context, *rollserve.Sampler, *operation) (object, error){
-	"update_env":            updateEnv,
-	"change_env":            changeEnv,
-	"update_agent":          updateAgent,
-	"obtain_samples":        obtainSamples,
-	"obtain_exact_episodes": obtainExactEpisodes,
-	"obtain_fragments":      obtainFragments,
-	"stream_samples":        streamSamples,
-	"evaluate":              evaluate,
-	"status":                status,
+	"update_env":              updateEnv,
+	"change_env":              changeEnv,
+	"update_env_per_worker":   updateEnvPerWorker,
+	"call_environments":       callEnvironments,
+	"update_agent":            updateAgent,
+	"change_agent":            changeAgent,
+	"update_agent_per_worker": updateAgentPerWorker,
+	"obtain_samples":          obtainSamples,
+	"obtain_exact_episodes":   obtainExactEpisodes,
+	"obtain_fragments":        obtainFragments,
+	"stream_samples":          streamSamples,
+	"evaluate":                evaluate,
+	"status":                  status,
 }
 
 func updateEnv(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
-	vectorization, err := lookUp("vectorization", o.Vectorization, vectorizations)
+	spec, err := o.spec()
 	if err != nil {
 		return nil, err
 	}
-	return describeEnv(sampler.UpdateEnv(ctx, rollserve.EnvSpec{
+	return describeEnv(sampler.UpdateEnv(ctx, spec))
+}
+
+func (o *operation) spec() (spec rollserve.EnvSpec, err error) {
+	vectorization, err := lookUp("vectorization", o.Vectorization, vectorizations)
+	if err != nil {
+		return spec, err
+	}
+	spec = rollserve.EnvSpec{
 		ID: o.ID, Kwargs: o.Kwargs, Wrappers: o.Wrappers, Task: o.Task, ResetOptions: o.ResetOptions,
 		Vectorization: vectorization, NumRows: o.NumRows,
-	}))
+	}
+	for _, kinds := range o.Transforms {
+		for name, content := range kinds {
+			read, err := lookUp("transform", name, transforms)
+			if err != nil {
+				return spec, err
+			}
+			transform, err := read(content)
+			if err != nil {
+				return spec, err
+			}
+			spec.Transforms = append(spec.Transforms, transform)
+		}
+	}
+	return spec, nil
+}
+
+func updateEnvPerWorker(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+	updates := make([]rollserve.EnvUpdate, len(o.Updates))
+	for i, content := range o.Updates {
+		if string(content) == "null" {
+			continue
+		}
+		var each operation
+		if err := decode(content, &each); err != nil {
+			return nil, err
+		}
+		updates[i] = rollserve.EnvChange{Kwargs: each.Kwargs}
+		if each.ID != "" {
+			spec, err := each.spec()
+			if err != nil {
+				return nil, err
+			}
+			updates[i] = spec
+		}
+	}
+	return describeEnv(sampler.UpdateEnvPerWorker(ctx, updates))
+}
+
+func callEnvironments(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+	options := &rollserve.CallEnvironmentsOptions{EnvVersion: o.EnvironmentVersion}
+	values, err := sampler.CallEnvironments(ctx, o.Method, o.Arguments, options)
+	if err != nil {
+		return nil, err
+	}
+	return object{"values": values}, nil
 }
 
 var vectorizations = map[string]rollserve.Vectorization{
@@ -92,7 +156,36 @@ func updateAgent(ctx context.Context, sampler *rollserve.Sampler, o *operation) 
 		return nil, err
 	}
 	options := &rollserve.UpdateAgentOptions{SkipIfIdentical: o.SkipIfIdentical}
-	version, err := sampler.UpdateAgent(ctx, update, options)
+	return describeAgent(sampler.UpdateAgent(ctx, update, options))
+}
+
+func changeAgent(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+	parameters, err := o.Parameters.decoded()
+	if err != nil {
+		return nil, err
+	}
+	return describeAgent(sampler.UpdateAgent(ctx, rollserve.AgentChange{Kwargs: o.Kwargs, Parameters: parameters}, nil))
+}
+
+func updateAgentPerWorker(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+	updates := make([]rollserve.AgentUpdate, len(o.Updates))
+	for i, content := range o.Updates {
+		if string(content) == "null" {
+			continue
+		}
+		var each agentUpdate
+		if err := decode(content, &each); err != nil {
+			return nil, err
+		}
+		var err error
+		if updates[i], err = each.update(); err != nil {
+			return nil, err
+		}
+	}
+	return describeAgent(sampler.UpdateAgentPerWorker(ctx, updates, nil))
+}
+
+func describeAgent(version int64, err error) (object, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +254,13 @@ func streamSamples(ctx context.Context, sampler *rollserve.Sampler, o *operation
 		numBatches++
 		numSteps += batch.NumSteps()
 	}
-	return object{"num_batches": numBatches, "num_steps": numSteps}, nil
+	result := object{"num_batches": numBatches, "num_steps": numSteps}
+	if o.Progress {
+		result["progress"] = object{
+			"num_simulated_steps": stream.NumSimulatedSteps(), "num_ended_episodes": stream.NumEndedEpisodes(),
+		}
+	}
+	return result, nil
 }
 
 func evaluate(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {

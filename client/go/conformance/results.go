@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 )
 
 func describeBatch(b *rollserve.EpisodeBatch) object {
-	return object{
+	described := object{
 		"episode_indices":   b.EpisodeIndices,
 		"first_steps":       b.FirstSteps,
 		"lengths":           b.Lengths,
@@ -37,7 +38,28 @@ func describeBatch(b *rollserve.EpisodeBatch) object {
 			"seed":            fmt.Sprint(b.Account.GetSeed()),
 			"num_resumptions": b.Account.NumResumptions,
 		},
+		"last_states":         describeInfos(b.LastStates),
+		"environment_actions": describeLeaves(b.EnvActions),
+		"returns_before":      describeSums(b.ReturnsBefore),
 	}
+	if b.RawRewards != nil {
+		described["raw_rewards"] = object{"": describeArray(rollserve.NewArray(b.RawRewards))}
+	}
+	if len(b.LastValues.Shape) > 0 {
+		described["last_values"] = object{"": describeArray(b.LastValues)}
+	}
+	return described
+}
+
+// describeSums returns numbers as JSON has them, with nil for those that are unknown.
+func describeSums(sums []float64) []any {
+	described := make([]any, len(sums))
+	for i, sum := range sums {
+		if !math.IsNaN(sum) {
+			described[i] = sum
+		}
+	}
+	return described
 }
 
 func describeLeaves(columns rollserve.Columns) object {
