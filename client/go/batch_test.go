@@ -39,6 +39,36 @@ func TestEpisodesAreJoinedOverMessages(t *testing.T) {
 	same(t, "split", len(batch.Split()), 3)
 }
 
+func TestEndsOfSegmentsAreJoinedOverMessages(t *testing.T) {
+	first, second := segments([4]int{4, 0, 2, 1}, [4]int{5, 0, 3, 0}), segments([4]int{5, 3, 1, 1}, [4]int{6, 2, 1, 1})
+	first.LastValues = tensor(rollserve.Float32, []float32{0, 2}, 2)
+	first.LastStates = column("h", tensor(rollserve.Float32, []float32{1, 2}, 2))
+	second.LastValues = tensor(rollserve.Float32, []float32{3, 4}, 2)
+	second.LastStates = column("h", tensor(rollserve.Float32, []float32{3, 4}, 2))
+	second.ReturnsBefore = []float64{3, 0.5}
+	second.RawRewards = tensor(rollserve.Float64, []float64{10, 20}, 2)
+	second.EnvironmentActions = column("", tensor(rollserve.Int64, []int64{8, 9}, 2))
+	batch, err := obtain(t, 3, 7, first, second)
+	fatal(t, err)
+	same(t, "values", values[float32](t, batch.LastValues), []float32{0, 3, 4})
+	same(t, "states", values[float32](t, batch.LastStates["h"]), []float32{1, 3, 4})
+	same(t, "before", batch.ReturnsBefore, []float64{0, 0, 0.5})
+	same(t, "raw rewards", batch.RawRewards[5:], []float64{10, 20})
+	same(t, "rewards without others", batch.RawRewards[:5], batch.Rewards[:5])
+	same(t, "actions", values[int64](t, batch.EnvActions[""])[5:], []int64{8, 9})
+	own := values[int64](t, batch.Actions[""])[:5]
+	same(t, "actions without others", values[int64](t, batch.EnvActions[""])[:5], own)
+	same(t, "returns", batch.EpisodeReturns()[2], 20.5)
+}
+
+func TestReturnsBeforeAreUnknownIfTheServerDoesNotTell(t *testing.T) {
+	batch, err := obtain(t, 2, 3, segments([4]int{4, 0, 2, 1}, [4]int{5, 3, 1, 1}))
+	fatal(t, err)
+	same(t, "known", batch.ReturnsBefore[0], 0.0)
+	same(t, "unknown", math.IsNaN(batch.ReturnsBefore[1]), true)
+	same(t, "none", batch.RawRewards == nil && batch.EnvActions == nil && len(batch.LastValues.Shape) == 0, true)
+}
+
 func TestInfosGetMasksWhereMessagesLackThem(t *testing.T) {
 	first := segments([4]int{4, 0, 2, 1})
 	first.EnvironmentInfos = column("gap", tensor(rollserve.Uint8, []uint8{7, 0}, 2))

@@ -189,7 +189,8 @@ func checkBatch(batch *EpisodeBatch) error {
 			}
 		}
 	}
-	for _, group := range []Columns{batch.AgentInfos, batch.EnvInfos, batch.EpisodeInfos, batch.InitialStates, batch.LastStates} {
+	infos := []Columns{batch.AgentInfos, batch.EnvInfos, batch.EpisodeInfos, batch.InitialStates, batch.LastStates}
+	for _, group := range infos {
 		for name, array := range group {
 			if group.isMask(name) && (array.DataType != Bool || len(array.Shape) != 1) {
 				return mismatch(fmt.Sprintf("infos[%q]", name), "a mask, with one truth value for each row", array)

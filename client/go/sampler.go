@@ -179,9 +179,9 @@ func (s *Sampler) updateEnv(ctx context.Context, request *pb.UpdateEnvRequest, k
 	}, nil
 }
 
-// CallEnvironments calls a method of the workers' environments, which are made for the call, and returns its values: one
-// for each element of the status's environments. encoding/json has to be able to write the arguments, and reads the
-// values.
+// CallEnvironments calls a method of the workers' environments, which are made for the call, and returns its values:
+// one for each element of the status's environments. encoding/json has to be able to write the arguments, and reads
+// the values.
 func (s *Sampler) CallEnvironments(
 	ctx context.Context, method string, arguments []any, options *CallEnvironmentsOptions,
 ) ([]any, error) {

@@ -195,7 +195,8 @@ func (o *options) sampling() (*rollserve.SamplingOptions, error) {
 
 // evaluation returns the options of an evaluation, which has some of those of a call that samples.
 func (o *options) evaluation() (*rollserve.EvaluationOptions, error) {
-	if o.Agent != nil || o.Parameters != nil || o.Change != nil || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
+	hasAgent := o.Agent != nil || o.Parameters != nil || o.Change != nil
+	if hasAgent || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
 		return nil, unsupported("an option that evaluations do not have")
 	}
 	evaluation := &rollserve.EvaluationOptions{

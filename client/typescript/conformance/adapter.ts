@@ -27,6 +27,7 @@ interface ConnectFields {
   readonly ca?: string;
   readonly token?: string;
   readonly compression?: readonly Compression[];
+  readonly max_message_bytes?: number;
 }
 
 /** Return the results of a case's operations, each of which is performed whether or not the others fail. */
@@ -46,13 +47,15 @@ async function run(asked: Case): Promise<Result> {
   return { results };
 }
 
-function connectBy({ target, timeout_seconds, ca, token, compression, ...others }: ConnectFields): Sampler {
+function connectBy(fields: ConnectFields): Sampler {
+  const { target, timeout_seconds, ca, token, compression, max_message_bytes, ...others } = fields;
   Unsupported.unlessEmpty(others);
   return connect(target, {
     ...(timeout_seconds === undefined ? {} : { timeoutSeconds: timeout_seconds }),
     ...(ca === undefined ? {} : { ca }),
     ...(token === undefined ? {} : { token }),
     ...(compression === undefined ? {} : { compression }),
+    ...(max_message_bytes === undefined ? {} : { maxMessageBytes: max_message_bytes }),
   });
 }
 

@@ -1,12 +1,14 @@
 /** Arguments of operations, as the package takes them. */
 
 import {
+  AgentChange,
   ConstantAgent,
   MlpAgent,
   OnnxAgent,
   PythonAgent,
   RandomAgent,
   Tensor,
+  type ActionMask,
   type Activation,
   type AgentUpdate,
   type DType,
@@ -29,7 +31,9 @@ export interface ArrayFields {
 export type Arrays = Readonly<Record<string, ArrayFields>>;
 
 /** An agent of an operation. */
-export type AgentFields =
+export type AgentFields = KindFields & { readonly action_mask?: ActionMask };
+
+type KindFields =
   | { readonly kind: "random" }
   | { readonly kind: "constant"; readonly action: Arrays }
   | {
@@ -38,6 +42,8 @@ export type AgentFields =
       readonly activation?: string;
       readonly head: string;
       readonly parameters: Arrays;
+      readonly normalization_epsilon?: number;
+      readonly normalization_clip?: number;
     }
   | {
       readonly kind: "onnx";
@@ -49,8 +55,15 @@ export type AgentFields =
     }
   | { readonly kind: "python"; readonly name: string; readonly kwargs?: Kwargs; readonly parameters?: Arrays };
 
-/** An agent, or parameters for the present one. */
+/** A change of the present agent. */
+export interface ChangeFields {
+  readonly kwargs?: Kwargs;
+  readonly parameters?: Arrays;
+}
+
+/** An agent, or parameters or a change for the present one. */
 export interface UpdateFields {
+  readonly change?: ChangeFields;
   readonly agent?: AgentFields;
   readonly parameters?: Arrays;
 }
@@ -66,6 +79,9 @@ export interface OptionFields extends UpdateFields {
   readonly expected_num_workers?: number;
   readonly deterministic?: boolean;
   readonly return_states?: boolean;
+  readonly return_last_values?: boolean;
+  readonly return_last_states?: boolean;
+  readonly return_returns_before?: boolean; // which this client always asks for
   readonly skip_failed_episodes?: boolean;
   readonly plain_frames?: boolean;
   readonly prefetch?: boolean;
@@ -101,17 +117,25 @@ const ARRAYS: Readonly<Record<DType, new (buffer: ArrayBuffer) => TypedArray>> =
 };
 
 /** Return the agent or the parameters of an operation. */
-export function agentUpdate({ agent, parameters }: UpdateFields): AgentUpdate {
+export function agentUpdate({ agent, parameters, change }: UpdateFields): AgentUpdate {
+  if (change !== undefined) {
+    return agentChange(change);
+  }
+  const mask = defined({ actionMask: agent?.action_mask });
   switch (agent?.kind) {
     case undefined:
       return tensors(parameters);
     case "random":
-      return new RandomAgent();
+      return new RandomAgent(mask);
     case "constant":
-      return new ConstantAgent(tensors(agent.action));
+      return new ConstantAgent(tensors(agent.action), mask);
     case "mlp": {
-      const settings = agent.activation === undefined ? {} : { activation: camel(agent.activation) as Activation };
-      return new MlpAgent(tensors(agent.parameters), camel(agent.head) as MlpHead, settings);
+      const settings = {
+        activation: agent.activation === undefined ? undefined : (camel(agent.activation) as Activation),
+        normalizationEpsilon: agent.normalization_epsilon,
+        normalizationClip: agent.normalization_clip,
+      };
+      return new MlpAgent(tensors(agent.parameters), camel(agent.head) as MlpHead, { ...defined(settings), ...mask });
     }
     case "onnx": {
       const { inputs = {}, outputs = {}, infos = [] } = agent;
@@ -119,22 +143,36 @@ export function agentUpdate({ agent, parameters }: UpdateFields): AgentUpdate {
         inputs,
         outputs,
         infos,
+        ...mask,
       });
     }
     case "python":
-      return new PythonAgent(agent.name, { kwargs: agent.kwargs ?? {}, parameters: tensors(agent.parameters) });
+      return new PythonAgent(agent.name, {
+        kwargs: agent.kwargs ?? {},
+        parameters: tensors(agent.parameters),
+        ...mask,
+      });
     default:
       throw new Unsupported("this kind of agent");
   }
 }
 
+/** Return a change of the present agent. */
+export function agentChange({ kwargs = {}, parameters, ...others }: ChangeFields): AgentChange {
+  Unsupported.unlessEmpty(others);
+  return new AgentChange({ kwargs, parameters: tensors(parameters) });
+}
+
 /** Return the options of a call that samples. */
 export function samplingOptions(fields: OptionFields = {}): SamplingOptions {
-  const { agent, parameters, expected_num_workers, return_states, plain_frames, prefetch, ...others } = fields;
+  const { agent, parameters, change, expected_num_workers, return_states, plain_frames, prefetch, ...rest } = fields;
+  const { return_last_values, return_last_states, ...others } = defined({ ...rest, return_returns_before: undefined });
   return {
     ...evaluationOptions(others),
     ...defined({
-      agent: agent === undefined && parameters === undefined ? undefined : agentUpdate(fields),
+      agent: (agent ?? parameters ?? change) ? agentUpdate(fields) : undefined,
+      returnLastValues: return_last_values,
+      returnLastStates: return_last_states,
       expectedNumWorkers: expected_num_workers,
       returnStates: return_states,
       framesOnce: plain_frames === undefined ? undefined : !plain_frames,
@@ -194,4 +232,17 @@ function tensor({ dtype, shape, base64 }: ArrayFields): Tensor {
 /** Return a name of the kit, such as `diagonal_gaussian`, as the package writes it. */
 function camel(name: string): string {
   return name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+}
+
+/** Return a transform with the names that the package writes, instead of those of the protos. */
+export function camelKeys(transform: object): object {
+  return Object.fromEntries(
+    Object.entries(transform).map(([name, value]: [string, unknown]): [string, unknown] => {
+      if (name === "data_type") {
+        return ["dtype", String(value).replace("DATA_TYPE_", "").toLowerCase()];
+      }
+      const isNested = typeof value === "object" && value !== null && !Array.isArray(value);
+      return [camel(name), isNested ? camelKeys(value) : value];
+    }),
+  );
 }

@@ -1,13 +1,16 @@
 /** The operations of cases. */
 
-import type { Kwargs, Sampler, Task, Vectorization, Wrapper } from "rollserve";
+import type { EnvSpec, Json, Kwargs, Sampler, Task, Transform, Vectorization, Wrapper } from "rollserve";
 
 import {
+  agentChange,
   agentUpdate,
+  camelKeys,
   defined,
   evaluationOptions,
   samplingOptions,
   Unsupported,
+  type ChangeFields,
   type OptionFields,
   type UpdateFields,
 } from "./arguments.js";
@@ -29,6 +32,7 @@ interface EnvFields {
   readonly reset_options?: Kwargs;
   readonly vectorization?: Vectorization;
   readonly num_rows?: number;
+  readonly transforms?: readonly object[];
 }
 
 interface SampleFields {
@@ -48,13 +52,42 @@ export async function perform(sampler: Sampler, operation: Operation): Promise<R
   return run(sampler, fields as never);
 }
 
+function envSpec(fields: EnvFields): EnvSpec {
+  const { id, kwargs, wrappers, task, reset_options, vectorization, num_rows, transforms, ...others } = fields;
+  Unsupported.unlessEmpty(others);
+  const optional = { kwargs, wrappers, task, resetOptions: reset_options, vectorization, numRows: num_rows };
+  return { id, ...defined({ ...optional, transforms: transforms?.map((each) => camelKeys(each) as Transform) }) };
+}
+
 const OPERATIONS: Operations = {
   async update_env(sampler, fields: EnvFields) {
-    const { id, kwargs, wrappers, task, reset_options, vectorization, num_rows, ...others } = fields;
-    Unsupported.unlessEmpty(others);
-    const optional = { kwargs, wrappers, task, resetOptions: reset_options, vectorization, numRows: num_rows };
-    const { envVersion } = await sampler.updateEnv({ id, ...defined(optional) });
+    const { envVersion } = await sampler.updateEnv(envSpec(fields));
     return { environment_version: Number(envVersion) };
+  },
+
+  async update_env_per_worker(
+    sampler,
+    fields: { readonly updates: readonly (EnvFields | { readonly kwargs: Kwargs } | null)[] },
+  ) {
+    const { updates, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const perWorker = updates.map((update) => (update !== null && "id" in update ? envSpec(update) : update));
+    const { envVersion } = await sampler.updateEnv({ perWorker });
+    return { environment_version: Number(envVersion) };
+  },
+
+  async call_environments(
+    sampler,
+    fields: {
+      readonly method: string;
+      readonly arguments?: readonly Json[];
+      readonly environment_version?: number;
+    },
+  ) {
+    const { method, arguments: args, environment_version, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const options = defined({ envVersion: environment_version });
+    return { values: await sampler.callEnvironments(method, args, options) };
   },
 
   async change_env(sampler, fields: { readonly kwargs: Kwargs }) {
@@ -65,11 +98,22 @@ const OPERATIONS: Operations = {
   },
 
   async update_agent(sampler, fields: UpdateFields & { readonly skip_if_identical?: boolean }) {
-    const { agent, parameters, skip_if_identical, ...others } = fields;
+    const { agent, parameters, change, skip_if_identical, ...others } = fields;
     Unsupported.unlessEmpty(others);
-    const update = agentUpdate(defined({ agent, parameters }));
+    const update = agentUpdate(defined({ agent, parameters, change }));
     const policyVersion = await sampler.updateAgent(update, defined({ skipIfIdentical: skip_if_identical }));
     return { policy_version: Number(policyVersion) };
+  },
+
+  async change_agent(sampler, fields: ChangeFields) {
+    return { policy_version: Number(await sampler.updateAgent(agentChange(fields))) };
+  },
+
+  async update_agent_per_worker(sampler, fields: { readonly updates: readonly (UpdateFields | null)[] }) {
+    const { updates, ...others } = fields;
+    Unsupported.unlessEmpty(others);
+    const perWorker = updates.map((update) => update && agentUpdate(update));
+    return { policy_version: Number(await sampler.updateAgent({ perWorker })) };
   },
 
   async obtain_samples(sampler, fields: SampleFields) {
@@ -103,19 +147,22 @@ const OPERATIONS: Operations = {
   },
 
   /** Read a stream to its end, or close it after some batches. */
-  async stream_samples(sampler, fields: SampleFields & { readonly stop_after?: number }) {
-    const { num_steps, stop_after = Infinity, options, ...others } = fields;
+  async stream_samples(sampler, fields: SampleFields & { readonly stop_after?: number; readonly progress?: boolean }) {
+    const { num_steps, stop_after = Infinity, progress = false, options, ...others } = fields;
     Unsupported.unlessEmpty(others);
     let numBatches = 0;
     let numSteps = 0;
-    for await (const batch of sampler.streamSamples(num_steps, samplingOptions(options))) {
+    const stream = sampler.streamSamples(num_steps, samplingOptions(options));
+    for await (const batch of stream) {
       numBatches += 1;
       numSteps += batch.numSteps;
       if (numBatches >= stop_after) {
         break;
       }
     }
-    return { num_batches: numBatches, num_steps: numSteps };
+    const { numSimulatedSteps, numEndedEpisodes } = stream;
+    const counts = { num_simulated_steps: Number(numSimulatedSteps), num_ended_episodes: Number(numEndedEpisodes) };
+    return { num_batches: numBatches, num_steps: numSteps, ...(progress ? { progress: counts } : {}) };
   },
 
   async evaluate(sampler, fields: { readonly num_episodes: number; readonly options?: OptionFields }) {

@@ -58,6 +58,13 @@ export function describeBatch(batch: EpisodeBatch): object {
     env_infos: describeInfos(batch.envInfos),
     episode_infos: describeInfos(batch.episodeInfos),
     initial_states: describeInfos(batch.initialStates),
+    last_states: describeInfos(batch.lastStates),
+    last_values: batch.lastValues ? { "": describeColumn(batch.lastValues) } : {},
+    raw_rewards: batch.rawRewards
+      ? { "": { dtype: "float64", shape: [batch.numSteps], sha256: digest(batch.rawRewards) } }
+      : {},
+    environment_actions: batch.envActions ? describeLeaves(batch.envActions) : {},
+    returns_before: [...batch.returnsBefore], // NaN is null in JSON
     account: account && {
       num_steps: Number(account.numSteps),
       num_episodes: Number(account.numEpisodes),

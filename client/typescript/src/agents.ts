@@ -4,9 +4,9 @@
  * @packageDocumentation
  */
 
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 
-import { AgentSchema, ParametersSchema } from "./generated/rollserve/v1/agent_pb.js";
+import { AgentSchema, ParametersSchema, type ActionMaskSchema } from "./generated/rollserve/v1/agent_pb.js";
 import type {
   Agent as AgentMessage,
   OnnxAgent as OnnxMessage,
@@ -23,8 +23,48 @@ import { namedTensorsToMessages } from "./tensor_messages.js";
 /** Parameters of an agent by name. */
 export type Parameters = ReadonlyMap<string, Tensor> | Readonly<Record<string, Tensor>>;
 
-/** A whole agent, or parameters for the present one: all of an MLP, any of an ONNX or Python agent. */
-export type AgentUpdate = Agent | Parameters;
+/**
+ * A whole agent, or parameters for the present one: all of an MLP, any of an ONNX or Python agent; or a change of the
+ * settings of the present Python agent.
+ */
+export type AgentUpdate = Agent | Parameters | AgentChange;
+
+/** The source of an agent's action mask: an info of the environment, or a leaf of the observation space. */
+export type ActionMask = { readonly info: string } | { readonly observation: string };
+
+/** Settings of agents of all kinds. */
+export interface MaskSettings {
+  /**
+   * The source of the action mask, which says for each action of a Discrete or MultiDiscrete space whether it is legal.
+   */
+  readonly actionMask?: ActionMask;
+}
+
+/** A change of the settings of the present agent, a Python agent, which keeps its code and its other parameters. */
+export class AgentChange {
+  /** Keyword arguments that are added to the present ones, or replace them. */
+  readonly kwargs: Kwargs;
+  /** Parameters that are added to the present ones, or replace them. */
+  readonly parameters: Parameters;
+
+  /** Make a change. */
+  constructor(change: { readonly kwargs?: Kwargs; readonly parameters?: Parameters }) {
+    this.kwargs = change.kwargs ?? {};
+    this.parameters = change.parameters ?? {};
+  }
+}
+
+/** Return the field of a message with a mask, if there is one. */
+export function maskOf({ actionMask }: MaskSettings): { actionMask?: MessageInitShape<typeof ActionMaskSchema> } {
+  if (actionMask === undefined) {
+    return {};
+  }
+  const source =
+    "info" in actionMask
+      ? { case: "info" as const, value: actionMask.info }
+      : { case: "observation" as const, value: actionMask.observation };
+  return { actionMask: { source } };
+}
 
 /** What acts in the environment. */
 export abstract class Agent {
@@ -38,9 +78,18 @@ export abstract class Agent {
 
 /** An agent that draws actions uniformly from the action space, as `gymnasium.Space.sample` does. */
 export class RandomAgent extends Agent {
+  /** The settings. */
+  readonly settings: MaskSettings;
+
+  /** Make an agent. */
+  constructor(settings: MaskSettings = {}) {
+    super();
+    this.settings = settings;
+  }
+
   /** @internal */
   override toMessage(): AgentMessage {
-    return create(AgentSchema, { kind: { case: "random", value: {} } });
+    return create(AgentSchema, { kind: { case: "random", value: maskOf(this.settings) } });
   }
 }
 
@@ -48,17 +97,21 @@ export class RandomAgent extends Agent {
 export class ConstantAgent extends Agent {
   /** The action: a value of the action space, or one for each leaf of a Dict or Tuple space. */
   readonly action: Tensor | ReadonlyMap<string, Tensor>;
+  /** The settings. A masked action is an error. */
+  readonly settings: MaskSettings;
 
   /** Make an agent of an action. */
-  constructor(action: Tensor | ReadonlyMap<string, Tensor>) {
+  constructor(action: Tensor | ReadonlyMap<string, Tensor>, settings: MaskSettings = {}) {
     super();
     this.action = action;
+    this.settings = settings;
   }
 
   /** @internal */
   override toMessage(): AgentMessage {
     const leaves = this.action instanceof Tensor ? new Columns([["", this.action]]) : this.action;
-    return create(AgentSchema, { kind: { case: "constant", value: { action: namedTensorsToMessages(leaves) } } });
+    const value = { action: namedTensorsToMessages(leaves), ...maskOf(this.settings) };
+    return create(AgentSchema, { kind: { case: "constant", value } });
   }
 }
 
@@ -68,8 +121,8 @@ export class ConstantAgent extends Agent {
  */
 export type OnnxHead = "categorical" | "diagonalGaussian" | "squashedGaussian" | "actions";
 
-/** Names of an ONNX model. */
-export interface OnnxNames {
+/** Names of an ONNX model, and its action mask. */
+export interface OnnxNames extends MaskSettings {
   /** The names of inputs by role, where they differ from the role. */
   readonly inputs?: Readonly<Record<string, string>>;
   /** The names of outputs by role, where they differ from the role. */
@@ -100,7 +153,7 @@ export class OnnxAgent extends Agent {
     const { inputs = {}, outputs = {}, infos = [] } = this.names;
     const head = { case: this.head, value: {} } as OnnxMessage["head"];
     const value = { model: this.model, inputs: { ...inputs }, outputs: { ...outputs }, head, infos: [...infos] };
-    return create(AgentSchema, { kind: { case: "onnx", value } });
+    return create(AgentSchema, { kind: { case: "onnx", value: { ...value, ...maskOf(this.names) } } });
   }
 }
 
@@ -112,20 +165,27 @@ export class PythonAgent extends Agent {
   readonly kwargs: Kwargs;
   /** The parameters by name. */
   readonly parameters: Parameters;
+  /** The settings. The policy gets the mask if it asks for it. */
+  readonly settings: MaskSettings;
 
   /** Make an agent of an entry point. */
-  constructor(name: string, options: { readonly kwargs?: Kwargs; readonly parameters?: Parameters } = {}) {
+  constructor(
+    name: string,
+    options: MaskSettings & { readonly kwargs?: Kwargs; readonly parameters?: Parameters } = {},
+  ) {
     super();
     this.name = name;
     this.kwargs = options.kwargs ?? {};
     this.parameters = options.parameters ?? {};
+    this.settings = options;
   }
 
   /** @internal */
   override toMessage(): AgentMessage {
     const kwargsJson = kwargsToJson("agent.kwargs", this.kwargs);
     const parameters = parametersToMessage(this.parameters);
-    return create(AgentSchema, { kind: { case: "python", value: { name: this.name, kwargsJson, parameters } } });
+    const value = { name: this.name, kwargsJson, parameters, ...maskOf(this.settings) };
+    return create(AgentSchema, { kind: { case: "python", value } });
   }
 }
 
@@ -141,8 +201,16 @@ export function parametersToMessage(parameters: Parameters): ParametersMessage {
   return create(ParametersSchema, { tensors: namedTensorsToMessages(parameterEntries(parameters)) });
 }
 
-/** Return an update as a message. */
-export function agentUpdateToMessage(update: AgentUpdate): AgentUpdateMessage {
+/** Return an update as a message; null keeps a worker's agent. */
+export function agentUpdateToMessage(update: AgentUpdate | null): AgentUpdateMessage {
+  if (update === null) {
+    return create(AgentUpdateSchema);
+  }
+  if (update instanceof AgentChange) {
+    const kwargsJson = kwargsToJson("agent.kwargs", update.kwargs);
+    const value = { kwargsJson, parameters: parametersToMessage(update.parameters) };
+    return create(AgentUpdateSchema, { update: { case: "change", value } });
+  }
   return create(AgentUpdateSchema, {
     update:
       update instanceof Agent

@@ -8,7 +8,7 @@ import { EpisodeBatch } from "./episode_batch.js";
 import { mismatch } from "./errors.js";
 import { unstack } from "./frame_stacks.js";
 import type { EpisodeBatch as BatchMessage } from "./generated/rollserve/v1/episode_batch_pb.js";
-import type { NamedTensor } from "./generated/rollserve/v1/tensor_pb.js";
+import type { NamedTensor, Tensor as TensorMessage } from "./generated/rollserve/v1/tensor_pb.js";
 import { Columns } from "./tensor.js";
 import { addNamedTensors, inNamed, tensorFromMessage } from "./tensor_messages.js";
 
@@ -33,17 +33,12 @@ export function batchFromMessage(message: BatchMessage, rowCount: bigint): Episo
     });
   }
   const { workerIndices } = message;
-  const rewards = tensorFromMessage(message.rewards);
-  if (!rewards.is("float64") || rewards.shape.length !== 1) {
-    throw new Error(
-      `rewards: ${mismatch("float64 of one dimension", `${rewards.dtype} [${rewards.shape.join(", ")}]`)}`,
-    );
-  }
+  const { rawRewards, lastValues, environmentActions, returnsBefore } = message;
   return new EpisodeBatch({
     observations,
     lastObservations,
     actions: columnsOf(message.actions),
-    rewards: rewards.data,
+    rewards: rewardsOf("rewards", message.rewards),
     lengths: Uint32Array.from(message.lengths),
     terminated: Uint8Array.from(message.terminated, Number),
     truncated: Uint8Array.from(message.truncated, Number),
@@ -58,7 +53,23 @@ export function batchFromMessage(message: BatchMessage, rowCount: bigint): Episo
     rowIndices:
       rowCount === 0n ? undefined : Uint32Array.from(message.episodeIndices, (index) => Number(index % rowCount)),
     initialStates: columnsOf(message.initialStates),
+    lastStates: columnsOf(message.lastStates),
+    lastValues: lastValues && tensorFromMessage(lastValues),
+    rawRewards: rawRewards && rewardsOf("rawRewards", rawRewards),
+    envActions: environmentActions.length === 0 ? undefined : columnsOf(environmentActions),
+    returnsBefore: Float64Array.from(
+      returnsBefore.length > 0 ? returnsBefore : message.firstSteps.map((step) => (step === 0n ? 0 : NaN)),
+    ),
   });
+}
+
+function rewardsOf(field: string, message: TensorMessage | undefined): Float64Array {
+  const rewards = tensorFromMessage(message);
+  if (!rewards.is("float64") || rewards.shape.length !== 1) {
+    const got = `${rewards.dtype} [${rewards.shape.join(", ")}]`;
+    throw new Error(`${field}: ${mismatch("float64 of one dimension", got)}`);
+  }
+  return rewards.data;
 }
 
 function columnsOf(tensors: readonly NamedTensor[]): Columns {

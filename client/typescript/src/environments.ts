@@ -17,6 +17,7 @@ import { uint32 } from "./integers.js";
 import { kwargsFromJson, kwargsToJson, valueToJson, type Json, type Kwargs } from "./json_arguments.js";
 import { reproducibilityFrom, type Reproducibility } from "./reproducibility.js";
 import { spaceFromMessage, type Space } from "./spaces.js";
+import { transformToMessage, transformsFromMessage, type Transform } from "./transforms.js";
 
 /** How the rows of an environment are stepped: one by one, or together by its own code or by EnvPool. */
 export type Vectorization = "rows" | "native" | "envpool";
@@ -45,6 +46,8 @@ export interface EnvSpec {
   readonly kwargs?: Kwargs;
   /** Wrappers around the environment, innermost first. */
   readonly wrappers?: readonly Wrapper[];
+  /** Changes of rewards, actions and observations, innermost first. */
+  readonly transforms?: readonly Transform[];
   /** The task that is set after the environment is made. */
   readonly task?: Task;
   /** The `options` of each reset. */
@@ -108,6 +111,7 @@ export function envSpecToMessage(spec: EnvSpec): Environment {
       name,
       kwargsJson: kwargsToJson("env.wrappers", kwargs),
     })),
+    transforms: (spec.transforms ?? []).map(transformToMessage),
     ...taskOf(spec.task),
     resetOptionsJson: kwargsToJson("env.resetOptions", spec.resetOptions),
     vectorization:
@@ -128,6 +132,7 @@ export function envSpecFromMessage(message: Environment): EnvSpec {
     kwargs: kwargsFromJson(message.kwargsJson),
     wrappers: message.wrappers.map(({ name, kwargsJson }) => ({ name, kwargs: kwargsFromJson(kwargsJson) })),
     resetOptions: kwargsFromJson(message.resetOptionsJson),
+    ...(message.transforms.length === 0 ? {} : { transforms: message.transforms.flatMap(transformsFromMessage) }),
     ...(task === undefined ? {} : { task: { method: task.method, argument: JSON.parse(task.argumentJson) as Json } }),
     ...(vectorization === undefined ? {} : { vectorization }),
     ...(message.rowCount === 0 ? {} : { numRows: message.rowCount }),

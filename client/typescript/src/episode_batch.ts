@@ -27,6 +27,11 @@ export interface BatchFields {
   readonly workerIndices: Uint32Array | undefined;
   readonly rowIndices: Uint32Array | undefined;
   readonly initialStates: Columns;
+  readonly lastStates: Columns;
+  readonly lastValues: Tensor | undefined;
+  readonly rawRewards: Float64Array | undefined;
+  readonly envActions: Columns | undefined;
+  readonly returnsBefore: Float64Array;
 }
 
 /**
@@ -72,6 +77,22 @@ export class EpisodeBatch implements BatchFields {
   readonly rowIndices: Uint32Array | undefined;
   /** (N, *H) each. The recurrent states before the first step of each segment. */
   readonly initialStates: Columns;
+  /** (N, *H) each. The recurrent states after the last step of each segment, with the option `returnLastStates`. */
+  readonly lastStates: Columns;
+  /**
+   * (N), of the type of the info `value`. The value of each last observation, 0 where the segment terminated; undefined
+   * without the option `returnLastValues`.
+   */
+  readonly lastValues: Tensor | undefined;
+  /** (T). The reward of each step as the environment returned it; undefined unless transforms change rewards. */
+  readonly rawRewards: Float64Array | undefined;
+  /** (T, *A). The action of each step as the environment got it; undefined unless transforms change actions. */
+  readonly envActions: Columns | undefined;
+  /**
+   * (N). The sum of the environment's own rewards of the episode before the segment, including earlier calls; NaN where
+   * the server does not tell.
+   */
+  readonly returnsBefore: Float64Array;
   /** The account of the call whose whole result the batch is; otherwise undefined. */
   readonly account: Account | undefined;
 
@@ -100,6 +121,11 @@ export class EpisodeBatch implements BatchFields {
     this.workerIndices = fields.workerIndices;
     this.rowIndices = fields.rowIndices;
     this.initialStates = fields.initialStates;
+    this.lastStates = fields.lastStates;
+    this.lastValues = fields.lastValues;
+    this.rawRewards = fields.rawRewards;
+    this.envActions = fields.envActions;
+    this.returnsBefore = fields.returnsBefore;
     this.account = account;
     check(this);
   }
@@ -125,16 +151,20 @@ export class EpisodeBatch implements BatchFields {
 
   /** (N). The sum of the rewards of each segment, added up step by step. */
   get returns(): Float64Array {
-    const returns = new Float64Array(this.numSegments);
-    let step = 0;
-    this.lengths.forEach((length, segment) => {
-      let sum = 0;
-      for (const end = step + length; step < end; step += 1) {
-        sum += this.rewards[step] ?? 0;
-      }
-      returns[segment] = sum;
-    });
-    return returns;
+    return this.#sums(this.rewards);
+  }
+
+  /** (N). The sum of the environment's own rewards of each segment, without transforms. */
+  get rawReturns(): Float64Array {
+    return this.#sums(this.rawRewards ?? this.rewards);
+  }
+
+  /**
+   * (N). The sum of the environment's own rewards of each segment's episode up to the segment's last step, including
+   * earlier calls; NaN where the server does not tell.
+   */
+  get episodeReturns(): Float64Array {
+    return this.rawReturns.map((sum, segment) => sum + (this.returnsBefore[segment] ?? NaN));
   }
 
   /** Yield a batch for each segment, whose arrays share this batch's memory. */
@@ -169,7 +199,11 @@ export class EpisodeBatch implements BatchFields {
     const firstSteps = rest.firstSteps.slice();
     lengths[0] = (lengths[0] ?? 0) - cut;
     firstSteps[0] = (firstSteps[0] ?? 0n) + BigInt(cut);
-    return new EpisodeBatch({ ...rest, lengths, firstSteps, initialStates: laterStates(rest) });
+    const returnsBefore = rest.returnsBefore.slice();
+    for (const reward of (this.rawRewards ?? this.rewards).subarray(end, numSteps)) {
+      returnsBefore[0] = (returnsBefore[0] ?? 0) + reward;
+    }
+    return new EpisodeBatch({ ...rest, lengths, firstSteps, returnsBefore, initialStates: laterStates(rest) });
   }
 
   /**
@@ -179,6 +213,20 @@ export class EpisodeBatch implements BatchFields {
    */
   with(changes: Partial<BatchFields>, account?: Account): EpisodeBatch {
     return new EpisodeBatch({ ...(this as BatchFields), ...changes }, account);
+  }
+
+  /** Return the sum of each segment, added up step by step. */
+  #sums(rewards: Float64Array): Float64Array {
+    const sums = new Float64Array(this.numSegments);
+    let step = 0;
+    this.lengths.forEach((length, segment) => {
+      let sum = 0;
+      for (const end = step + length; step < end; step += 1) {
+        sum += rewards[step] ?? 0;
+      }
+      sums[segment] = sum;
+    });
+    return sums;
   }
 
   /** Return the parts of a batch for a range of segments and a range of steps, which share this batch's memory. */
@@ -203,6 +251,11 @@ export class EpisodeBatch implements BatchFields {
       workerIndices: this.workerIndices?.subarray(beginSegment, endSegment),
       rowIndices: this.rowIndices?.subarray(beginSegment, endSegment),
       initialStates: rows(this.initialStates),
+      lastStates: rows(this.lastStates),
+      lastValues: this.lastValues?.rows(beginSegment, endSegment),
+      rawRewards: this.rawRewards?.subarray(beginStep, endStep),
+      envActions: this.envActions && steps(this.envActions),
+      returnsBefore: this.returnsBefore.subarray(beginSegment, endSegment),
     };
   }
 }
@@ -266,6 +319,11 @@ function check(batch: EpisodeBatch): void {
   for (const name of SEGMENT_COLUMNS) {
     checkRows(name, batch[name], numSegments);
   }
+  checkRows("envActions", batch.envActions ?? new Columns(), numSteps);
+  checkRows("lastValues", new Columns(batch.lastValues && [["", batch.lastValues]]), numSegments);
+  if (batch.rawRewards !== undefined && batch.rawRewards.length !== numSteps) {
+    throw new Error(`rawRewards: ${mismatch(`${String(numSteps)} rows`, batch.rawRewards.length)}`);
+  }
   checkLastObservations(batch);
 }
 
@@ -290,7 +348,7 @@ function checkLastObservations({ observations, lastObservations }: EpisodeBatch)
 /** The fields of a batch with a row for each step. */
 export const STEP_COLUMNS = ["observations", "actions", "agentInfos", "envInfos"] as const;
 /** The fields of a batch with a row for each segment, beside the headers. */
-export const SEGMENT_COLUMNS = ["lastObservations", "episodeInfos", "initialStates"] as const;
+export const SEGMENT_COLUMNS = ["lastObservations", "episodeInfos", "initialStates", "lastStates"] as const;
 /** The fields of a batch with a number for each segment. */
 export const HEADERS = [
   "lengths",
@@ -302,4 +360,5 @@ export const HEADERS = [
   "envSeeds",
   "workerIndices",
   "rowIndices",
+  "returnsBefore",
 ] as const;

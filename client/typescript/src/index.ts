@@ -7,8 +7,8 @@
  */
 
 export type { Account, EpisodeFailure, WorkerAccount } from "./account.js";
-export { Agent, ConstantAgent, OnnxAgent, PythonAgent, RandomAgent } from "./agents.js";
-export type { AgentUpdate, OnnxHead, OnnxNames, Parameters } from "./agents.js";
+export { Agent, AgentChange, ConstantAgent, OnnxAgent, PythonAgent, RandomAgent } from "./agents.js";
+export type { ActionMask, AgentUpdate, MaskSettings, OnnxHead, OnnxNames, Parameters } from "./agents.js";
 export type { Compression } from "./compression.js";
 export type { ConnectionOptions, TlsOptions } from "./connection.js";
 export { float16ToFloat32, float32ToFloat16 } from "./dtypes.js";
@@ -38,9 +38,10 @@ export type { CallOptions, EpisodeOptions, EvaluationOptions, FragmentOptions, S
 export type { Reproducibility } from "./reproducibility.js";
 export { joinParts, SampleStream } from "./sample_stream.js";
 export { connect, Sampler } from "./sampler.js";
-export type { ConnectOptions, PerWorker, UpdateAgentOptions } from "./sampler.js";
+export type { CallEnvironmentsOptions, ConnectOptions, PerWorker, UpdateAgentOptions } from "./sampler.js";
 export { flatSize } from "./spaces.js";
 export type { Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple } from "./spaces.js";
 export type { Counters, EnvProfile, SamplerStatus, WorkerHealth, WorkerStatus } from "./status.js";
 export { Columns, Tensor } from "./tensor.js";
 export type { Elements } from "./tensor.js";
+export type { Transform } from "./transforms.js";

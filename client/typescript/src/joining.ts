@@ -121,14 +121,39 @@ export function concatenate(batches: readonly EpisodeBatch[]): EpisodeBatch {
     workerIndices: optional("workerIndices"),
     rowIndices: optional("rowIndices"),
     initialStates: infos("initialStates", false, keptBegins),
+    lastStates: infos("lastStates", false, keptEnds),
+    lastValues: joinLastValues(batches, keptEnds),
+    rawRewards: batches.some(({ rawRewards }) => rawRewards)
+      ? joinHeaders(
+          batches.map(({ rawRewards, rewards }) => rawRewards ?? rewards),
+          undefined,
+        )
+      : undefined,
+    envActions: joinEnvActions(batches),
+    returnsBefore: header<Float64Array>("returnsBefore", keptBegins),
   });
+}
+
+/** Return the last values of all batches; undefined if one has none. */
+function joinLastValues(batches: readonly EpisodeBatch[], kept: Kept): Tensor | undefined {
+  const parts = batches.map(({ lastValues, numSegments }) => ({ tensor: lastValues, numRows: numSegments }));
+  return parts.every(({ tensor }) => tensor) ? joinTensors(parts, kept) : undefined;
+}
+
+/** Return the actions that environments got, the agents' own where a batch has no others; undefined if none has any. */
+function joinEnvActions(batches: readonly EpisodeBatch[]): Columns | undefined {
+  if (!batches.some(({ envActions }) => envActions)) {
+    return undefined;
+  }
+  const same = batches.map((batch) => batch.with({ actions: batch.envActions ?? batch.actions }));
+  return joinLeaves("actions", same, (batch) => batch.numSteps, undefined);
 }
 
 type Header = Uint8Array | Uint32Array | BigInt64Array | BigUint64Array | Float64Array;
 type HeaderName<T> = { [K in keyof BatchFields]: T extends BatchFields[K] ? K : never }[keyof BatchFields];
-type InfoName = "agentInfos" | "envInfos" | "episodeInfos" | "initialStates";
+type InfoName = "agentInfos" | "envInfos" | "episodeInfos" | "initialStates" | "lastStates";
 
-const INFOS: readonly InfoName[] = ["agentInfos", "envInfos", "episodeInfos", "initialStates"];
+const INFOS: readonly InfoName[] = ["agentInfos", "envInfos", "episodeInfos", "initialStates", "lastStates"];
 
 /** Return the positions, over all batches, of the segments that do not continue the one before. */
 function beginsOf(batches: readonly EpisodeBatch[]): number[] {

@@ -6,7 +6,7 @@
 
 import { create } from "@bufbuild/protobuf";
 
-import { Agent, parameterEntries, parametersToMessage, type Parameters } from "./agents.js";
+import { Agent, parameterEntries, parametersToMessage, type Parameters, maskOf, type MaskSettings } from "./agents.js";
 import { InvalidArgumentError } from "./errors.js";
 import { Activation as ActivationNumber, AgentSchema, MlpAgentSchema } from "./generated/rollserve/v1/agent_pb.js";
 import type { Agent as AgentMessage, MlpAgent as MlpMessage } from "./generated/rollserve/v1/agent_pb.js";
@@ -35,7 +35,11 @@ export type MlpHead =
 export type Core = "gru" | "lstm";
 
 /** Settings of an MLP. */
-export interface MlpSettings {
+export interface MlpSettings extends MaskSettings {
+  /** The constant that the normalization of observations adds to the variance; 1e-8 by default. */
+  readonly normalizationEpsilon?: number;
+  /** The bound of normalized observations; 10 by default. */
+  readonly normalizationClip?: number;
   /** The activation of the hidden layers; `tanh` by default. */
   readonly activation?: Activation;
   /** The constant that layer norm adds to the variance; 1e-5 by default. */
@@ -83,8 +87,8 @@ const SETTING_HEADS: Readonly<Record<"minLogStd" | "maxLogStd" | "epsilon" | "te
  * A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
  *
  * Layer i is `activation(norm(weight @ input + bias))`; the last layer has no norm and no activation. The input is the
- * observation after `gymnasium.spaces.flatten`. The names of the parameters, all float32, say which layers and parts
- * there are:
+ * observation after `gymnasium.spaces.flatten`. The names of the parameters, float32 but for those of the
+ * normalization, say which layers and parts there are:
  *
  * - `i/weight` of shape (outputs, inputs) and `i/bias` of shape (outputs) for each layer i, from 0;
  * - with layer norm, `i/norm/weight` and `i/norm/bias` of shape (outputs) for each hidden layer;
@@ -94,7 +98,8 @@ const SETTING_HEADS: Readonly<Record<"minLogStd" | "maxLogStd" | "epsilon" | "te
  *   layer has twice as many outputs, all means followed by all log_std;
  * - for a recurrent core of H units before the last layer, `core/weight_ih` of shape (G * H, inputs), `core/weight_hh`
  *   of shape (G * H, H), `core/bias_ih` and `core/bias_hh` of shape (G * H), where G is 3 for a GRU and 4 for an LSTM.
- *   The last layer and a value head then have H inputs.
+ *   The last layer and a value head then have H inputs;
+ * - for normalized observations, `observation/mean` and `observation/variance`, float64 of shape (inputs).
  */
 export class MlpAgent extends Agent {
   /** The parameters by name. */
@@ -168,7 +173,12 @@ export class MlpAgent extends Agent {
         MlpMessage["head"]
       >,
       parameters: parametersToMessage(parameters),
+      ...maskOf(this.settings),
     });
+    if (parameters.has("observation/mean")) {
+      const { normalizationEpsilon: epsilon = 1e-8, normalizationClip: clip = 10 } = this.settings;
+      mlp.normalization = { $typeName: "rollserve.v1.ObservationNormalization", epsilon, clip };
+    }
     if (hasNorm) {
       mlp.layerNorm = { $typeName: "rollserve.v1.LayerNorm", epsilon: this.settings.layerNormEpsilon ?? 1e-5 };
     }

@@ -83,6 +83,10 @@ export interface SamplingOptions extends EpisodeOptions {
   readonly prefetch?: boolean;
   /** Whether agentInfos hold the recurrent state before each step, as `state/NAME`. */
   readonly returnStates?: boolean;
+  /** Whether the batch has `lastValues`; the agent needs an info `value`. */
+  readonly returnLastValues?: boolean;
+  /** Whether the batch has `lastStates`. */
+  readonly returnLastStates?: boolean;
   /** For streams: whether to discard what is sampled, to measure sampling alone. */
   readonly blackhole?: boolean;
 }
@@ -133,6 +137,9 @@ export function samplingOptionsToMessage(options: SamplingOptions, reception: Re
     prefetch: options.prefetch ?? false,
     blackhole: options.blackhole ?? false,
     returnStates: options.returnStates ?? false,
+    returnLastValues: options.returnLastValues ?? false,
+    returnLastStates: options.returnLastStates ?? false,
+    returnReturnsBefore: true,
     acceptJoined: true,
   });
 }

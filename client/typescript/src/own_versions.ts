@@ -7,6 +7,7 @@
 import { randomUUID } from "node:crypto";
 
 import type {
+  CallEnvironmentsRequest,
   EvaluationOptions,
   SamplingOptions,
   UpdateAgentRequest,
@@ -59,13 +60,21 @@ export class OwnVersions {
   }
 
   /** Make an update fail if its agent has to fit other clients' environments, or go into their agents. */
-  expectInAgentUpdate(request: UpdateAgentRequest, hasParameters: boolean): void {
+  expectInAgentUpdate(request: UpdateAgentRequest, keepsAny: boolean): void {
     request.clientId = this.#clientId;
     if (this.#clientId !== "" && this.#envVersion !== undefined) {
       request.expectedEnvironmentVersion = this.#envVersion;
     }
-    if (this.#clientId !== "" && hasParameters && this.#policyVersion !== undefined) {
+    if (this.#clientId !== "" && keepsAny && this.#policyVersion !== undefined) {
       request.expectedPolicyVersion = this.#policyVersion;
+    }
+  }
+
+  /** Make a call of the environments' methods fail if other clients have set the environments. */
+  expectInEnvCall(request: CallEnvironmentsRequest): void {
+    request.clientId = this.#clientId;
+    if (this.#clientId !== "" && request.environmentVersion === undefined && this.#envVersion !== undefined) {
+      request.expectedEnvironmentVersion = this.#envVersion;
     }
   }
 

@@ -75,6 +75,11 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
     return this.#reader.numSimulatedSteps;
   }
 
+  /** The number of episodes that have ended so far, as far as the client knows, including some not delivered. */
+  get numEndedEpisodes(): bigint {
+    return this.#reader.numEndedEpisodes;
+  }
+
   /**
    * The account of the call, after the end of the stream.
    *
@@ -171,11 +176,13 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
 class StreamReader implements Attempts {
   waitingFor = "";
   numSimulatedSteps = 0n;
+  numEndedEpisodes = 0n;
 
   readonly #resumption: Resumption;
   readonly #onBeginning: (beginning: Beginning) => void;
   #batches: EpisodeBatch[] = [];
   #numReceivedSteps = 0n;
+  #numReceivedEpisodes = 0;
   #rowCount = 0n;
   #account: Account | undefined;
 
@@ -258,6 +265,7 @@ class StreamReader implements Attempts {
         break;
       case "progress":
         this.#simulated(content.value.simulatedStepCount);
+        this.#ended(content.value.endedEpisodeCount);
         this.waitingFor = content.value.waitingFor;
         warnOf(content.value);
         break;
@@ -278,7 +286,13 @@ class StreamReader implements Attempts {
       this.#batches.push(batch);
       this.#numReceivedSteps += BigInt(batch.numSteps);
       this.#simulated(this.#numReceivedSteps);
+      this.#numReceivedEpisodes += countedWith({ numEpisodes: 0, numSteps: 0 }, batch).numEpisodes;
+      this.#ended(BigInt(this.#numReceivedEpisodes));
     }
+  }
+
+  #ended(numEpisodes: bigint): void {
+    this.numEndedEpisodes = numEpisodes > this.numEndedEpisodes ? numEpisodes : this.numEndedEpisodes;
   }
 
   #simulated(numSteps: bigint): void {

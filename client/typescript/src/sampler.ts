@@ -6,7 +6,7 @@
 
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 
-import { Agent, agentUpdateToMessage, type AgentUpdate } from "./agents.js";
+import { Agent, AgentChange, agentUpdateToMessage, type AgentUpdate } from "./agents.js";
 import { toCodecs, type Compression } from "./compression.js";
 import { closedError, Connection, type ConnectionOptions, type RpcName } from "./connection.js";
 import {
@@ -22,6 +22,8 @@ import type { Beginning } from "./generated/rollserve/v1/episode_batch_pb.js";
 import { EvaluationReader, type Evaluation } from "./evaluation.js";
 import {
   AgentUpdatePerWorkerSchema,
+  CallEnvironmentsRequestSchema,
+  CallEnvironmentsResponseSchema,
   EvaluateRequestSchema,
   GetSamplerRequestSchema,
   GetSamplerResponseSchema,
@@ -34,6 +36,7 @@ import {
   type UpdateAgentRequest,
 } from "./generated/rollserve/v1/sampler_service_pb.js";
 import { int64, positiveSeconds, uint32, uint64, type Integer } from "./integers.js";
+import { valueToJson, type Json } from "./json_arguments.js";
 import {
   DEFAULT_MESSAGE_BYTES,
   defined,
@@ -73,8 +76,14 @@ export interface ConnectOptions extends ConnectionOptions {
 
 /** Updates that differ between workers: one for each worker, in the order of their indices. */
 export interface PerWorker<T> {
-  /** The updates. */
-  readonly perWorker: readonly T[];
+  /** The updates; null leaves a worker's agent or environments as they are. */
+  readonly perWorker: readonly (T | null)[];
+}
+
+/** Options of a call of the environments' methods. */
+export interface CallEnvironmentsOptions extends CallOptions {
+  /** The version of the environments; the current one by default. */
+  readonly envVersion?: Integer;
 }
 
 /** Options of an update of the agent. */
@@ -140,7 +149,7 @@ export class Sampler implements AsyncDisposable {
    * Give the workers a new agent, or new parameters for the present one.
    *
    * @param update - A whole agent, or parameters by name for the present agent: all of an MLP, any of an ONNX or Python
-   * agent. `perWorker` has one such update for each worker instead.
+   * agent; or an `AgentChange`. `perWorker` has one such update for each worker instead.
    * @param options - See {@link UpdateAgentOptions}.
    * @returns The new policy version, once every worker has it; or the current version, if nothing was done.
    */
@@ -183,6 +192,31 @@ export class Sampler implements AsyncDisposable {
     const result = envUpdateResultFrom(fromBinary(UpdateEnvResponseSchema, answer));
     this.#ownVersions.setEnv(result.envVersion);
     return result;
+  }
+
+  /**
+   * Call a method of the workers' environments, which are made for the call.
+   *
+   * @param method - The name of a method of the environment or of a wrapper.
+   * @param args - The method's arguments.
+   * @param options - See {@link CallEnvironmentsOptions}.
+   * @returns The values, one for each element of `envs` of the status.
+   */
+  async callEnvironments(
+    method: string,
+    args: readonly Json[] = [],
+    options: CallEnvironmentsOptions = {},
+  ): Promise<Json[]> {
+    const request = create(CallEnvironmentsRequestSchema, {
+      sampler: this.#name,
+      method,
+      argumentsJson: args.map((argument) => valueToJson("args", argument)),
+      ...defined({ environmentVersion: int64("envVersion", options.envVersion) }),
+    });
+    this.#ownVersions.expectInEnvCall(request);
+    const answer = await this.#call("CallEnvironments", toBinary(CallEnvironmentsRequestSchema, request), options);
+    const { valuesJson } = fromBinary(CallEnvironmentsResponseSchema, answer);
+    return valuesJson.map((text) => JSON.parse(text) as Json);
   }
 
   /** Sample whole episodes with at least `numSteps` steps in all. */
@@ -326,7 +360,7 @@ function agentUpdateRequestToBytes(
       case: "perWorker",
       value: create(AgentUpdatePerWorkerSchema, { updates: update.perWorker.map(agentUpdateToMessage) }),
     };
-  } else if (update instanceof Agent) {
+  } else if (update instanceof Agent || update instanceof AgentChange) {
     request.update = { case: "allWorkers", value: agentUpdateToMessage(update) };
   } else {
     return parametersUpdateToBytes(request, update);

@@ -39,6 +39,49 @@ test("test_join_makes_one_segment_of_an_episode_over_three_messages", async () =
   assert.equal(joined.account?.seed, 7n);
 });
 
+test("test_join_takes_ends_of_segments_from_the_last_part", async () => {
+  const ends = (values: readonly number[]): object => ({
+    lastValues: named("", DataType.FLOAT32, [values.length], Float32Array.from(values)).tensor,
+    lastStates: [named("h", DataType.FLOAT32, [values.length], Float32Array.from(values))],
+  });
+  const joined = await sampled(
+    beginning(),
+    batch([{ index: 0, rewards: [1, 2], ends: false }], ends([5])),
+    batch(
+      [
+        { index: 0, first: 2, rewards: [3] },
+        { index: 1, first: 4, rewards: [4] },
+      ],
+      {
+        ...ends([6, 7]),
+        returnsBefore: [3, 0.5],
+        rawRewards: named("", DataType.FLOAT64, [2], Float64Array.from([30, 40])).tensor,
+        environmentActions: [named("", DataType.INT64, [2], BigInt64Array.from([8n, 9n]))],
+      },
+    ),
+    account(2, 4),
+  );
+  assert.deepEqual([...(joined.lastValues?.as("float32") ?? [])], [6, 7]);
+  assert.deepEqual([...joined.lastStates.column("h").as("float32")], [6, 7]);
+  assert.deepEqual([...joined.returnsBefore], [0, 0.5]);
+  assert.deepEqual([...(joined.rawRewards ?? [])], [1, 2, 30, 40]); // the rewards, where a message has no others
+  assert.deepEqual([...(joined.envActions?.plain.as("int64") ?? [])], [1n, 2n, 8n, 9n]);
+  assert.deepEqual([...joined.episodeReturns], [33, 40.5]);
+});
+
+test("test_returns_before_are_unknown_when_the_server_does_not_tell", async () => {
+  const joined = await sampled(
+    beginning(),
+    batch([
+      { index: 0, rewards: [1] },
+      { index: 1, first: 4, rewards: [2] },
+    ]),
+    account(2, 2),
+  );
+  assert.deepEqual([...joined.returnsBefore], [0, NaN]);
+  assert.deepEqual([joined.rawRewards, joined.envActions, joined.lastValues], [undefined, undefined, undefined]);
+});
+
 test("test_join_keeps_joined_responses_in_order", async () => {
   const parts = [batch([{ index: 0, rewards: [1] }]), batch([{ index: 1, rewards: [2, 3] }])];
   const joined = await sampled(beginning(), response({ case: "joined", value: { responses: parts } }), account(2, 3));

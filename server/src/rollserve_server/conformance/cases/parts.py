@@ -13,12 +13,18 @@ from rollserve_server.conformance.operations import array
 if TYPE_CHECKING:
     from rollserve_server.conformance.cases.case import Json
 
-__all__ = ["RANDOM", "abort", "breaking", "env", "fragments", "mlp", "samples"]
+__all__ = ["RANDOM", "abort", "breaking", "env", "envs_per_worker", "fragments", "mlp", "samples"]
 
 
 def env(**kwargs: Any) -> Json:
     """Return an update to the environment of the kit with these arguments."""
     return {"do": "update_env", "id": "Conformance-v0", "kwargs": kwargs}
+
+
+def envs_per_worker(*updates: Json | None) -> Json:
+    """Return an update with an element for each worker: an update of all, a change, or None."""
+    elements = [update and {name: value for name, value in update.items() if name != "do"} for update in updates]
+    return {"do": "update_env_per_worker", "updates": elements}
 
 
 RANDOM: Json = {"do": "update_agent", "agent": {"kind": "random"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollserve_server.conformance.cases.case import Case, Json
-from rollserve_server.conformance.cases.parts import RANDOM, breaking, env, fragments, mlp, samples
+from rollserve_server.conformance.cases.parts import RANDOM, breaking, env, envs_per_worker, fragments, mlp, samples
 from rollserve_server.conformance.operations import array
 
 __all__ = ["transform_cases"]
@@ -94,10 +94,7 @@ def transform_cases() -> list[Case]:
             [
                 env(actions="box"),
                 RANDOM,
-                {
-                    "do": "update_env_per_worker",
-                    "updates": [None, _env({"clip_actions": {}}, clipped, actions="box")],
-                },
+                envs_per_worker(None, _env({"clip_actions": {}}, clipped, actions="box")),
                 *(samples(), fragments(), {"do": "obtain_exact_episodes", "num_episodes_per_worker": 2}),
             ],
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollserve_server.conformance.cases.case import Case, Json
-from rollserve_server.conformance.cases.parts import RANDOM, env, mlp, samples
+from rollserve_server.conformance.cases.parts import RANDOM, env, envs_per_worker, mlp, samples
 from rollserve_server.conformance.operations import array
 
 __all__ = ["update_cases"]
@@ -69,9 +69,9 @@ def update_cases() -> list[Case]:
             "updates per worker that leave a worker's environment as it is",
             [
                 *(env(scale=2.0), RANDOM),
-                {"do": "update_env_per_worker", "updates": [None, {"kwargs": {"scale": 0.5, "max_length": 4}}]},
+                envs_per_worker(None, {"kwargs": {"scale": 0.5, "max_length": 4}}),
                 samples(),
-                {"do": "update_env_per_worker", "updates": [env(label="new"), None]},
+                envs_per_worker(env(label="new"), None),
                 samples(),
             ],
             expected={2: {"environment_version": 3}, 4: {"environment_version": 4}},
@@ -101,7 +101,7 @@ def update_cases() -> list[Case]:
                     "method": "describe",
                     "arguments": [{"level": [3, None, True, "世界"]}, -1.5, [], "text"],
                 },
-                {"do": "update_env_per_worker", "updates": [None, {"kwargs": {"scale": 0.75}}]},
+                envs_per_worker(None, {"kwargs": {"scale": 0.75}}),
                 {"do": "call_environments", "method": "describe", "arguments": [1]},
                 {"do": "call_environments", "method": "describe", "environment_version": 2},
                 {"do": "call_environments", "method": "close"},
