@@ -96,8 +96,8 @@ def test_observation_that_converts_without_loss_is_accepted(space: Any, observat
 
 
 def test_environments_with_an_unsupported_space_are_closed() -> None:
-    Scripted.script = Script(observation_space=spaces.Text(5))
-    with raises(InvalidValueError, field="id", quotes="Text"):
+    Scripted.script = Script(observation_space=spaces.Sequence(spaces.Discrete(2)))
+    with raises(InvalidValueError, field="id", quotes="Sequence"):
         RowEnvs(SPEC, 3)
     assert Scripted.num_open == 0
 

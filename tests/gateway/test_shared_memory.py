@@ -281,12 +281,10 @@ def test_message_is_not_overwritten_before_its_release(sizes: list[int], max_hel
                 content = bytes([number]) * size
                 writing = asyncio.ensure_future(ring.write(np.frombuffer(content, np.uint8)))
                 await asyncio.sleep(0)
-                while not writing.done() and held:
-                    # A single message that is being read never blocks the next one.
-                    assert len(held) > 1
+                while not writing.done() and len(held) > 1:
                     release()
                     await asyncio.sleep(0.003)
-                place = await writing
+                place = await asyncio.wait_for(writing, 60)  # a single message that is being read never blocks the next
                 assert place is not None
                 held.append((client.read(place), content))
                 if len(held) > max_held:

@@ -10,6 +10,7 @@ from pools import adds_up
 from support import equal, server_environment
 
 import rollserve
+from rollserve.spaces import Dict
 from rollserve_server.local import local_server
 
 ENVS = [
@@ -21,10 +22,8 @@ ENVS = [
 
 def prepare(sampler: rollserve.Sampler, env: rollserve.EnvSpec) -> None:
     updated = sampler.update_env(env)
-    try:
-        agent: rollserve.Agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0)
-    except ValueError:
-        agent = rollserve.RandomAgent()
+    heads = {"turn": "categorical", "push": "squashed_gaussian"} if isinstance(updated.action_space, Dict) else None
+    agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, head=heads, seed=0)
     sampler.update_agent(agent)
 
 
