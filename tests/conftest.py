@@ -119,9 +119,12 @@ def without_recycling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecyclingBackend, "recycles", False)
 
 
-@pytest.fixture(params=["in-process", "ray"])
+@pytest.fixture(params=["in-process", pytest.param("ray", marks=pytest.mark.slow)])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """The two backends in turn: threads of this process, and Ray."""
+    """The two backends in turn: threads of this process, and Ray.
+
+    Faults of processes, which only Ray has, are tested by tests that ask for `ray_backend`.
+    """
     if request.param == "ray":
         ray: RayBackend = request.getfixturevalue("ray_backend")
         return ray

@@ -72,6 +72,7 @@ async def test_pickle_is_loaded_in_the_sandbox_and_by_workers(ray_backend: Backe
         assert os.getpid() not in processes
 
 
+@pytest.mark.slow
 def test_pickled_agent_acts_on_a_server_that_allows_it(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     options = ("--env", "CartPole-v1", "--workers", "1", "--allow-pickle", "--max-model-bytes", "20000")

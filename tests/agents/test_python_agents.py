@@ -109,6 +109,7 @@ def test_example_agent_acts_on_a_server(installed: dict[str, str], tmp_path: Pat
         assert equal(batch, other.obtain_samples(300, seed=1))
 
 
+@pytest.mark.slow
 def test_example_agent_holds_its_actions(installed: dict[str, str], tmp_path: Path) -> None:
     """States go from step to step, and are reset with each episode."""
     options = ("--env", "CartPole-v1", "--workers", "1", "--backend", "in-process", "--vectorization")

@@ -77,9 +77,8 @@ def checked_batch(sampler: rollserve.Sampler, kind: str, num_rows: int, num_work
     return batch
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "native" else pytest.mark.slow) for kind in KINDS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_small_batch_is_delivered_with_one_and_two_workers(kind: str, sampler: rollserve.Sampler) -> None:
     one, two = (checked_batch(sampler, kind, 8, num_workers) for num_workers in (1, 2))
     if kind == "rows":  # the others are functions of the rows that are stepped together

@@ -207,6 +207,7 @@ async def test_failed_environment_is_replaced_for_the_next_call(tmp_path: Path) 
         assert (await sample(pool, AtLeast(50), seed=1)).num_steps >= 50
 
 
+@pytest.mark.slow
 async def test_short_episodes_are_as_frequent_as_long_ones() -> None:
     async with pool_of(InProcessBackend(), coins(num_steps=300), **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
@@ -255,7 +256,8 @@ async def test_own_sequence_is_not_changed_by_other_calls(backend: Backend) -> N
             assert all(equal(batch, other) for batch, other in zip(batches, calm, strict=True))
 
 
-@pytest.mark.parametrize("window_bytes", [1 << 12, pytest.param(1 << 26, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("window_bytes", [1 << 12, 1 << 26])
 async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend, window_bytes: int) -> None:
     source = random.Random(window_bytes)
     async with pool_of(ray_backend, CARTPOLE, workers=3, call_window_bytes=window_bytes) as pool:

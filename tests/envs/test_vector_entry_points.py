@@ -135,6 +135,7 @@ def order(part: rollserve.EpisodeBatch) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(not HAS_ALE, reason="ALE is not installed")
+@pytest.mark.slow
 async def test_population_and_rows_that_differ_are_refused_where_single_rows_have_other_spaces() -> None:
     game, spaces = GAMES[0], ("(4, 84, 84)", "(210, 160, 3)")
     async with pool_of(InProcessBackend(), game, **ALLOWED) as pool:

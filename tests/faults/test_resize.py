@@ -133,7 +133,7 @@ async def expected_of(num_workers: int) -> list[Any]:
     [
         ("in-process", 3, 1),
         ("in-process", 1, 3),
-        ("ray", 3, 1),
+        pytest.param("ray", 3, 1, marks=pytest.mark.slow),
         pytest.param("ray", 1, 3, marks=pytest.mark.slow),
     ],
     indirect=["backend"],

@@ -167,7 +167,7 @@ async def test_batch_does_not_depend_on_workers_rows_or_speed(case: str) -> None
 
 
 @pytest.mark.parametrize("case", PARAMETERS)
-@pytest.mark.parametrize("target", [AtLeast, Exactly])
+@pytest.mark.parametrize("target", [AtLeast, pytest.param(Exactly, marks=pytest.mark.slow)])
 async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, case: str, target: Callable[[int], Target]
 ) -> None:

@@ -32,7 +32,9 @@ async def test_next_call_begins_after_a_failed_episode(ray_backend: RayBackend) 
         assert pool.status().next_index > 30
 
 
-@pytest.mark.parametrize("target", [AtLeast(80_000), Exactly(800)], ids=["at-least", "exactly"])
+@pytest.mark.parametrize(
+    "target", [AtLeast(80_000), pytest.param(Exactly(800), marks=pytest.mark.slow)], ids=["at-least", "exactly"]
+)
 async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend, target: Target) -> None:
     async with pool_of(ray_backend, worker_buffer_bytes=1 << 20) as pool:
         await pool.update_agent([cartpole_agent()])

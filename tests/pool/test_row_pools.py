@@ -70,7 +70,7 @@ async def test_whole_update_restores_the_number_of_rows() -> None:
             await pool.update_env([EnvSpec("CartPole-v1", num_rows=3), EnvChange()], per_worker=True)
 
 
-@pytest.mark.parametrize("target", [AtLeast, Exactly])
+@pytest.mark.parametrize("target", [AtLeast, pytest.param(Exactly, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("buffer_bytes", [pytest.param(1 << 26, marks=pytest.mark.slow), 3000])
 async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import atari_ppo
 import numpy as np
+import pytest
 from numpy_convolutions import ConvolutionalNetwork
 from numpy_ppo import advantages_of, policy_loss
 
@@ -28,6 +29,7 @@ def log_probs_of(logits: np.ndarray, actions: np.ndarray) -> np.ndarray:
     return log_probs[np.arange(len(actions)), actions]
 
 
+@pytest.mark.slow
 def test_command_trains_some_iterations(server: LocalServer) -> None:
     options = ["--iterations", "2", "--rows", "2", "--steps", "16", "--server", server.address]
     shown = subprocess.run([sys.executable, EXAMPLE, *options], capture_output=True, text=True, check=False)

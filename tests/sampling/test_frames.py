@@ -65,7 +65,7 @@ def leaves_of_steps(column: Any) -> list[dict[str, np.ndarray]]:
     return [{name: leaf[step] for name, leaf in column.items()} for step in range(num_steps)]
 
 
-@pytest.mark.parametrize("kind", ["rows", "native"])
+@pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.slow), "native"])
 @settings(max_examples=12, deadline=None)
 @given(
     num_frames=st.integers(2, 4),

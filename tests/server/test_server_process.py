@@ -325,7 +325,7 @@ def test_calls_without_an_agent_are_rejected(tmp_path: Path) -> None:
         assert sampler.status().policy_version == 0
 
 
-@pytest.fixture(params=["ray", "in-process"])
+@pytest.fixture(params=[pytest.param("ray", marks=pytest.mark.slow), "in-process"])
 def starting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LocalServer, Path]]:
     log = tmp_path / "log"
     options = ("--env", "sample_envs:Slow", "--backend", request.param, "--workers", "2", "--rows", "1")
