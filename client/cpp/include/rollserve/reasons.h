@@ -25,7 +25,7 @@ inline constexpr const char* SAMPLER_NOT_FOUND = "SAMPLER_NOT_FOUND";
 /// Status: NOT_FOUND.
 inline constexpr const char* ENV_NOT_FOUND = "ENV_NOT_FOUND";
 
-/// `gymnasium.wrappers` has no wrapper of that name.
+/// `gymnasium.wrappers`, or the module that the name has, has no wrapper of that name.
 /// Status: NOT_FOUND.
 inline constexpr const char* WRAPPER_NOT_FOUND = "WRAPPER_NOT_FOUND";
 
@@ -57,7 +57,7 @@ inline constexpr const char* LEASE_EXPIRED = "LEASE_EXPIRED";
 /// Status: NOT_FOUND.
 inline constexpr const char* SAMPLER_DELETED = "SAMPLER_DELETED";
 
-/// The operator does not allow environments of that module (`--allow-module`).
+/// The operator does not allow environments and wrappers of that module (`--allow-module`).
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* MODULE_NOT_ALLOWED = "MODULE_NOT_ALLOWED";
 
@@ -168,7 +168,8 @@ inline constexpr const char* REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE";
 /// 1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows, or
 /// of the rows of all workers, would take more memory than they may (`--worker-observation-bytes`,
 /// `--sampler-observation-bytes`), or an environment needs more when it is tried (`--probe-memory-bytes`), or
-/// a worker that has made all of them takes more (`--worker-max-memory-bytes`).
+/// a worker that has made all of them takes more (`--worker-max-memory-bytes`); or the values that a method of all
+/// environments returns take more than 2 MiB as JSON.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE";
 
