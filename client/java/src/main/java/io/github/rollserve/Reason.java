@@ -35,7 +35,7 @@ public final class Reason {
     public static final String ENV_NOT_FOUND = "ENV_NOT_FOUND";
 
     /**
-     * {@code gymnasium.wrappers} has no wrapper of that name.
+     * {@code gymnasium.wrappers}, or the module that the name has, has no wrapper of that name.
      * Status: {@code NOT_FOUND}.
      */
     public static final String WRAPPER_NOT_FOUND = "WRAPPER_NOT_FOUND";
@@ -83,7 +83,7 @@ public final class Reason {
     public static final String SAMPLER_DELETED = "SAMPLER_DELETED";
 
     /**
-     * The operator does not allow environments of that module ({@code --allow-module}).
+     * The operator does not allow environments and wrappers of that module ({@code --allow-module}).
      * Status: {@code PERMISSION_DENIED}.
      */
     public static final String MODULE_NOT_ALLOWED = "MODULE_NOT_ALLOWED";
@@ -246,7 +246,8 @@ public final class Reason {
      * 1 MiB, where a bound that all elements of a Box share takes a few bytes; or the observations of a worker's rows, or
      * of the rows of all workers, would take more memory than they may ({@code --worker-observation-bytes},
      * {@code --sampler-observation-bytes}), or an environment needs more when it is tried ({@code --probe-memory-bytes}), or
-     * a worker that has made all of them takes more ({@code --worker-max-memory-bytes}).
+     * a worker that has made all of them takes more ({@code --worker-max-memory-bytes}); or the values that a method of all
+     * environments returns take more than 2 MiB as JSON.
      * Status: {@code RESOURCE_EXHAUSTED}.
      */
     public static final String ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE";
