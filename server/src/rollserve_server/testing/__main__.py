@@ -68,13 +68,25 @@ def _end(number: int, _: object) -> None:
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run a command with environment variables, pass SIGTERM on to it, and return its exit status."""
+    processes: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []  # signals that came while the command was being started
+
+    def pass_on(number: int, _: object) -> None:
+        if processes:
+            processes[0].send_signal(number)
+        else:
+            early.append(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
     try:
         process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603  # the caller's own
     except OSError as error:
         sys.stderr.write(f"Error: {command[0]}: {error.strerror}\n")
         return _NOT_FOUND
+    processes.append(process)
+    for number in early:
+        process.send_signal(number)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
-    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
     status = process.wait()
     return status if status >= 0 else _SIGNALLED - status
 
