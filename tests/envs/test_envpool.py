@@ -118,6 +118,7 @@ async def test_episodes_equal_a_plain_loop_over_envpool(
 @pytest.mark.parametrize(
     "spec", [CARTPOLE, pytest.param(HALF_CHEETAH, marks=pytest.mark.slow)], ids=lambda spec: spec.id
 )
+@pytest.mark.slow
 async def test_batch_does_not_depend_on_workers_or_kills(ray_backend: RayBackend, spec: EnvSpec) -> None:
     async with pool_of(InProcessBackend(), spec, workers=1) as pool:
         await pool.update_agent([RandomSpec()])

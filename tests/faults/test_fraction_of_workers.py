@@ -347,6 +347,7 @@ def test_least_share_is_rejected_where_no_worker_stops(sampler: rollserve.Sample
         sampler.obtain_fragments(80, fraction_of_workers=fraction, fraction_of_samples=0.5)
 
 
+@pytest.mark.slow
 async def test_clients_get_the_steps_of_fast_workers(server: LocalServer, sampler: rollserve.Sampler) -> None:
     slow = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.1)]
     sampler.update_env(per_worker=slow)

@@ -68,6 +68,7 @@ def test_vanished_client_frees_its_place(tmp_path: Path) -> None:
         waiting.close()
 
 
+@pytest.mark.slow
 def test_quiet_client_stays_connected(tmp_path: Path) -> None:
     """The client's gRPC library answers keepalive pings."""
     with serving(tmp_path, *SLOW, *KEEPALIVE) as (_, sampler):
@@ -124,6 +125,7 @@ def test_stream_resumes_over_another_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("grace", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_connection_age_interrupts_streams_only_with_a_limited_grace(tmp_path: Path, grace: int) -> None:
     """Streams end on their connection if the grace is 0, which means unlimited; otherwise they resume over the next."""
     options = ("--max-connection-age-seconds", "1", "--max-connection-age-grace-seconds", str(grace))
@@ -137,6 +139,7 @@ def test_connection_age_interrupts_streams_only_with_a_limited_grace(tmp_path: P
         assert equal(first, sampler.obtain_samples(20, seed=1))
 
 
+@pytest.mark.slow
 def test_idle_connection_is_closed_and_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, *SLOW, "--max-connection-idle-seconds", "1") as (_, sampler):
         for _ in range(2):

@@ -114,6 +114,7 @@ async def test_worker_that_hangs_with_the_interpreter_lock_is_replaced(ray_backe
         assert text.endswith(" 3 s")  # the longest limit, where a step has 1 s
 
 
+@pytest.mark.slow
 async def test_stopped_process_is_replaced_whether_it_works_or_idles(ray_backend: RayBackend, tmp_path: Path) -> None:
     async with hanging_pool(ray_backend, tmp_path) as pool:
         expected = await sample(pool, AtLeast(8000), seed=1)

@@ -222,6 +222,7 @@ class DeadlyUpdateBackend(KillableBackend):
         return handle  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 async def test_env_update_that_kills_every_worker_fails_and_leaves_calls_running() -> None:
     await check_deadly_update(DeadlyUpdateBackend(), rollserve.EnvSpec("sample_envs:Deadly"), AtLeast(200))
 

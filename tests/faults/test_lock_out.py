@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from raw_calls import BIG, SERVICE, begin, careless, serving, soon
 from ray_clusters import free_port
@@ -115,6 +116,7 @@ def test_health_has_a_listener_of_its_own(tmp_path: Path) -> None:
         assert all(is_healthy(health) for _ in range(10))
 
 
+@pytest.mark.slow
 def test_endless_calls_of_a_connection_leave_turns_to_others(tmp_path: Path) -> None:
     """The endless calls' results are discarded, so that their client has nothing to read and never stalls."""
     with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:

@@ -97,6 +97,7 @@ async def test_fragment_call_fails_if_its_memory_grows_too_much_at_different_ste
             await call
 
 
+@pytest.mark.slow
 async def test_update_refuses_environments_with_which_workers_take_too_much_memory(
     ray_backend: RayBackend, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ async def test_allocation_far_beyond_the_bound_fails_in_the_environment(
         assert not any(worker.num_restarts for worker in pool.status().workers)
 
 
+@pytest.mark.slow
 async def test_worker_may_take_any_memory_with_zero(ray_backend: RayBackend, tmp_path: Path) -> None:
     hoarding = EnvSpec("sample_envs:Hoarding", {"at": "construction", "num_bytes": BOUND // 2})
     async with bounded_pool(ray_backend, tmp_path, worker_max_memory_bytes=0) as pool:

@@ -53,6 +53,7 @@ def test_call_stalled_longest_is_ended_to_make_room(tmp_path: Path) -> None:
         second.cancel()
 
 
+@pytest.mark.slow
 def test_stream_resumes_after_its_call_was_ended_as_stalled(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, "--client-stall-seconds", "1", "--max-calls", "1") as (
         server,

@@ -43,6 +43,7 @@ def rotate(certificates: Certificates, name: str = "server") -> None:
     certificates.write(name, certificates.authority.server(["127.0.0.1"], days=1))
 
 
+@pytest.mark.slow
 def test_running_stream_continues_through_a_rotation(certificates: Certificates, tmp_path: Path) -> None:
     buffers = ("--call-window-bytes", str(1 << 20), "--gateway-buffer-bytes", str(8 << 20))
     with (

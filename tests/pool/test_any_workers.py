@@ -234,6 +234,7 @@ async def test_cancelled_call_stops_within_a_vector_step(backend: Backend) -> No
         assert adds_up(batch.account)
 
 
+@pytest.mark.slow
 async def test_rest_of_an_episode_is_delivered_when_its_worker_dies(ray_backend: RayBackend) -> None:
     """Delivered steps are not delivered again; the rest continues after them."""
     env = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 20, "length": 120})
@@ -256,6 +257,7 @@ async def test_rest_of_an_episode_is_delivered_when_its_worker_dies(ray_backend:
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.slow
 async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: RayBackend, seed: int) -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 30})
     options = {"workers": 2, "rows": 1, "worker_buffer_bytes": 5000, "call_window_bytes": 3000}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from fragment_calls import MODULES, fragments
 from pools import adds_up, evaluate, pool_of, sample
 from raw_calls import serving
@@ -57,6 +58,7 @@ async def test_calls_end_when_their_time_is_over() -> None:
         assert batch.account.num_cancelled_steps > 0
 
 
+@pytest.mark.slow
 def test_client_resumes_calls_whose_time_is_over(tmp_path: Path) -> None:
     options = ("--env", "sample_envs:Slow", "--env-kwargs", '{"step_seconds": 0.01}', "--backend", "in-process")
     workers = ("--workers", "1", "--rows", "2", "--call-window-bytes", "4096")

@@ -337,6 +337,7 @@ async def test_rejected_change_keeps_the_row_sequence() -> None:
     num_rows=st.integers(1, 3),
     soft=st.booleans(),
 )
+@pytest.mark.slow
 def test_fragments_are_a_function_of_their_position(
     operations: list[tuple[str, int]], num_rows: int, soft: bool
 ) -> None:

@@ -106,6 +106,7 @@ async def test_results_that_are_read_slowly_are_not_written_over(ray_backend: Ra
 
 
 @pytest.mark.parametrize("hold_memory", [True, False])
+@pytest.mark.slow
 async def test_memory_of_results_is_bounded(
     hold_memory: bool, ray_backend: RayBackend, without_recycling: None
 ) -> None:

@@ -306,6 +306,7 @@ async def test_pool_fails_to_start_without_room_for_its_workers(ray_backend: Ray
             pass
 
 
+@pytest.mark.slow
 def test_ray_options_apply_to_workers() -> None:
     """A process can have one cluster, so the test runs in another process."""
     code = """

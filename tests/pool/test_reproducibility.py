@@ -72,7 +72,9 @@ def test_every_simulated_step_is_accounted_for(sampler: rollserve.Sampler) -> No
         kept = account.num_kept_steps
 
 
-@pytest.mark.parametrize(("backend", "workers", "rows"), [("in-process", "1", "1"), ("ray", "3", "5")])
+@pytest.mark.parametrize(
+    ("backend", "workers", "rows"), [("in-process", "1", "1"), pytest.param("ray", "3", "5", marks=pytest.mark.slow)]
+)
 def test_batch_does_not_depend_on_workers_or_rows(
     sampler: rollserve.Sampler, backend: str, workers: str, rows: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -72,6 +72,7 @@ async def test_whole_update_restores_the_number_of_rows() -> None:
 
 @pytest.mark.parametrize("target", [AtLeast, pytest.param(Exactly, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("buffer_bytes", [pytest.param(1 << 26, marks=pytest.mark.slow), 3000])
+@pytest.mark.slow
 async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int
 ) -> None:

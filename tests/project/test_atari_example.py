@@ -44,6 +44,7 @@ def test_command_trains_some_iterations(server: LocalServer) -> None:
         assert 0 < losses[2] <= np.log(6) + 1e-3  # of Pong's six actions
 
 
+@pytest.mark.slow
 def test_learner_computes_what_the_server_recorded_and_improves_the_policy(sampler: rollserve.Sampler) -> None:
     env = sampler.update_env(PONG)
     shape = env.observation_space.shape

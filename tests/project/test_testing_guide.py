@@ -29,6 +29,7 @@ def run(folder: Path, *arguments: str) -> str:
     return shown.stdout
 
 
+@pytest.mark.slow
 def test_files_of_the_testing_guide_pass(tmp_path: Path) -> None:
     for name, text in FILES:
         (tmp_path / name).write_text(text.replace("/opt/rollserve/bin", str(Path(sys.executable).parent)))

@@ -74,6 +74,7 @@ def leaves_of_steps(column: Any) -> list[dict[str, np.ndarray]]:
     calls=st.lists(st.integers(1, 60), min_size=1, max_size=3),
     max_message_bytes=st.sampled_from([40 * KIB, 200 * KIB, 4096 * KIB]),
 )
+@pytest.mark.slow
 async def test_observations_are_delivered_as_the_environment_made_them(
     kind: str, num_frames: int, length: int, odd: float, calls: list[int], max_message_bytes: int
 ) -> None:
@@ -91,7 +92,7 @@ async def test_observations_are_delivered_as_the_environment_made_them(
         assert all(map(equal, batches, expected))
 
 
-@pytest.mark.parametrize("kind", ["rows", "native"])
+@pytest.mark.parametrize("kind", [pytest.param("rows", marks=pytest.mark.slow), "native"])
 async def test_spilled_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBackend, kind: str) -> None:
     env = EnvSpec("sample_envs:FrameStacks-v0", {"length": 200}, vectorization=kind, num_rows=2)  # type: ignore[arg-type]
     async with pool_of(ray_backend, env, **MODULES, **SPILLED) as pool:

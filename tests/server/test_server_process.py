@@ -512,6 +512,7 @@ def test_signal_while_ray_starts_ends_the_server(elsewhere: bool, tmp_path: Path
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_output_of_environments_is_logged(tmp_path: Path) -> None:
     log = tmp_path / "log"
     options = ("--env", "sample_envs:Talkative", "--workers", "1", "--rows", "1", "--log-json")
