@@ -6,13 +6,12 @@ import copy
 import dataclasses
 from typing import TYPE_CHECKING
 
+from rollserve._calls.base_reader import BaseReader
 from rollserve._calls.joining import Joining
-from rollserve._calls.responses import read_response, responses_of
+from rollserve._calls.responses import read_response
 from rollserve._calls.server_warnings import warn_of
-from rollserve._calls.shared_memory import SharedRing
-from rollserve._calls.stream_reader import spaces_of
 from rollserve.account import account_from_proto
-from rollserve.episode_batch import EpisodeBatch, with_spaces
+from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import malformed_error
 from rollserve.rounds import StreamProgress, round_from_proto, stream_progress_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -20,17 +19,16 @@ from rollserve.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from rollserve._calls.responses import Bytes
     from rollserve.account import Account
     from rollserve.rounds import Round
-    from rollserve.spaces import Space
 
 __all__ = ["RoundReader"]
 
 
-class RoundReader:
+class RoundReader(BaseReader):
     """Reader of one stream's responses. The batches of a round are joined as they arrive.
 
     Attributes:
@@ -45,21 +43,18 @@ class RoundReader:
             spec: the request.
             on_beginning: takes the beginning of the stream, once it is known.
         """
+        super().__init__(on_beginning)
         self.progress = StreamProgress()
         self.num_rounds = 0
         self._spec = spec
-        self._on_beginning = on_beginning
         self._beginning: Beginning | None = None
         self._last: Round | None = None
         self._num_steps = self._num_episodes = 0
         self._lag_step_counts: list[int] = []
         self._num_resumptions = 0
         self._before = (0, 0, 0)  # rounds, episodes and steps that earlier calls have delivered
-        self._account: Account | None = None
         self._joining: Joining | None = None
         self._num_expected_steps = 0
-        self._ring: SharedRing | None = None
-        self._spaces: tuple[Space, Space] | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -70,17 +65,6 @@ class RoundReader:
     def is_complete(self) -> bool:
         """Whether all steps have arrived that the stream is for."""
         return self._spec.HasField("step_count") and self._num_steps >= self._spec.step_count
-
-    def split(self, message: Bytes) -> Sequence[Bytes]:
-        """Return the serialized responses of a message, in their order.
-
-        Raises:
-            ServerError: a malformed message.
-        """
-        try:
-            return responses_of(message)
-        except ValueError as error:
-            raise malformed_error(str(error)) from None
 
     def read(self, response: Bytes) -> EpisodeBatch | None:
         """Read a serialized response; return the batch of a round if that is complete now.
@@ -101,7 +85,9 @@ class RoundReader:
             case pb.StreamRound():
                 return self._end_round(round_from_proto(content))
             case Beginning():
-                self._begin(content)
+                self._take_beginning(content, is_first=self._beginning is None)
+                if self._beginning is None:
+                    self._beginning = content
             case Progress():
                 self.progress = stream_progress_from_proto(content)
                 warn_of(content)
@@ -117,17 +103,16 @@ class RoundReader:
         Raises:
             ServerError: the stream ended without an account.
         """
-        if self._account is None:
-            raise malformed_error("the stream ended without its account")
+        account = self._received_account()
         if not self._num_resumptions:
-            return self._account
+            return account
         num_rounds, num_episodes, num_steps = self._before
         return dataclasses.replace(
-            self._account,
-            num_rounds=self._account.num_rounds + num_rounds,
-            num_episodes=self._account.num_episodes + num_episodes,
-            num_steps=self._account.num_steps + num_steps,
-            num_carried_steps=self._account.num_carried_steps + num_steps,
+            account,
+            num_rounds=account.num_rounds + num_rounds,
+            num_episodes=account.num_episodes + num_episodes,
+            num_steps=account.num_steps + num_steps,
+            num_carried_steps=account.num_carried_steps + num_steps,
             num_resumptions=self._num_resumptions,
             lag_step_counts=tuple(self._lag_step_counts),
         )
@@ -163,30 +148,22 @@ class RoundReader:
         """Give back what a round holds that is not complete."""
         self._drop_part()
 
-    def _begin(self, beginning: Beginning) -> None:
-        if self._beginning is None:
-            self._on_beginning(beginning)
-            self._beginning = beginning
-            if beginning.HasField("observation_space"):
-                self._spaces = spaces_of(beginning)
-        self._ring = SharedRing.attach(beginning.shared_memory) if beginning.HasField("shared_memory") else None
-
     def _read_shared(self, shared: SharedMessage) -> None:
         """Add a batch in shared memory, which is free again once it is joined."""
-        if self._ring is None:
-            raise ValueError("shared: the message is in shared memory that this client has not accepted")
+        ring, data = self._in_ring(shared)
         try:
-            content = read_response(self._ring.read(shared))
+            content = read_response(data)
             if isinstance(content, EpisodeBatch):
                 self._add(content)
-        finally:
             del content
-            self._ring.release()
+        finally:
+            del data
+            ring.release()
 
     def _add(self, batch: EpisodeBatch) -> None:
         if self._joining is None:
             self._joining = Joining(self._num_expected_steps)
-        self._joining.add(batch if self._spaces is None else with_spaces(batch, self._spaces))
+        self._joining.add(self._with_spaces(batch))
 
     def _end_round(self, ended: Round) -> EpisodeBatch:
         joining, self._joining = self._joining, None

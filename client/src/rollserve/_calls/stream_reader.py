@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve._calls.responses import read_response, responses_of
+from rollserve._calls.base_reader import BaseReader
+from rollserve._calls.responses import read_response
 from rollserve._calls.resumption import Resumption
 from rollserve._calls.server_warnings import warn_of
-from rollserve._calls.shared_memory import SharedRing
 from rollserve.account import Account, account_from_proto
-from rollserve.episode_batch import EpisodeBatch, with_spaces
+from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import malformed_error
-from rollserve.spaces import space_from_proto
 from rollserve.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from rollserve._calls.responses import Bytes, Content
     from rollserve._calls.resumption import Request
-    from rollserve.spaces import Space
+    from rollserve._calls.shared_memory import SharedRing
 
-__all__ = ["StreamReader", "spaces_of"]
+__all__ = ["StreamReader"]
 
 
-class StreamReader:
+class StreamReader(BaseReader):
     """Reader of one stream's responses, in their order, over all calls that deliver the stream.
 
     Attributes:
@@ -47,36 +46,22 @@ class StreamReader:
             request: the request.
             on_beginning: takes the beginning of the stream, once it is known.
         """
+        super().__init__(on_beginning)
         self.resumption = Resumption(request)
-        self._on_beginning = on_beginning
         self.num_simulated_steps = self.num_ended_episodes = 0
         # Whole episodes usually have somewhat more steps than requested.
         num_requested_steps = getattr(request, "step_count", 0)
         self.num_expected_steps = num_requested_steps + num_requested_steps // 8
         self.waiting_for = ""
         self.num_workers = 0
-        self._account: Account | None = None
         self._num_rows = 0
-        self._spaces: tuple[Space, Space] | None = None
         self.in_place = False
-        self._ring: SharedRing | None = None
-        self._holds_message = False
+        self._held: SharedRing | None = None
 
     @property
     def has_ended(self) -> bool:
         """Whether the account has arrived, which comes last."""
         return self._account is not None
-
-    def split(self, message: Bytes) -> Sequence[Bytes]:
-        """Return the serialized responses of a message, in their order.
-
-        Raises:
-            ServerError: a malformed message.
-        """
-        try:
-            return responses_of(message)
-        except ValueError as error:
-            raise malformed_error(str(error)) from None
 
     def read(self, response: Bytes) -> EpisodeBatch | None:
         """Return the part of a serialized response's batch that was not received before, if there is any.
@@ -91,21 +76,14 @@ class StreamReader:
             raise malformed_error(str(error)) from None
         match content:
             case EpisodeBatch():
-                if self._spaces is not None:
-                    content = with_spaces(content, self._spaces)
-                new = self.resumption.take(content)
+                new = self.resumption.take(self._with_spaces(content))
                 self.waiting_for = ""
                 self.num_simulated_steps = max(self.num_simulated_steps, self.resumption.received[1])
                 return new
             case Beginning():
-                if not self.resumption.has_begun:
-                    self._on_beginning(content)
+                self._take_beginning(content, is_first=not self.resumption.has_begun)
                 self.resumption.begin(content)
-                if content.HasField("observation_space") and self._spaces is None:
-                    self._spaces = spaces_of(content)
                 self._num_rows, self.num_workers = content.row_count, content.worker_count
-                offer = content.shared_memory
-                self._ring = SharedRing.attach(offer) if content.HasField("shared_memory") else None
             case Progress():
                 self.num_simulated_steps = max(self.num_simulated_steps, content.simulated_step_count)
                 self.num_ended_episodes = max(self.num_ended_episodes, content.ended_episode_count)
@@ -124,18 +102,14 @@ class StreamReader:
         Raises:
             ServerError: the stream ended without an account.
         """
-        if self._account is None:
-            raise malformed_error("the stream ended without its account")
-        return self.resumption.whole(self._account)
+        return self.resumption.whole(self._received_account())
 
     def _read(self, response: Bytes) -> Content | None:
         """Return the content of a response, which may be in shared memory."""
         content = read_response(response, self._num_rows)
         if not isinstance(content, SharedMessage):
             return content
-        if self._ring is None:
-            raise ValueError("shared: the message is in shared memory that this client has not accepted")
-        data, self._holds_message = self._ring.read(content), True
+        self._held, data = self._in_ring(content)
         if self.in_place:
             return read_response(data, self._num_rows)
         copied = data.tobytes()
@@ -144,14 +118,6 @@ class StreamReader:
 
     def _release(self) -> None:
         """Release the message in shared memory, if one is held."""
-        if self._holds_message and self._ring is not None:
-            self._ring.release()
-        self._holds_message = False
-
-
-def spaces_of(beginning: Beginning) -> tuple[Space, Space]:
-    """Return the spaces of observations and of actions; raise ServerError if they are malformed."""
-    try:
-        return space_from_proto(beginning.observation_space), space_from_proto(beginning.action_space)
-    except ValueError as error:
-        raise malformed_error(str(error)) from None
+        if self._held is not None:
+            self._held.release()
+        self._held = None
