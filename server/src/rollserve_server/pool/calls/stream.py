@@ -431,17 +431,14 @@ class Stream:
     # Accounting.
 
     def _begin_account(self, call: EpisodeCall | FragmentCall) -> None:
-        account = call.account
         request = self._request
         self._beginning = dataclasses.replace(
             call.beginning(),
             agent_updated=request.agent_update is not None,
             spaces=self._samplings.spaces(self._env_version) if request.return_spaces else None,
         )
-        self.account.first_episode_index, self.account.row_step_count = (
-            account.first_episode_index,
-            account.row_step_count,
-        )
+        self.account.first_episode_index = call.account.first_episode_index
+        self.account.row_step_count = call.account.row_step_count
         self._has_begun = True
 
     def _discard(self, planned: Sequence[PlannedRound], fate: str) -> None:

@@ -31,8 +31,6 @@ class StreamSequence:
         own: sequence of whole episodes; None for fragments.
     """
 
-    own: OwnSequence | None
-
     def __init__(self, parts: PoolParts, request: StreamRequest, stack: AsyncExitStack) -> None:
         """Begin, until the stack is closed: with the request's seed and position, or with a seed of the sampler's."""
         self._parts = parts
@@ -40,19 +38,13 @@ class StreamSequence:
         self._rows: RowSequence | None = None
         self._has_begun = False
         self._num_left_row_steps = 0  # of a fragment that an update has cut
-        self.own = None
-        if isinstance(request.rounds, AtLeast):
-            seed = request.options.seed
-            is_lent = seed is None
-            self.own = (
-                stack.enter_context(parts.sequences.own())
-                if seed is None
-                else OwnSequence(seed, request.options.first_index)
-            )
-            self._lent = self.own if is_lent else None
-        else:
-            self._lent = None
+        self.own: OwnSequence | None = None
+        if not isinstance(request.rounds, AtLeast):
             stack.callback(self._release)
+        elif request.options.seed is None:
+            self.own = stack.enter_context(parts.sequences.own())
+        else:
+            self.own = OwnSequence(request.options.seed, request.options.first_index)
 
     def num_steps(self, num_rows: int) -> int:
         """Return the number of steps of the next round, at least, for a number of rows of all workers."""
@@ -108,8 +100,8 @@ class StreamSequence:
 
     def break_off(self) -> None:
         """Have no other call go on behind rounds that a client may ask for again."""
-        if self._lent is not None:
-            self._parts.sequences.renew(self._lent)
+        if self.own is not None and self._options.seed is None:
+            self._parts.sequences.renew(self.own)
 
     def _release(self) -> None:
         rows, self._rows = self._rows, None

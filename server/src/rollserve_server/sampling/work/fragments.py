@@ -116,8 +116,7 @@ class FragmentWork:
             if assignment.columns is None:
                 messages = self._discard()
             else:
-                values = assignment.policy_version, self._worker_index, assignment.columns, self._evaluator
-                encoding = Encoding(*values)
+                encoding = Encoding(assignment.policy_version, self._worker_index, assignment.columns, self._evaluator)
                 messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
         except DomainError as error:
             failure = error
