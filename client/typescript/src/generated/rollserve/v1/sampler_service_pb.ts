@@ -2673,9 +2673,9 @@ export const SamplerService: GenService<{
    * segment has one version, and each round can be requested again by its StreamRound.
    *
    * The first message of the client is a StreamSpec. Later ones are receipts. The client ends the stream by closing its
-   * side of it: nothing is sampled any more, a round of which messages were sent already is sent to its end, and then
-   * comes the account. The server sends the beginning; for each round its batches and then its StreamRound; progress in
-   * between; and one account. A client drops the batches of a round whose StreamRound does not arrive.
+   * side of it: nothing more is sampled, a round that is partly sent is sent to its end, and then comes the account. The
+   * server sends the beginning; for each round its batches and then its StreamRound; progress in between; and one
+   * account. A client drops the batches of a round whose StreamRound does not arrive.
    *
    * Each round is admitted as a call of its own, so that streams and other calls share the workers as calls do. While a
    * stream waits for its client, others can run in its place. `--max-call-seconds` bounds a round, not the stream. A
