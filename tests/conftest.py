@@ -50,6 +50,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     assert "Traceback" not in text, text
 
 
+@pytest.fixture(scope="session")
+def thread_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """A server that tests share whose workers are threads, so that their number changes fast: two, with four rows."""
+    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")
+    options += ("--backend", "in-process", "--allow-module", "sample_envs")
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with local_server(*options, log=log, environment=server_environment()) as running:
+        yield running
+
+
+@pytest.fixture
+def thread_sampler(thread_server: LocalServer) -> Iterator[rollserve.Sampler]:
+    """The sampler of the server with threads, as it was at its start."""
+    thread_server.reset()
+    with rollserve.connect(thread_server.address) as connected:
+        yield connected
+
+
 @pytest.fixture
 def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
     """The shared server's sampler, with CartPole-v1 and an untrained agent."""

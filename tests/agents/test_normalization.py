@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from mlp_agents import OBSERVATIONS, act, agent_of, observe, spec_of
-from support import equal, raises, server_environment
+from support import equal, raises
 
 import rollserve
 from rollserve.agents import agent_to_proto
@@ -19,27 +19,20 @@ from rollserve.v1 import agent_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import build_agent
-from rollserve_server.local import LocalServer, local_server
+from rollserve_server.local import LocalServer
 
 PARAMETERS = "all_workers.agent.mlp.parameters['observation/variance']"
 NORMALIZATION = "all_workers.agent.mlp.normalization"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server whose workers are threads, so that their number changes fast."""
-    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")
-    options += ("--backend", "in-process")
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    with local_server(*options, log=log, environment=server_environment()) as running:
-        yield running
+@pytest.fixture
+def server(thread_server: LocalServer) -> LocalServer:
+    return thread_server
 
 
 @pytest.fixture
-def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
-    server.reset()
-    with rollserve.connect(server.address) as connected:
-        yield connected
+def sampler(thread_sampler: rollserve.Sampler) -> rollserve.Sampler:
+    return thread_sampler
 
 
 def moments(seed: int, size: int = 7) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,14 @@ import pytest
 from cutting_proxy import cutting_proxy
 from pools import pool_of, sample
 from shuffled_workers import NATIVE, ROWS
-from support import equal, raises, server_environment
+from support import equal, raises
 from unreliable import ForgetfulBackend, MortalBackend
 
 import rollserve
 from rollserve import RunningMoments, RunningReturns
 from rollserve._codec.columns import leaves_of
 from rollserve_server.agents import RandomSpec
-from rollserve_server.local import LocalServer, local_server
+from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
 from rollserve_server.sampling.work import claims as work_claims
 
@@ -26,22 +25,15 @@ BOTH: Any = {"observation_moments": True, "return_discount": 0.9}
 MODULES = {"allow_module": ("sample_envs",)}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server whose workers are threads, so that their number changes fast."""
-    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")
-    options += ("--backend", "in-process", "--allow-module", "sample_envs")
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    with local_server(*options, log=log, environment=server_environment()) as running:
-        yield running
+@pytest.fixture
+def server(thread_server: LocalServer) -> LocalServer:
+    return thread_server
 
 
 @pytest.fixture
-def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
-    server.reset()
-    with rollserve.connect(server.address) as connected:
-        connected.update_agent(rollserve.RandomAgent())
-        yield connected
+def sampler(thread_sampler: rollserve.Sampler) -> rollserve.Sampler:
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    return thread_sampler
 
 
 def moments_of(batch: rollserve.EpisodeBatch) -> tuple[RunningMoments | None, RunningMoments | None]:
