@@ -17,7 +17,12 @@ from rollserve_server.pool import AtLeast, Exactly, Fragments, SampleRequest
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentUpdate, Target
 
-__all__ = ["agent_update_from_options", "sample_request_from_proto"]
+__all__ = [
+    "agent_update_from_options",
+    "check_first_index",
+    "check_no_first_index",
+    "sample_request_from_proto",
+]
 
 _MAX_EPISODES = 1 << 40
 """Largest number of episodes of a worker. Indices stay below 2**63 with it, the limit of integers in many languages."""
@@ -63,6 +68,20 @@ def agent_update_from_options(options: pb.SamplingOptions, allowed_paths: Collec
         return agent_update_from_proto(options.agent_update, allowed_paths)
 
 
+def check_first_index(options: pb.SamplingOptions) -> None:
+    """Raise InvalidValueError for the index of a first episode without the seed that it is in the sequence of."""
+    if options.HasField("first_episode_index") and not options.HasField("seed"):
+        expected, got = "options.seed beside it", "an index without a seed"
+        raise InvalidValueError.of("first_episode_index", expected=expected, got=got)
+
+
+def check_no_first_index(options: pb.SamplingOptions) -> None:
+    """Raise InvalidValueError for the index of a first episode beside fragments."""
+    if options.HasField("first_episode_index"):
+        expected = "none beside fragments, whose rows begin with episodes of their own"
+        raise InvalidValueError.of("options.first_episode_index", expected=expected, got=options.first_episode_index)
+
+
 def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest) -> Target | Fragments:
     if isinstance(request, pb.ObtainExactEpisodesRequest):
         count = in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MAX_EPISODES)
@@ -72,10 +91,8 @@ def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodes
 
 
 def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:
-    fragments, options = request.fragments, request.options
-    if options.HasField("first_episode_index"):
-        expected = "none beside fragments, whose rows begin with episodes of their own"
-        raise InvalidValueError.of("options.first_episode_index", expected=expected, got=options.first_episode_index)
+    fragments = request.fragments
+    check_no_first_index(request.options)
     with in_field("fragments"):
         in_range("row_step_count", fragments.row_step_count, 0, MAX_FIRST_INDEX)
         fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
@@ -99,9 +116,7 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
 
 def _check_sequence(options: pb.SamplingOptions, target: Target | Fragments) -> None:
     """Raise InvalidValueError for a first index without a seed, or for a prefetch that the sequence does not allow."""
-    if options.HasField("first_episode_index") and not options.HasField("seed"):
-        expected, got = "options.seed beside it", "an index without a seed"
-        raise InvalidValueError.of("first_episode_index", expected=expected, got=got)
+    check_first_index(options)
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
         expected = "whole episodes of the sampler's own sequence"
         raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")

@@ -10,7 +10,11 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
 from rollserve_server.gateway.messages.formats import sample_format_from_proto
-from rollserve_server.gateway.messages.sample_requests import agent_update_from_options
+from rollserve_server.gateway.messages.sample_requests import (
+    agent_update_from_options,
+    check_first_index,
+    check_no_first_index,
+)
 from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
 from rollserve_server.pool import ApplyUpdate, AtLeast, RowFragments, StreamBounds, StreamRequest, WhenFull
 
@@ -72,9 +76,7 @@ def _check_options(options: pb.SamplingOptions) -> None:
     if options.HasField("return_discount"):
         expected = "none for a stream, whose account comes at its end"
         raise InvalidValueError.of("return_discount", expected=expected, got=options.return_discount)
-    if options.HasField("first_episode_index") and not options.HasField("seed"):
-        expected, got = "options.seed beside it", "an index without a seed"
-        raise InvalidValueError.of("first_episode_index", expected=expected, got=got)
+    check_first_index(options)
 
 
 def _rounds_from_proto(spec: pb.StreamSpec, options: SamplingOptions) -> RowFragments | AtLeast:
@@ -91,9 +93,7 @@ def _rounds_from_proto(spec: pb.StreamSpec, options: SamplingOptions) -> RowFrag
 def _fragments_from_proto(
     fragments: pb.StreamedFragments, options: pb.SamplingOptions, sampling_options: SamplingOptions
 ) -> RowFragments:
-    if options.HasField("first_episode_index"):
-        expected = "none beside fragments, whose rows begin with episodes of their own"
-        raise InvalidValueError.of("options.first_episode_index", expected=expected, got=options.first_episode_index)
+    check_no_first_index(options)
     if sampling_options.skip_failed:
         expected = "false for fragments, whose rows go on from round to round"
         raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
