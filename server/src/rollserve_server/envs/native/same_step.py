@@ -54,7 +54,14 @@ class _SameStepCartPole(CartPoleVectorEnv):
         return observations, rewards, terminated, truncated, infos
 
 
-class WithFinalInfos(VectorWrapper[Any, Any, Any, Any, Any]):
+# Before 1.4, gymnasium's VectorWrapper was not generic.
+if TYPE_CHECKING:
+    _VectorWrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    _VectorWrapper = VectorWrapper
+
+
+class WithFinalInfos(_VectorWrapper):
     """A vector environment with same-step reset that says which infos belong to which episode.
 
     Where an episode ends, gymnasium's convention has the infos of the next one, and those of the last step under
