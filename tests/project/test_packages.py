@@ -147,6 +147,7 @@ def test_client_has_the_public_names() -> None:
         "give_back_memory",
         "hold_on_to_memory",
         "spaces",
+        "text_infos",
         "transforms",
     ]
     assert all(hasattr(rollserve, name) for name in rollserve.__all__)

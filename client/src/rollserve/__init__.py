@@ -9,6 +9,7 @@
 import importlib.metadata
 
 from rollserve import bridges, spaces, transforms
+from rollserve._codec.text_infos import text_infos
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_inputs import ActionMask
 from rollserve.agent_versions import AgentVersion, HeldAgent
@@ -132,5 +133,6 @@ __all__ = [
     "give_back_memory",
     "hold_on_to_memory",
     "spaces",
+    "text_infos",
     "transforms",
 ]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import grpc
 
-from rollserve._checks import check_choice, check_count, check_text, check_type
+from rollserve._checks import check_choice, check_count, check_integer, check_text, check_type
 from rollserve._codec.field_errors import FieldError
 from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, value_from_json, value_to_json
 from rollserve.errors import ServerError, mismatch
@@ -112,10 +112,12 @@ class EnvSpec:
             server's setting.
         transforms: changes of rewards, actions and observations, innermost first; see `rollserve.transforms`. They
             apply to rows of all kinds alike, around the wrappers.
+        text_info_bytes: bytes of UTF-8 of each text among the infos that batches hold, up to 65,536; see
+            `rollserve.text_infos`. 0: infos that are no numbers are not delivered. The same for all rows and workers.
 
     Raises:
         TypeError: an attribute of the wrong type.
-        InvalidArgumentError: an unknown vectorization, or a number that is not positive.
+        InvalidArgumentError: an unknown vectorization, or a number out of range.
     """
 
     id: str
@@ -127,6 +129,7 @@ class EnvSpec:
     num_rows: int | None = None
     num_episodes_per_row: int | None = None
     transforms: Sequence[Transform] = ()
+    text_info_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_type("id", self.id, str, "a string")
@@ -145,6 +148,7 @@ class EnvSpec:
         for name in ("num_rows", "num_episodes_per_row"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
+        check_integer("text_info_bytes", self.text_info_bytes, 32, signed=False)
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,7 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
         row_count=spec.num_rows or 0,
         episodes_per_row=spec.num_episodes_per_row or 0,
         transforms=map(transform_to_proto, spec.transforms),
+        text_info_bytes=spec.text_info_bytes,
     )
 
 
@@ -263,6 +268,7 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
         message.row_count or None,
         message.episodes_per_row or None,
         tuple(_transforms_from_proto(message)),
+        message.text_info_bytes,
     )
 
 

@@ -85,6 +85,7 @@ class Environment(google.protobuf.message.Message):
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     TRANSFORMS_FIELD_NUMBER: builtins.int
+    TEXT_INFO_BYTES_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module that the
     operator allows; or `profile:NAME` for an environment that the operator has declared, see EnvironmentProfile.
@@ -110,6 +111,11 @@ class Environment(google.protobuf.message.Message):
     """For a vector environment: the number of episodes of each row in a block; 0 for the server's setting.
     INVALID_ARGUMENT if a block has more than 65,536 episodes in all. Other numbers of rows, or of episodes, make other
     episodes.
+    """
+    text_info_bytes: builtins.int
+    """Bytes of UTF-8 of each text among the infos that batches hold, see `environment_infos` of EpisodeBatch; at most
+    65,536, and the same for all rows of all workers, else INVALID_ARGUMENT. 0: infos that are no numbers are not
+    delivered. A change of the environment keeps it.
     """
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
@@ -139,9 +145,10 @@ class Environment(google.protobuf.message.Message):
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
         transforms: collections.abc.Iterable[global___Transform] | None = ...,
+        text_info_bytes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "text_info_bytes", b"text_info_bytes", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
 
 global___Environment = Environment
 

@@ -191,6 +191,9 @@ class EpisodeBatch(google.protobuf.message.Message):
         can differ between them, as the environment's values do: when joining, convert to the smallest type that holds the
         values of both, as numpy's `result_type` does (int64 beside uint64 is float64). The shape of a name is the same
         within a message, and can differ between messages: keep the shape of the first one, and leave gaps for the others.
+
+        With `text_info_bytes` B of the Environment, texts are in columns `text/NAME`, and lists and nulls as JSON in columns
+        `json/NAME`, uint8 of shape (T, B): UTF-8 with zeros behind it.
         """
 
     @property

@@ -88,6 +88,7 @@ class Profiles:
             ("vectorization", spec.vectorization),
             ("row_count", spec.num_rows),
             ("episodes_per_row", spec.num_episodes_per_row),
+            ("text_info_bytes", spec.text_info_bytes),
         ):
             _check_none(name, value)
         return self._made(spec.id.removeprefix(_PREFIX), spec.kwargs)
@@ -131,6 +132,7 @@ class Profiles:
             num_rows=profile.rows,
             num_episodes_per_row=profile.episodes_per_row,
             transforms=tuple(map(transform_from_json, profile.transforms)),
+            text_info_bytes=profile.text_info_bytes,
             profile=name,
             arguments=dict(arguments),
         )

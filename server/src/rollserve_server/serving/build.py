@@ -130,7 +130,13 @@ def env_spec(settings: Settings) -> EnvSpec:
     environment = settings.environment
     wrappers = tuple(Wrapper(wrapper.name, wrapper.kwargs) for wrapper in environment.wrappers)
     transforms = tuple(map(transform_from_json, environment.transforms))
-    spec = EnvSpec(environment.env, environment.env_kwargs, wrappers, transforms=transforms)
+    spec = EnvSpec(
+        environment.env,
+        environment.env_kwargs,
+        wrappers,
+        transforms=transforms,
+        text_info_bytes=environment.text_info_bytes,
+    )
     return Profiles(settings.pool.profiles.profiles).resolved(spec)
 
 

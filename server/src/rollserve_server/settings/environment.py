@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from rollserve._codec.text_infos import MAX_TEXT_INFO_BYTES
 from rollserve.transforms import transform_from_json
 from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
 
@@ -52,6 +53,12 @@ class EnvironmentSettings(Group):
         max_length=64,
         description="Transforms of the environment's rewards, actions and observations, innermost first, as JSON: "
         '[{"clip_rewards": {"low": -1, "high": 1}}, …].',
+    )
+    text_info_bytes: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_TEXT_INFO_BYTES,
+        description="Bytes of each text among the environment's infos that batches hold; 0 to deliver numbers alone.",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from rollserve._codec.text_infos import MAX_TEXT_INFO_BYTES
 from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.settings.environment import TransformSetting, WrapperSetting  # noqa: TC001  # pydantic reads them
 from rollserve_server.settings.groups import Group, JsonObject, parse_json
@@ -31,6 +32,7 @@ class ProfileSetting(BaseModel):
     vectorization: Literal["auto", "rows", "native", "envpool"] = "auto"
     rows: int | None = Field(default=None, ge=1, le=4096)
     episodes_per_row: int | None = Field(default=None, ge=1, le=1 << 16)
+    text_info_bytes: int = Field(default=0, ge=0, le=MAX_TEXT_INFO_BYTES)
     description: str = Field(default="", max_length=1000)
     arguments: JsonObject = {}
 
@@ -83,8 +85,8 @@ class ProfileSettings(Group):
         default={},
         description="Environments that clients may request as profile:NAME, with a JSON Schema (draft 2020-12) of the "
         'arguments that they may give, as JSON: {"NAME": {"env": "…", "env_kwargs": {…}, "wrappers": […], '
-        '"transforms": […], "vectorization": "…", "rows": N, "episodes_per_row": N, "description": "…", '
-        '"arguments": {…}}}.',
+        '"transforms": […], "vectorization": "…", "rows": N, "episodes_per_row": N, "text_info_bytes": N, '
+        '"description": "…", "arguments": {…}}}.',
     )
     allow_free_env: bool = Field(
         default=True,

@@ -132,6 +132,11 @@ class RowEnvs:
         return self._callbacks is not None
 
     @property
+    def text_info_bytes(self) -> int:
+        """Bytes of each text among the infos, the same in all rows; 0 for no texts."""
+        return self._specs[0].text_info_bytes
+
+    @property
     def max_episode_steps(self) -> int | None:
         """Step limit of the environments' registrations, the highest where rows differ; None if one has no limit."""
         registered = [env.spec for env in (self._envs if self.rows_differ else self._envs[:1])]

@@ -144,6 +144,11 @@ class VectorEnvs:
         self._checks_precision = True
 
     @property
+    def text_info_bytes(self) -> int:
+        """Bytes of each text among the infos; 0 for no texts."""
+        return self._spec.text_info_bytes
+
+    @property
     def is_customized(self) -> bool:
         """Whether a step limit or same-step reset was requested beside the spec."""
         return self._same_step_requested or self.max_episode_length is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollserve._codec.json_arguments import kwargs_from_json, value_from_json
+from rollserve._codec.text_infos import MAX_TEXT_INFO_BYTES
 from rollserve.environments import EnvSpec, env_change_from_proto, env_spec_from_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
@@ -86,6 +87,7 @@ def environment_from_proto(environment: environment_pb2.Environment, allowed_pat
         raise InvalidValueError.of("transforms", expected=expected, got=got)
     in_range("row_count", environment.row_count, 0, _MAX_ROWS)
     in_range("episodes_per_row", environment.episodes_per_row, 0, _MAX_EPISODES_PER_ROW)
+    in_range("text_info_bytes", environment.text_info_bytes, 0, MAX_TEXT_INFO_BYTES)
     texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
     texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
     for field, text in texts.items():

@@ -11,7 +11,7 @@ from rollserve_server.envs import RowSpecs, WorkerSpecs, requested, specs_of_row
 from rollserve_server.errors import InvalidValueError, OverLimitError, within
 from rollserve_server.pool.interface.updates import EnvUpdate, RowUpdates
 
-__all__ = ["MAX_ENV_BYTES", "EnvBudget", "updated_specs"]
+__all__ = ["MAX_ENV_BYTES", "EnvBudget", "check_text_infos", "updated_specs"]
 
 MAX_ENV_BYTES = 2 << 20
 """JSON bytes of the environments of all rows of all workers: each answer to GetSampler holds all of it, and clients
@@ -115,6 +115,15 @@ def updated_specs(
             rows.append(_updated_row(spec, each, updated, why_not_single))
         budget.spend_row(rows[-1])  # at once, so that no more are made than the budget allows
     return RowSpecs(tuple(rows))
+
+
+def check_text_infos(specs: Sequence[WorkerSpecs]) -> None:
+    """Raise InvalidValueError unless the infos of all workers' environments have texts of the same size."""
+    sizes = [spec.text_info_bytes for worker_specs in specs for spec in specs_of_rows(worker_specs, 1)]
+    for size in sizes:
+        if size != sizes[0]:
+            expected = f"{sizes[0]}, as in the first row of the first worker"
+            raise InvalidValueError.of("text_info_bytes", expected=expected, got=size)
 
 
 def _updated_row(spec: EnvSpec, update: EnvSpec | EnvChange | None, updated: _Updated, why_not_single: str) -> EnvSpec:

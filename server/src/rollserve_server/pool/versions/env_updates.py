@@ -24,7 +24,7 @@ from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectatio
 from rollserve_server.pool.interface.updates import EnvUpdated
 from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.env_probes import EnvProbes
-from rollserve_server.pool.versions.env_specs import EnvBudget, updated_specs
+from rollserve_server.pool.versions.env_specs import EnvBudget, check_text_infos, updated_specs
 from rollserve_server.pool.versions.expectations import check_expected_env
 from rollserve_server.pool.versions.fields import EnvFields, element_field
 from rollserve_server.pool.versions.spaces import check_alike, common_description
@@ -237,6 +237,7 @@ class EnvUpdates:
         for index, worker_specs in enumerate(specs):
             with fields.of(index):
                 self._check_allowed(worker_specs)
+        check_text_infos(specs)
         return specs
 
     def _updated(self, spec: EnvSpec, update: EnvSpec | EnvChange, *, may_be_free: bool) -> EnvSpec:

@@ -52,7 +52,7 @@ class Collector(ABC):
         self._agent = agent
         self._recurrent_states = RecurrentStates(envs.num_rows, agent)
         self._mask = mask_input(agent, envs.num_rows)
-        self.infos = InfoReader()
+        self.infos = InfoReader(envs.text_info_bytes)
         self.recorder = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
 
     @property

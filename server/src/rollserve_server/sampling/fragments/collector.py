@@ -80,7 +80,7 @@ class FragmentCollector(ABC):
         self.num_broken_off = 0
         self._sequence = sequence
         self._envs = envs
-        self.infos = InfoReader()
+        self.infos = InfoReader(envs.text_info_bytes)
         self._agent: Agent
         self._noise_kind: NoiseKind | None = None
         self._recurrent_states = RecurrentStates(len(states), None)

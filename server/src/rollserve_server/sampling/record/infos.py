@@ -11,6 +11,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from rollserve_server.sampling.record.text_infos import TextReader
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -65,7 +67,13 @@ NO_RESET_INFOS = ResetInfos(NO_INFOS, MappingProxyType({}))
 class InfoReader:
     """Reads infos, and counts the values that it drops."""
 
-    def __init__(self) -> None:
+    def __init__(self, text_info_bytes: int = 0) -> None:
+        """Begin without keys.
+
+        Args:
+            text_info_bytes: bytes of the texts that values without numbers are read as; 0 to drop these values.
+        """
+        self._texts = TextReader(text_info_bytes) if text_info_bytes else None
         self._scalar_keys: dict[tuple[str, type], InfoKey] = {}
         self._array_keys: dict[str, InfoKey] = {}
         self._keys: WeakValueDictionary[tuple[str, str, tuple[int, ...]], InfoKey] = WeakValueDictionary()
@@ -91,7 +99,7 @@ class InfoReader:
         Python's numbers become bool, int64 and float64, or uint64 where int64 is too small. These values are dropped
         and counted:
 
-        - values that are no numbers, truth values or arrays of them,
+        - values that are no numbers, truth values or arrays of them, unless they are read as texts; see `TextReader`,
         - values whose names begin with `_`, as names of masks do,
         - values with the name of an earlier one, such as `a/b` and the `b` in a mapping `a`,
         - values that raise errors when they are read, and mappings that contain themselves.
@@ -117,7 +125,7 @@ class InfoReader:
                     unique = False
                 else:
                     values += self._read_new(str(name), value, dropped, given_up)
-                    unique &= isinstance(name, str)
+                    unique &= isinstance(name, str) and self._texts is None
             # Reading a value runs the environment's code, which may raise anything.
             except BaseException:
                 dropped[_UNREADABLE] += 1
@@ -205,7 +213,12 @@ class InfoReader:
     def _read_new(
         self, name: str, value: Any, dropped: Counter[str], given_up: Collection[str]
     ) -> Sequence[tuple[InfoKey, Any]]:
-        array = None if _checked(name) in given_up or name.startswith("_") else _array(value)
+        is_kept = _checked(name) not in given_up and not name.startswith("_")
+        array = _array(value) if is_kept else None
+        if array is None and is_kept and self._texts is not None:
+            text = self._texts.read(name, value)
+            if text is not None:
+                return ((self.key(text[0], text[1].dtype, text[1].shape), text[1]),)
         if array is None:
             dropped[name] += 1
             return ()

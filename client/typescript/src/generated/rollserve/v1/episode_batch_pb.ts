@@ -153,6 +153,9 @@ export type EpisodeBatch = Message<"rollserve.v1.EpisodeBatch"> & {
    * values of both, as numpy's `result_type` does (int64 beside uint64 is float64). The shape of a name is the same
    * within a message, and can differ between messages: keep the shape of the first one, and leave gaps for the others.
    *
+   * With `text_info_bytes` B of the Environment, texts are in columns `text/NAME`, and lists and nulls as JSON in columns
+   * `json/NAME`, uint8 of shape (T, B): UTF-8 with zeros behind it.
+   *
    * @generated from field: repeated rollserve.v1.NamedTensor environment_infos = 14;
    */
   environmentInfos: NamedTensor[];
