@@ -187,6 +187,12 @@ def test_returns_and_scaled_rewards_are_those_of_vec_normalize(cuts: tuple[int, 
     scaled = np.clip(batch.rewards / np.sqrt(expected.var + 1e-8), -0.8, 0.8)
     assert np.allclose(batch.scaled_rewards(returns.moments, clip=0.8), scaled, rtol=1e-12)
     assert (np.abs(scaled) == 0.8).any()
+    changed = batch.with_scaled_rewards(returns.moments, clip=0.8)
+    assert np.array_equal(changed.rewards, batch.scaled_rewards(returns.moments, clip=0.8))
+    assert changed.raw_rewards is batch.rewards
+    assert np.array_equal(changed.raw_returns, batch.returns)
+    again = changed.with_scaled_rewards(returns.moments)
+    assert again.raw_rewards is batch.rewards
 
 
 def test_returns_of_parts_that_were_not_joined_continue() -> None:

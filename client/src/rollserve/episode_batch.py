@@ -370,6 +370,19 @@ class EpisodeBatch:
         """
         return learning.scaled_rewards(self, return_moments, epsilon, clip)
 
+    def with_scaled_rewards(
+        self, return_moments: RunningMoments, *, epsilon: float = 1e-8, clip: float = 10.0
+    ) -> EpisodeBatch:
+        """Return the batch with scaled rewards, and the environment's own in `raw_rewards`; see `scaled_rewards`.
+
+        Advantages and targets of the result are of scaled rewards; `raw_returns` and `episode_returns` stay as they are.
+
+        >>> advantages, targets = batch.with_scaled_rewards(returns.moments).advantages(0.99, 0.95)
+        ... # doctest: +SKIP
+        """
+        scaled = self.scaled_rewards(return_moments, epsilon=epsilon, clip=clip)
+        return dataclasses.replace(self, rewards=scaled, raw_rewards=self._raw_rewards)
+
     def n_step_returns(
         self, n: int, gamma: float, values: ArrayLike | None = None, last_values: ArrayLike | None = None
     ) -> np.ndarray:
