@@ -375,7 +375,7 @@ class EpisodeBatch:
     ) -> EpisodeBatch:
         """Return the batch with scaled rewards, and the environment's own in `raw_rewards`; see `scaled_rewards`.
 
-        Advantages and targets of the result are of scaled rewards; `raw_returns` and `episode_returns` stay as they are.
+        Advantages and targets of the result are of scaled rewards; `raw_returns` and `episode_returns` do not change.
 
         >>> advantages, targets = batch.with_scaled_rewards(returns.moments).advantages(0.99, 0.95)
         ... # doctest: +SKIP
