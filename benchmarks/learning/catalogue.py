@@ -86,5 +86,6 @@ PARTICIPANTS = {
     "stable_baselines3": Participant(
         "Stable-Baselines3", {"ppo": "stable_baselines3_ppo", "sac": "stable_baselines3_sac"}, "stable_baselines3"
     ),
+    "rllib": Participant("RLlib", {"ppo": "rllib_ppo"}, "rllib"),
 }
 """Libraries by name."""

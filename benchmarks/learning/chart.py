@@ -12,7 +12,7 @@ from benchmarks.learning.catalogue import PARTICIPANTS, TASKS
 
 __all__ = ["save_chart"]
 
-_COLOURS = dict(zip((each.title for each in PARTICIPANTS.values()), ("#4c72b0", "#dd8452"), strict=True))
+_COLOURS = dict(zip((each.title for each in PARTICIPANTS.values()), ("#4c72b0", "#dd8452", "#55a868"), strict=True))
 
 
 def save_chart(attempts: Sequence[Attempt], path: Path) -> None:
