@@ -2,11 +2,12 @@
 
     python examples/async_ppo.py                                   # CartPole-v1, with a server of its own
     python examples/async_ppo.py --target 475 --server HOST:PORT
+    python examples/async_ppo.py --env HalfCheetah-v5 --target 1000
 
 The synchronous trainer samples, learns, and sends its parameters. The asynchronous one iterates over a stream: the
 server samples the next round while the trainer learns from the last one, and no round is more than `--lag` updates old.
-PPO's ratio of probabilities is taken to the version that acted, so old steps count for less. The learner, for Discrete
-actions, is in numpy_ppo.py.
+PPO's ratio of probabilities is taken to the version that acted, so old steps count for less. The learner is in
+numpy_ppo.py, for Box actions in numpy_gaussian_ppo.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import NamedTuple
 # One thread is fastest for matrices this small. numpy reads the variable when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from numpy_gaussian_ppo import GaussianPpo
 from numpy_ppo import Ppo
 from training_run import Returns, sampler_of
 
@@ -72,11 +74,17 @@ def train(
     return num_steps, mean_return
 
 
+def learner_of(status: rollserve.SamplerStatus, seed: int) -> Ppo:
+    """Return a new learner for the spaces of the environment."""
+    sizes = status.observation_space.flat_size, status.action_space.flat_size
+    if isinstance(status.action_space, rollserve.spaces.Box):
+        return GaussianPpo(*sizes, seed=seed)
+    return Ppo(*sizes, learning_rate=1e-3, seed=seed)
+
+
 def run(options: argparse.Namespace, sampler: rollserve.Sampler, *, is_asynchronous: bool) -> Result:
     """Train a new learner in one of the two ways."""
-    status = sampler.status()
-    learner = Ppo(status.observation_space.flat_size, status.action_space.flat_size, seed=options.seed)
-    learner.learning_rate = 1e-3
+    learner = learner_of(sampler.status(), options.seed)
     sampler.update_agent(learner.agent())
     began = time.monotonic()
     if not is_asynchronous:

@@ -15,11 +15,13 @@ from benchmarks.service.workloads.sampling import measure_sampling
 from benchmarks.service.workloads.slow_client import measure_slow_client
 from benchmarks.service.workloads.specs import ITERATIONS, SAMPLING
 from benchmarks.service.workloads.stacks import measure_stacks
+from benchmarks.service.workloads.transformed import TRANSFORMED, measure_transformed
 
 __all__ = ["WORKLOADS"]
 
 WORKLOADS: dict[str, Callable[[str, Options], list[Result]]] = {
     **dict.fromkeys(SAMPLING, measure_sampling),
+    **dict.fromkeys(TRANSFORMED, measure_transformed),
     "w4-bulk": measure_bulk,
     "w4-stacks": measure_stacks,
     "w5-round-trips": measure_round_trips,

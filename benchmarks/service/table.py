@@ -125,6 +125,8 @@ def _notes(figures: Mapping[str, float]) -> list[str]:
         notes.append(f"{figures['ratio_to_sent']:.2f} x sent through gRPC")
     if "ratio_to_plain" in figures:
         notes.append(f"{figures['ratio_to_plain']:.2f} x plaintext")
+    if "ratio_to_untransformed" in figures:
+        notes.append(f"{figures['ratio_to_untransformed']:.3f} x without transforms, by CPU time")
     if "ratio_to_raw" in figures:
         notes.append(f"{figures['ratio_to_raw']:.2f} x raw, {figures['stream_ratio_to_raw']:.2f} x as a stream")
     if "ratio_to_leg" in figures:
