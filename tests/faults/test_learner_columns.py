@@ -1,4 +1,4 @@
-"""Killed workers, beside all that a learner can ask for at once: transforms, scales, masks, states, ends of segments."""
+"""Killed workers, beside all that a learner can ask for at once: transforms, scales, masks, states, last values."""
 
 from __future__ import annotations
 
