@@ -266,6 +266,33 @@ def test_python_agent_gets_the_mask(fed: rollserve.Sampler) -> None:
         fed.obtain_samples(1000)
 
 
+@pytest.mark.parametrize(
+    "env", ["sample_envs:Masked", dataclasses.replace(NATIVE, kwargs={"mode": "SameStep"})], ids=["rows", "native"]
+)
+def test_last_values_heed_the_mask_of_the_last_observation(fed: rollserve.Sampler, env: Any) -> None:
+    """The value of the model shows which actions are legal."""
+    weights = 2.0 ** np.arange(5, dtype=np.float32)
+    nodes = [
+        models.node("Gemm", "observation w", "logits"),
+        models.node("Cast", "action_mask", "floats", to=models.FLOAT),
+        models.node("MatMul", "floats weights", "value"),
+    ]
+    constants = {"w": np.zeros((3, 5), np.float32), "weights": weights}
+    inputs = {"observation": ["N", 3], "action_mask": ["N", 5]}
+    outputs = {"logits": ["N", 5], "value": ["N"]}
+    model = models.model(nodes, inputs, outputs, constants, types={"action_mask": models.BOOL})
+    fed.update_env(env)
+    fed.update_agent(models.agent_of(model, action_mask=INFO))
+    batches = [fed.obtain_samples(200, max_episode_length=5, return_last_values=True)]
+    batches += [fed.obtain_fragments(6 * num_steps, return_last_values=True) for num_steps in (1, 20, 7)]
+    for batch in batches:
+        assert np.array_equal(batch.agent_infos["value"], batch.agent_infos["action_mask"] @ weights)
+        shown = batch.env_infos["action_mask"][np.cumsum(batch.lengths) - 1] @ weights
+        assert batch.last_values is not None
+        assert np.array_equal(batch.last_values, np.where(batch.terminated, 0, shown))
+    assert len({*np.concatenate([batch.last_values for batch in batches])}) > 3  # type: ignore[misc]
+
+
 # Rows and calls of all kinds.
 
 

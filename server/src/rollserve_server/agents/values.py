@@ -20,8 +20,7 @@ __all__ = ["check_value"]
 def check_value(spec: AgentSpec) -> None:
     """Raise InvalidValueError, without a field, if the agent has no value after a segment.
 
-    It needs a float `value` among its infos. Models and Python agents get the action mask, which their value can depend
-    on, and after a segment there is none from infos.
+    It needs a float `value` among its infos.
     """
     match spec:
         case MlpSpec():
@@ -36,8 +35,3 @@ def check_value(spec: AgentSpec) -> None:
     if not has_value:
         expected = "false for an agent without a number `value` among its infos"
         raise InvalidValueError.of("", expected=expected, got=f"true for an agent of kind {kind_of(spec)}")
-    if isinstance(spec, OnnxSpec | PythonSpec):
-        inputs = spec.agent_inputs if isinstance(spec, OnnxSpec) else spec.inputs
-        if inputs.action_mask is not None and inputs.action_mask.kind == "info":
-            expected = f"false for an agent of kind {kind_of(spec)} whose action mask is an info"
-            raise InvalidValueError.of("", expected=expected, got="true")

@@ -15,26 +15,38 @@ from rollserve_server.sampling.collect.inputs import mask_input
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from rollserve_server.agents import Agent
 
 __all__ = ["Evaluator"]
 
 
 class Evaluator:
-    """Evaluates observations: what an agent's info `value` would be if it acted on them, whatever its noise is."""
+    """Evaluates observations: what an agent's info `value` would be if it acted on them, whatever its noise is.
+
+    Attributes:
+        mask_info: name of the environment's info that has the action masks; None if there are none, or if they are part
+            of the observations.
+    """
 
     def __init__(self, agent: Agent, num_rows: int) -> None:
         """Evaluate with an agent that was built for `num_rows` rows that do not act together."""
         self._agent = agent
         self._num_rows = num_rows
         self._mask = mask_input(agent, num_rows)
+        self.mask_info = None if agent.mask is None or agent.mask.leaf is not None else "/".join(agent.mask.info)
         (self._dtype,) = (info.dtype for info in agent.infos if info.name == VALUE.name)
         self._noise = np.zeros((num_rows, agent.noise_width))
         if agent.factors is not None:
             self._noise[:, 0] = agent.factors[0]
 
     def __call__(
-        self, observations: Sequence[np.ndarray], states: Sequence[np.ndarray], episode_indices: Sequence[int]
+        self,
+        observations: Sequence[np.ndarray],
+        states: Sequence[np.ndarray],
+        episode_indices: Sequence[int],
+        masks: tuple[np.ndarray, NDArray[np.bool_]] | None = None,
     ) -> np.ndarray:
         """Return the values (S,) of observations.
 
@@ -42,6 +54,8 @@ class Evaluator:
             observations: for each leaf of the observation space (S, *O).
             states: for each of the agent's recurrent states (S, *H), the state before it would act.
             episode_indices: index of the episode that each observation belongs to.
+            masks: the infos that came with the observations (S, *I), and which are there (S,), if masks are infos. With
+                an observation that has none, or an empty one, as at the end of an episode, all actions are legal.
 
         Raises:
             AgentFailedError: the agent raised an error, or its output for an observation is invalid. The error names
@@ -58,7 +72,9 @@ class Evaluator:
                 return AgentFailedError(f"the value after a segment of episode {index}: {error.message}", 0, index)
 
             columns = [column[rows] for column in observations]
-            if self._mask is not None:  # no action is taken, so it may be empty; values depend on no mask from infos
+            if self._mask is not None:
+                if masks is not None:
+                    self._mask.read_recorded(masks[0][rows], masks[1][rows])
                 columns.append(self._mask.column(columns))
             _, infos = act(
                 self._agent,

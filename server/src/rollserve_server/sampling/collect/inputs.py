@@ -109,6 +109,10 @@ class MaskInput:
                     value = {name: value}
                 self.read_row(row, value)
 
+    def read_recorded(self, values: np.ndarray, present: NDArray[np.bool_]) -> None:
+        """Take the masks of all rows from recorded infos (M, *I); rows that are not present (M,) have none."""
+        self._read_column(values, present)
+
     def _clear(self) -> None:
         # A new array, because the last one is an info that may not be written yet.
         self._legal = np.zeros_like(self._legal)

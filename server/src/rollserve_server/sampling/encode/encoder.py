@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from rollserve_server.sampling.encode.sizes import FILL_BYTES
 from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.sampling.encode.fields import Part
     from rollserve_server.sampling.encode.segment_content import SegmentContent
@@ -44,10 +46,24 @@ _MAX_SHRINKAGE = 4
 """Upper bound for how many times more plain data messages hold because they shrink: beyond it, nothing is gained."""
 
 
-Evaluate = Callable[[Sequence[np.ndarray], Sequence[np.ndarray], Sequence[int]], np.ndarray]
-"""Evaluator of S observations (S, *O) with recurrent states (S, *H): returns their values (S,), given the index of each
-one's episode for errors.
-"""
+class Evaluate(Protocol):
+    """Evaluator of observations; see `Evaluator` of `collect`.
+
+    Attributes:
+        mask_info: name of the environment's info that has the action masks; None if there are none, or if they are part
+            of the observations.
+    """
+
+    mask_info: str | None
+
+    def __call__(
+        self,
+        observations: Sequence[np.ndarray],
+        states: Sequence[np.ndarray],
+        episode_indices: Sequence[int],
+        masks: tuple[np.ndarray, NDArray[np.bool_]] | None = None,
+    ) -> np.ndarray:
+        """Return the values (S,) of observations."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +157,13 @@ def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: En
             yield Column.of("last_states", name, Rows.of(column))
     if options.last_values:
         assert encoding.evaluate is not None  # noqa: S101  # the format asks for values
-        goes_on = np.flatnonzero(~headers.terminated)
-        found = encoding.evaluate(
+        evaluate, goes_on = encoding.evaluate, np.flatnonzero(~headers.terminated)
+        masks = None if evaluate.mask_info is None else content.last_infos(evaluate.mask_info)
+        found = evaluate(
             [column[goes_on] for column in content.last_observations()],
             [column[goes_on] for _, column in states],
             headers.episode_indices[goes_on].tolist(),
+            None if masks is None else (masks[0][goes_on], masks[1][goes_on]),
         )
         values = np.zeros(len(headers.terminated), found.dtype)
         values[goes_on] = found

@@ -135,6 +135,23 @@ class SegmentContent:
         names = [key.name for group, key in self._pieces[0].buffer.columns if group == "states"]
         return list(zip(names, _stacked(segment.last_states for segment in self._segments), strict=True))
 
+    def last_infos(self, name: str) -> tuple[np.ndarray, NDArray[np.bool_]] | None:
+        """Return the environment's infos of a name that came with the last observations, and which are there.
+
+        They are (S, *I) and (S,), or None if no segment has one.
+        """
+        keys = [key for _, key in info_keys([segment.episode for segment in self._segments]) if key.name == name]
+        if not keys:
+            return None
+        values, present = empty_info_column(len(self._segments), keys)
+        for row, segment in enumerate(self._segments):
+            infos = [info for key in keys if (info := segment.episode.env_infos.get(key)) is not None]
+            for info in infos:
+                _, found = info.within(segment.stop - 1, segment.stop)
+                if len(found):
+                    values[row], present[row] = found[0], True
+        return values, present
+
     def columns(self, *, all_states: bool) -> Iterator[Column]:
         """Yield all columns except observations.
 

@@ -93,6 +93,18 @@ class TableContent:
         names = [key.name for group, key in self._stored.keys if group == "states"]
         return list(zip(names, self._segments.last_states, strict=True))
 
+    def last_infos(self, name: str) -> tuple[np.ndarray, NDArray[np.bool_]] | None:
+        """Return the environment's infos of a name that came with the last observations, and which are there.
+
+        They are (S, *I) and (S,), or None if no segment has one.
+        """
+        last_steps = np.cumsum(self._segments.lengths) - 1
+        for key in self._stored.info_keys:
+            if key.name == name:
+                values, present = self._stored.infos(key, self._segments.places)
+                return values[last_steps], present[last_steps]
+        return None
+
     def columns(self, *, all_states: bool) -> Iterator[Column]:
         """Yield all columns except observations.
 
