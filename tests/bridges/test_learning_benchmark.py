@@ -13,7 +13,7 @@ from benchmarks.learning.catalogue import PARTICIPANTS, TASKS, Participant
 from benchmarks.learning.chart import save_chart
 from rollserve_server.local import LocalServer
 
-LIBRARIES = {"rollserve": "torch", "stable_baselines3": "stable_baselines3"}
+LIBRARIES = {"rollserve": "torch", "stable_baselines3": "stable_baselines3", "rllib": "ray.rllib"}
 
 
 def point(seconds: float, mean_return: float, num_episodes: int = 100) -> dict[str, float]:
@@ -55,7 +55,12 @@ def test_hyperparameters_are_those_of_the_examples() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "participant"),
-    [(n, p) for n in ("cartpole-ppo", "pendulum-sac") for p in PARTICIPANTS],
+    [
+        (name, participant)
+        for name in ("cartpole-ppo", "pendulum-sac")
+        for participant, who in PARTICIPANTS.items()
+        if TASKS[name].algorithm in who.module
+    ],
 )
 def test_participant_reports_its_progress(name: str, participant: str, small_server: LocalServer) -> None:
     pytest.importorskip(LIBRARIES[participant], reason="an extra: make test-bridges")
@@ -69,5 +74,6 @@ def test_participant_reports_its_progress(name: str, participant: str, small_ser
     assert attempt.versions.keys() > {"python"}
     assert len(attempt.curve) >= 2
     assert [each["num_steps"] for each in attempt.curve] == sorted({each["num_steps"] for each in attempt.curve})
-    assert attempt.curve[-1]["num_steps"] <= max_steps
+    # RLlib's iterations have some steps more than are asked for.
+    assert attempt.curve[-1]["num_steps"] <= max_steps + 32 * (participant == "rllib")
     assert 0 < attempt.curve[0]["seconds"] < attempt.curve[-1]["seconds"]
