@@ -18,6 +18,7 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, StoppingError
 from rollserve_server.pool import (
+    Account,
     ApplyUpdate,
     AtLeast,
     Backend,
@@ -45,6 +46,18 @@ async def from_the_beginning(pool: Pool, batches: list[rollserve.EpisodeBatch]) 
     """Request all rounds of fragments again, in calls of a sequence of the same seed that begins at its first step."""
     first = await again(pool, batches[0], row_step_count=0)
     return [first, *[await again(pool, batch) for batch in batches[1:]]]
+
+
+def counted_apart(pool: Pool, account: Account) -> None:
+    """Check that a stream's sent rounds are counted as calls, and its discarded ones apart."""
+    counters = pool.status().counters
+    num_discarded = account.num_stale_steps + account.num_overflow_steps + account.num_unsent_steps
+    assert counters.num_completed_calls == account.num_rounds
+    assert counters.num_steps == sum(account.lag_step_counts)
+    assert counters.message_bytes == account.message_bytes
+    # A round that the end has broken off was not sampled whole.
+    assert num_discarded - ROUND < counters.num_discarded_steps <= num_discarded
+    assert counters.num_discarded_rounds * ROUND == counters.num_discarded_steps > 0
 
 
 @pytest.mark.parametrize("rounds", [RowFragments(10), AtLeast(100)], ids=["fragments", "episodes"])
@@ -161,6 +174,7 @@ def test_full_stream_waits_or_drops_the_oldest(when_full: WhenFull) -> None:
             else:
                 assert num_steps > 4 * ROUND
                 assert account.num_overflow_steps >= (batch.round.number - 1) * ROUND > 0
+            counted_apart(pool, account)
 
     asyncio.run(scenario())
 
@@ -183,6 +197,7 @@ def test_rounds_that_are_too_old_are_discarded_and_counted() -> None:
                 assert (batch.round.policy_version, batch.round.policy_lag) == (3, 0)
                 account = await stream.end()
             assert account.num_stale_steps == 4 * ROUND
+            counted_apart(pool, account)
 
     asyncio.run(scenario())
 

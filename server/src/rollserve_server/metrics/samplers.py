@@ -53,6 +53,9 @@ _COUNTERS = (
         "Episodes started a second time although nothing failed.",
         "counters.num_straggler_episodes",
     ),
+    _Field("discarded_rounds", "Rounds of streams sampled whole and not sent whole.", "counters.num_discarded_rounds"),
+    _Field("discarded_round_steps", "Steps of such rounds.", "counters.num_discarded_steps"),
+    _Field("discarded_round_episodes", "Episodes that ended in such rounds.", "counters.num_discarded_episodes"),
 )
 _OUTCOMES = ("completed", "failed", "cancelled")
 _HEALTHS = ("healthy", "leaving", "given up", "lost")

@@ -33,7 +33,12 @@ class WorkerTotals:
 
 @dataclass
 class Counters:
-    """Counts of a sampler's calls: deliveries, endings and failures."""
+    """Counts of a sampler's calls: deliveries, endings and failures.
+
+    Attributes:
+        num_discarded_rounds: number of rounds of streams that were sampled whole and not sent whole. They count neither
+            as calls nor as delivered; `num_discarded_steps` and `num_discarded_episodes` are what they had.
+    """
 
     num_completed_calls: int = 0
     num_failed_calls: int = 0
@@ -46,6 +51,19 @@ class Counters:
     num_retried_episodes: int = 0
     num_failed_episodes: int = 0
     num_straggler_episodes: int = 0
+    num_discarded_rounds: int = 0
+    num_discarded_steps: int = 0
+    num_discarded_episodes: int = 0
+
+    def count_round(self, account: Account, *, is_sent: bool) -> None:
+        """Add a round of a stream that was sampled whole: as a completed call if it was sent."""
+        if is_sent:
+            self.num_completed_calls += 1
+            self.count_delivered(account)
+        else:
+            self.num_discarded_rounds += 1
+            self.num_discarded_steps += account.num_steps
+            self.num_discarded_episodes += account.num_episodes
 
     def count_delivered(self, account: Account) -> None:
         """Add what an ended call has delivered."""

@@ -258,9 +258,9 @@ class Samplings:
 
     @contextlib.asynccontextmanager
     async def running(
-        self, call: EpisodeCall | FragmentCall, settlement: Settlement
+        self, call: EpisodeCall | FragmentCall, settlement: Settlement, *, is_round: bool = False
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
-        """Run a call, and settle it."""
+        """Run a call, and settle it; what a round has delivered is counted by its stream, which may discard it."""
         parts, counters = self._parts, self._parts.counters
         self._num_running += 1
         try:
@@ -278,10 +278,11 @@ class Samplings:
             parts.sequences.report_dropped(call.account)
             parts.row_sequences.dropped.report(call.account)
             moved = settlement.complete()
-            counters.num_completed_calls += 1
+            counters.num_completed_calls += not is_round
         finally:
             self._num_running -= 1
-            counters.count_delivered(call.account)
+            if not is_round:
+                counters.count_delivered(call.account)
             counters.count_faults(call.account)
         await parts.journal.write(moved=moved)
 

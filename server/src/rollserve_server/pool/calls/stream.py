@@ -118,7 +118,6 @@ class Stream:
                 async for item in sent:
                     self._sent_at = time.monotonic()
                     yield item
-            self._discard(self._plan.rounds, "num_unsent_steps")
             self._complete_account()
         yield self.account
 
@@ -199,6 +198,7 @@ class Stream:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._discard(self._plan.rounds, "num_unsent_steps")
 
     async def _keep(self, work: Callable[[], AsyncGenerator[None, None]]) -> None:
         """Run a task, whose error ends the stream; wake up whoever waits after each of its steps."""
@@ -274,7 +274,7 @@ class Stream:
                 self._begin_account(call)
             try:
                 with self._in_spec():
-                    async with self._samplings.running(call, settlement) as items:
+                    async with self._samplings.running(call, settlement, is_round=True) as items:
                         async for item in items:
                             await self._take(sampled, item)
             except BaseException:
@@ -454,6 +454,7 @@ class Stream:
         """Add a round to the account, once it is sent or discarded."""
         del self._rounds[ended.plan]
         self.account.add_round(ended.call.account, ended.fate)
+        self._parts.counters.count_round(ended.call.account, is_sent=ended.fate is None)
 
     def _drop_unfinished(self, dropped: _Round) -> None:
         """Count the steps of a round that ended early which its own call takes for delivered."""
