@@ -63,7 +63,8 @@ def test_hyperparameters_are_those_of_the_examples() -> None:
     ],
 )
 def test_participant_reports_its_progress(name: str, participant: str, small_server: LocalServer) -> None:
-    pytest.importorskip(LIBRARIES[participant], reason="an extra: make test-bridges")
+    for library in ("torch", LIBRARIES[participant]):
+        pytest.importorskip(library, reason=f"{library} is an extra: make test-bridges")
     task, who = TASKS[name], PARTICIPANTS[participant]
     max_steps = 4 * task.settings["num_rows"] * task.settings["row_steps"] + task.settings.get("random_steps", 0)
     here = Participant(who.title, who.module, None)
