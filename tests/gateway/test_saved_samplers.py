@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_models import agent_of, categorical
 from support import equal, raises, server_environment
 
 import rollserve
@@ -80,6 +81,8 @@ AGENTS: dict[str, Callable[[rollserve.Sampler], rollserve.Agent]] = {
     "epsilon": lambda sampler: dataclasses.replace(mlp(sampler, head="epsilon_greedy"), epsilon=0.25),
     "random": lambda _: rollserve.RandomAgent(),
     "constant": lambda _: rollserve.ConstantAgent(1),
+    "onnx": lambda _: agent_of(categorical()),
+    "python": lambda _: rollserve.PythonAgent("matrix", parameters={"first": np.eye(4), "second": np.ones((4, 2))}),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from rollserve._codec.tensors import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
     from rollserve_server.envs import WorkerSpecs
 
-__all__ = ["read_saved_sampler", "saved_sampler_parts"]
+__all__ = ["read_saved_file", "read_saved_sampler", "saved_sampler_parts"]
 
 _MAGIC = b"rollserve saved\n"
 _FORMAT = 1
@@ -130,6 +131,19 @@ def read_saved_sampler(
         own=own,
         rows=SavedRowSequences(header.row_seed_count, sequences),
     )
+
+
+def read_saved_file(data: bytes, allowed_paths: Collection[Path]) -> SavedSampler:
+    """Return the saved sampler of a file of the operator's own; raises as `read_saved_sampler`."""
+
+    def parse(record: bytes) -> pb.SavedRecord:
+        try:
+            return pb.SavedRecord.FromString(record)
+        except DecodeError:
+            got = f"{len(record)} other bytes"
+            raise InvalidValueError.of("", expected="a serialized SavedRecord", got=got) from None
+
+    return read_saved_sampler(data, parse, allowed_paths)
 
 
 def _records(saved: SavedSampler) -> Iterator[pb.SavedRecord]:
