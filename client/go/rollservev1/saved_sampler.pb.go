@@ -123,7 +123,7 @@ type isSavedRecord_Part interface {
 }
 
 type SavedRecord_Header struct {
-	// What there is one of.
+	// The single values.
 	Header *SavedHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
 }
 
@@ -157,7 +157,7 @@ func (*SavedRecord_Rows) isSavedRecord_Part() {}
 
 func (*SavedRecord_End) isSavedRecord_Part() {}
 
-// The parts of a saved sampler that there is one of.
+// The single values of a saved sampler.
 type SavedHeader struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache

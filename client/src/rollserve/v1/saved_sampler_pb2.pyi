@@ -36,7 +36,7 @@ class SavedRecord(google.protobuf.message.Message):
     END_FIELD_NUMBER: builtins.int
     @property
     def header(self) -> global___SavedHeader:
-        """What there is one of."""
+        """The single values."""
 
     @property
     def environments(self) -> global___SavedEnvironments:
@@ -71,7 +71,7 @@ global___SavedRecord = SavedRecord
 
 @typing.final
 class SavedHeader(google.protobuf.message.Message):
-    """The parts of a saved sampler that there is one of."""
+    """The single values of a saved sampler."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

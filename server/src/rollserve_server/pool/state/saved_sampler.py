@@ -1,4 +1,4 @@
-"""A saved sampler: all that another server needs to go on as the sampler would have."""
+"""A saved sampler: the state from which another server goes on as the sampler would have."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class SavedEnvs(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedSampler:
-    """All that another server needs to go on as a sampler would have.
+    """The state from which another server goes on as a sampler would have.
 
     Attributes:
         software: version of the server that saved it.

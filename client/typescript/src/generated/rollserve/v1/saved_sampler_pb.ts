@@ -40,7 +40,7 @@ export type SavedRecord = Message<"rollserve.v1.SavedRecord"> & {
    */
   part: {
     /**
-     * What there is one of.
+     * The single values.
      *
      * @generated from field: rollserve.v1.SavedHeader header = 1;
      */
@@ -89,7 +89,7 @@ export const SavedRecordSchema: GenMessage<SavedRecord> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_saved_sampler, 0);
 
 /**
- * The parts of a saved sampler that there is one of.
+ * The single values of a saved sampler.
  *
  * @generated from message rollserve.v1.SavedHeader
  */
