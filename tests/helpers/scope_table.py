@@ -16,6 +16,7 @@ import grpc
 from certificates import serving
 from google.protobuf.message import Message
 from principals import Tokens
+from saved_files import saved_file
 
 import rollserve
 from rollserve import Reason
@@ -128,6 +129,12 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         samplers_pb2.CreateSamplerRequest(sampler="new", environment=CARTPOLE, worker_count=1),
     ),
     "DeleteSampler": ("DeleteSampler", samplers_pb2.DeleteSamplerRequest(sampler="none")),
+    "SaveSampler": ("SaveSampler", samplers_pb2.SaveSamplerRequest()),
+    "RestoreSampler": ("RestoreSampler", samplers_pb2.RestoreSamplerRequest()),
+    "RestoreSampler, with an environment of no profile": (
+        "RestoreSampler",
+        samplers_pb2.RestoreSamplerRequest(data=saved_file(rollserve.EnvSpec("CartPole-v1"), num_rows=4096)),
+    ),
     "ResizePool": ("ResizePool", pb.ResizePoolRequest(worker_count=1)),
 }
 """A request for each row of the table: its RPC, and the request."""

@@ -15,6 +15,7 @@ from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import Reader, receive_async
+from rollserve._calls.saving import read_saved_async, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_round_stream import AsyncRoundStream
@@ -295,6 +296,16 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         """Delete the sampler that this client is connected to; see `rollserve.Sampler.delete_sampler`."""
         request = samplers_pb2.DeleteSamplerRequest(sampler=self._name)
         await self._call(self._stub.DeleteSampler, request, timeout)
+
+    async def save(self, *, timeout: float | None = None) -> bytes:
+        """Return all that another server needs to go on as the sampler would; see `rollserve.Sampler.save`."""
+        request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
+        return await self._call(read_saved_async(self._stub.SaveSampler), request, timeout)
+
+    async def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
+        """Replace the sampler by a saved one; for arguments and errors, see `rollserve.Sampler.restore`."""
+        request = restore_request(self._name, self._own_versions, saved)
+        self._own_versions.restore(await self._call(self._stub.RestoreSampler, request, timeout))
 
     async def list_samplers(self, *, timeout: float | None = None) -> Sequence[SamplerSummary]:
         """Return the samplers of the server, the default one first."""

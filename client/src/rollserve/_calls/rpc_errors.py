@@ -55,6 +55,8 @@ _METHODS = {
     "CreateSampler": "create_sampler",
     "DeleteSampler": "delete_sampler",
     "ListSamplers": "list_samplers",
+    "SaveSampler": "save",
+    "RestoreSampler": "restore",
     "ListAgentVersions": "agent_versions",
     "GetAgentParameters": "agent_parameters",
 }

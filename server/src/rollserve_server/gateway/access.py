@@ -25,6 +25,8 @@ SCOPES: Mapping[str, Scope] = {
     "ListSamplers": Scope.STATUS,
     "CreateSampler": Scope.SAMPLER_ADMIN,
     "DeleteSampler": Scope.SAMPLER_ADMIN,
+    "SaveSampler": Scope.SAMPLER_ADMIN,
+    "RestoreSampler": Scope.SAMPLER_ADMIN,
     "ListAgentVersions": Scope.STATUS,
     "ServerReflectionInfo": Scope.STATUS,
     "ObtainSamples": Scope.SAMPLE,
