@@ -77,7 +77,9 @@ final class Adapter {
     private static Map<String, ?> result(Sampler sampler, Fields operation) {
         try {
             List<String> unknown = Requests.unknownFields(operation);
-            return unknown.isEmpty() ? perform(sampler, operation) : Map.of("unsupported", "the field " + unknown.get(0));
+            return unknown.isEmpty()
+                ? perform(sampler, operation)
+                : Map.of("unsupported", "the field " + unknown.get(0));
         } catch (RollserveException failure) {
             return error(failure);
         } catch (UnsupportedOperationException missing) {

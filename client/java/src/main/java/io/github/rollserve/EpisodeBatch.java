@@ -253,9 +253,9 @@ public final class EpisodeBatch {
     /**
      * Returns the segments of all batches, in their order, in new tensors; of a single batch, its own tensors.
      *
-     * <p>Infos that a batch lacks become gaps. Workers, rows and last values are empty if one of the batches has none. A
-     * batch without the environment's own rewards or actions, beside others that have them, has the agent's. There is no
-     * account.
+     * <p>Infos that a batch lacks become gaps. Workers, rows and last values are empty if one of the batches has none.
+     * A batch without the environment's own rewards or actions, beside others that have them, has the agent's. There is
+     * no account.
      *
      * @param batches at least one batch
      * @return the batch of all

@@ -169,8 +169,8 @@ public final class Sampler implements AutoCloseable {
     /**
      * Gives each worker an update of its own. The spaces of all workers have to be equal.
      *
-     * @param envs one update for each worker, in the order of their indices; empty to leave the worker's environments as
-     *     they are
+     * @param envs one update for each worker, in the order of their indices; empty to leave the worker's environments
+     *     as they are
      * @return the version and the spaces of the new environments, once every worker has them
      */
     public EnvUpdated updateEnvPerWorker(List<? extends Optional<? extends EnvUpdate>> envs) {
@@ -188,8 +188,8 @@ public final class Sampler implements AutoCloseable {
      *
      * @param method the name of the method, which the server's operator has to allow
      * @param arguments the arguments: values that JSON can hold
-     * @return the values, as JSON has them (maps, lists, texts, {@link Long}, {@link Double}, {@link Boolean} and null):
-     *     one for each element of {@link SamplerStatus#envs()}
+     * @return the values, as JSON has them (maps, lists, texts, {@link Long}, {@link Double}, {@link Boolean} and
+     *     null): one for each element of {@link SamplerStatus#envs()}
      */
     public List<Object> callEnvironments(String method, Object... arguments) {
         return call(CallEnvironmentsRequest.newBuilder(), method, arguments);
