@@ -33,8 +33,8 @@ struct EpisodeBatch {
   std::optional<Array> last_values;
   /// (T) float64, the rewards as the environment returned them, where transforms change rewards.
   std::optional<Array> raw_rewards;
-  Columns
-      env_actions;  ///< (T, *A), the actions as the environment got them, where transforms change actions; or empty.
+  /// (T, *A), the actions as the environment got them, where transforms change actions; otherwise empty.
+  Columns env_actions;
 
   std::vector<std::int64_t> lengths;  ///< (N) The number of steps of each segment, at least 1.
   std::vector<bool> terminated;       ///< (N) Whether the last step reached a terminal state.

@@ -55,7 +55,9 @@ class Sampler {
   /// @return the new policy version once every worker has it, or the current version if nothing was done.
   std::int64_t update_agent(const AgentUpdate& agent, const UpdateAgentOptions& options = {});
   /// Give each worker an update of its own, in the order of their indices; std::nullopt leaves the worker's agent as it
-  /// is. As update_agent().
+  /// is.
+  ///
+  /// @return the new policy version, as update_agent() returns it.
   std::int64_t update_agent_per_worker(const std::vector<std::optional<AgentUpdate>>& agents,
                                        const UpdateAgentOptions& options = {});
 
