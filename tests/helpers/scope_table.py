@@ -108,6 +108,7 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         pb.EvaluatePopulationRequest(episode_count=1, options=pb.EvaluationOptions(environment=CARTPOLE)),
     ),
     "GetAgentParameters": ("GetAgentParameters", agent_versions_pb2.GetAgentParametersRequest()),
+    "GetAgent": ("GetAgent", agent_versions_pb2.GetAgentRequest()),
     "UpdateAgent": ("UpdateAgent", update(rollserve.RandomAgent())),
     "UpdateAgent, with a pickle": ("UpdateAgent", update(PICKLE)),
     "UpdateEnv": (

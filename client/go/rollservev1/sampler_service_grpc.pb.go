@@ -140,6 +140,11 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
 	GetAgentParameters(ctx context.Context, in *GetAgentParametersRequest, opts ...grpc.CallOption) (SamplerService_GetAgentParametersClient, error)
+	// Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+	// the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+	//
+	// Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (SamplerService_GetAgentClient, error)
 	// Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
 	// returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
 	// the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
@@ -428,8 +433,40 @@ func (x *samplerServiceGetAgentParametersClient) Recv() (*GetAgentParametersResp
 	return m, nil
 }
 
+func (c *samplerServiceClient) GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (SamplerService_GetAgentClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/GetAgent", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceGetAgentClient{stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+type SamplerService_GetAgentClient interface {
+	Recv() (*GetAgentResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceGetAgentClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceGetAgentClient) Recv() (*GetAgentResponse, error) {
+	m := new(GetAgentResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 func (c *samplerServiceClient) Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (SamplerService_EvaluateClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/Evaluate", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[6], "/rollserve.v1.SamplerService/Evaluate", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -461,7 +498,7 @@ func (x *samplerServiceEvaluateClient) Recv() (*EvaluateResponse, error) {
 }
 
 func (c *samplerServiceClient) EvaluatePopulation(ctx context.Context, in *EvaluatePopulationRequest, opts ...grpc.CallOption) (SamplerService_EvaluatePopulationClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[6], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[7], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -493,7 +530,7 @@ func (x *samplerServiceEvaluatePopulationClient) Recv() (*EvaluatePopulationResp
 }
 
 func (c *samplerServiceClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (SamplerService_GetMetricsClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[7], "/rollserve.v1.SamplerService/GetMetrics", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[8], "/rollserve.v1.SamplerService/GetMetrics", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -678,6 +715,11 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
 	GetAgentParameters(*GetAgentParametersRequest, SamplerService_GetAgentParametersServer) error
+	// Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+	// the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+	//
+	// Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+	GetAgent(*GetAgentRequest, SamplerService_GetAgentServer) error
 	// Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
 	// returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
 	// the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
@@ -776,6 +818,9 @@ func (UnimplementedSamplerServiceServer) RestoreSampler(context.Context, *Restor
 }
 func (UnimplementedSamplerServiceServer) GetAgentParameters(*GetAgentParametersRequest, SamplerService_GetAgentParametersServer) error {
 	return status.Errorf(codes.Unimplemented, "method GetAgentParameters not implemented")
+}
+func (UnimplementedSamplerServiceServer) GetAgent(*GetAgentRequest, SamplerService_GetAgentServer) error {
+	return status.Errorf(codes.Unimplemented, "method GetAgent not implemented")
 }
 func (UnimplementedSamplerServiceServer) Evaluate(*EvaluateRequest, SamplerService_EvaluateServer) error {
 	return status.Errorf(codes.Unimplemented, "method Evaluate not implemented")
@@ -1044,6 +1089,27 @@ func (x *samplerServiceGetAgentParametersServer) Send(m *GetAgentParametersRespo
 	return x.ServerStream.SendMsg(m)
 }
 
+func _SamplerService_GetAgent_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetAgentRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SamplerServiceServer).GetAgent(m, &samplerServiceGetAgentServer{stream})
+}
+
+type SamplerService_GetAgentServer interface {
+	Send(*GetAgentResponse) error
+	grpc.ServerStream
+}
+
+type samplerServiceGetAgentServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceGetAgentServer) Send(m *GetAgentResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
 func _SamplerService_Evaluate_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(EvaluateRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -1231,6 +1297,11 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "GetAgentParameters",
 			Handler:       _SamplerService_GetAgentParameters_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetAgent",
+			Handler:       _SamplerService_GetAgent_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import grpc
 
 from rollserve._calls import requests
-from rollserve._calls.agent_parameters import parameters_request, read_parameters_async
+from rollserve._calls.agent_parameters import (
+    agent_request,
+    parameters_request,
+    read_agent_async,
+    read_parameters_async,
+)
 from rollserve._calls.answers import receive_answer_async
 from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.cancellation import closed_unless_task_cancelled
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
-    from rollserve.agents import AgentUpdate
+    from rollserve.agents import Agent, AgentUpdate
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
@@ -316,6 +321,13 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         """Return the versions of the agent that the sampler holds, in rising order."""
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
+
+    async def agent(
+        self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None
+    ) -> Agent:
+        """Return an agent that the sampler holds; for arguments and errors, see `rollserve.Sampler.agent`."""
+        request = agent_request(self._name, version, worker)
+        return await self._call(read_agent_async(self._stub.GetAgent), request, timeout)
 
     async def agent_parameters(
         self,

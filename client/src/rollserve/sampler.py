@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rollserve._calls import requests
-from rollserve._calls.agent_parameters import parameters_request, read_parameters
+from rollserve._calls.agent_parameters import agent_request, parameters_request, read_agent, read_parameters
 from rollserve._calls.answers import receive_answer
 from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.connection import Connection
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
-    from rollserve.agents import AgentUpdate
+    from rollserve.agents import Agent, AgentUpdate
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
@@ -586,6 +586,28 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         """Return the versions of the agent that the sampler holds, in rising order."""
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(self._call(self._stub.ListAgentVersions, request, timeout))
+
+    def agent(self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None) -> Agent:
+        """Return an agent that the sampler holds, whole, for `update_agent` of this or another sampler.
+
+        >>> agent = sampler.agent()  # doctest: +SKIP
+
+        Args:
+            version: version of the agent; the current one by default.
+            worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Returns:
+            An agent of the kind that was sent. An OnnxAgent's model has the present parameters.
+
+        Raises:
+            PreconditionError: there is no agent, the version is not kept, or the agent is a pickle.
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: version 0.
+        """
+        request = agent_request(self._name, version, worker)
+        return self._call(read_agent(self._stub.GetAgent), request, timeout)
 
     def agent_parameters(
         self,

@@ -100,6 +100,7 @@ def _sampling() -> list[Message]:
         _stream(episodes=pb.StreamedEpisodes(step_count=30), max_policy_lag=1, max_unread_rounds=1, when_full=2),
         pb.GetSamplerRequest(sampler="default"),
         agent_versions_pb2.ListAgentVersionsRequest(),
+        agent_versions_pb2.GetAgentRequest(policy_version=1, worker_index=1),
         agent_versions_pb2.GetAgentParametersRequest(names=["0/weight"], worker_index=1, max_message_bytes=1 << 14),
     ]
 

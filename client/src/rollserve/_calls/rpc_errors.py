@@ -59,6 +59,7 @@ _METHODS = {
     "RestoreSampler": "restore",
     "ListAgentVersions": "agent_versions",
     "GetAgentParameters": "agent_parameters",
+    "GetAgent": "agent",
 }
 _RPC_NAME = re.compile(rf"\b({'|'.join(_METHODS)})\b")
 

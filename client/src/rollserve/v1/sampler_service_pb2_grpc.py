@@ -155,6 +155,11 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
                 _registered_method=True)
+        self.GetAgent = channel.unary_stream(
+                '/rollserve.v1.SamplerService/GetAgent',
+                request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentResponse.FromString,
+                _registered_method=True)
         self.Evaluate = channel.unary_stream(
                 '/rollserve.v1.SamplerService/Evaluate',
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluateRequest.SerializeToString,
@@ -431,6 +436,16 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAgent(self, request, context):
+        """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+        the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+        Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Evaluate(self, request, context):
         """Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
         returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
@@ -579,6 +594,11 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.GetAgentParameters,
                     request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.SerializeToString,
+            ),
+            'GetAgent': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetAgent,
+                    request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentResponse.SerializeToString,
             ),
             'Evaluate': grpc.unary_stream_rpc_method_handler(
                     servicer.Evaluate,
@@ -993,6 +1013,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/GetAgentParameters',
             rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
             rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/GetAgent',
+            rollserve_dot_v1_dot_agent__versions__pb2.GetAgentRequest.SerializeToString,
+            rollserve_dot_v1_dot_agent__versions__pb2.GetAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -265,6 +265,16 @@ class SamplerServiceStub:
     Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
     """
 
+    GetAgent: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.agent_versions_pb2.GetAgentRequest,
+        rollserve.v1.agent_versions_pb2.GetAgentResponse,
+    ]
+    """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+    the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+    Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+    """
+
     Evaluate: grpc.UnaryStreamMultiCallable[
         rollserve.v1.sampler_service_pb2.EvaluateRequest,
         rollserve.v1.sampler_service_pb2.EvaluateResponse,
@@ -593,6 +603,16 @@ class SamplerServiceAsyncStub:
     the workers.
 
     Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+    """
+
+    GetAgent: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.agent_versions_pb2.GetAgentRequest,
+        rollserve.v1.agent_versions_pb2.GetAgentResponse,
+    ]
+    """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+    the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+    Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
     """
 
     Evaluate: grpc.aio.UnaryStreamMultiCallable[
@@ -947,6 +967,18 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         the workers.
 
         Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+        """
+
+    @abc.abstractmethod
+    def GetAgent(
+        self,
+        request: rollserve.v1.agent_versions_pb2.GetAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.agent_versions_pb2.GetAgentResponse], collections.abc.AsyncIterator[rollserve.v1.agent_versions_pb2.GetAgentResponse]]:
+        """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+        the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+        Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
         """
 
     @abc.abstractmethod

@@ -35,6 +35,7 @@ SCOPES: Mapping[str, Scope] = {
     "Evaluate": Scope.SAMPLE,
     "EvaluatePopulation": Scope.SAMPLE,
     "GetAgentParameters": Scope.AGENT_READ,
+    "GetAgent": Scope.AGENT_READ,
     "UpdateAgent": Scope.AGENT_WRITE,
     "UpdateEnv": Scope.ENV_WRITE,
     "CallEnvironments": Scope.ENV_WRITE,
