@@ -1244,9 +1244,11 @@ func (x *ObtainSamplesRequest) GetFragments() *Fragments {
 // fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
 // fragment.
 //
-// A row sequence belongs to a seed, an environment version, a maximum episode length and a kind of horizon. The policy
-// may change from call to call: episodes continue, and the new policy takes the next steps. An update of the
-// environments ends the sampler's own row sequence; the next call without a seed starts another one, with another seed.
+// A row sequence belongs to a seed, an environment version, a maximum episode length, a kind of horizon and a
+// `return_discount`, or none: calls of one discount continue another row sequence than calls of another one or of none,
+// so that the discounted returns of their rows are known. The policy may change from call to call: episodes continue,
+// and the new policy takes the next steps. An update of the environments ends the sampler's own row sequence; the next
+// call without a seed starts another one, with another seed.
 // The server keeps a few row sequences that no call uses (as many as calls may run at the same time). ResizePool ends
 // all row sequences, because it changes the number of rows.
 //
@@ -1473,7 +1475,8 @@ type SamplingOptions struct {
 	// account takes 16 bytes for each, beside `max_message_bytes`.
 	ObservationMoments bool `protobuf:"varint,31,opt,name=observation_moments,json=observationMoments,proto3" json:"observation_moments,omitempty"`
 	// The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
-	// `blackhole`, and for fragments, whose episodes begin in earlier calls. Not set: the account has none.
+	// `blackhole`. Batches have `discounted_returns_before`. For fragments, it belongs to the row sequence, see Fragments.
+	// Not set: the account has none.
 	ReturnDiscount *float64 `protobuf:"fixed64,32,opt,name=return_discount,json=returnDiscount,proto3,oneof" json:"return_discount,omitempty"`
 }
 

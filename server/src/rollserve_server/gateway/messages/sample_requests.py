@@ -41,7 +41,7 @@ def sample_request_from_proto(
     with in_field("options"):
         messages = sample_format_from_proto(options)
         _check_sequence(options, target)
-        _check_moments(options, target)
+        _check_moments(options)
         sampling_options = sampling_options_from_proto(options)
         agent_update = agent_update_from_options(options, allowed_paths)
     return SampleRequest(
@@ -122,8 +122,8 @@ def _check_sequence(options: pb.SamplingOptions, target: Target | Fragments) -> 
         raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")
 
 
-def _check_moments(options: pb.SamplingOptions, target: Target | Fragments) -> None:
-    """Raise InvalidValueError for moments of nothing, or of returns whose beginning the call does not know."""
+def _check_moments(options: pb.SamplingOptions) -> None:
+    """Raise InvalidValueError for moments of nothing, or for a discount out of range."""
     has_discount = options.HasField("return_discount")
     if options.blackhole and (options.observation_moments or has_discount):
         field = "observation_moments" if options.observation_moments else "return_discount"
@@ -133,6 +133,3 @@ def _check_moments(options: pb.SamplingOptions, target: Target | Fragments) -> N
     discount = options.return_discount
     if not 0 <= discount <= 1:
         raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
-    if isinstance(target, Fragments):
-        expected = "none for fragments, whose episodes begin in earlier calls"
-        raise InvalidValueError.of("return_discount", expected=expected, got=discount)

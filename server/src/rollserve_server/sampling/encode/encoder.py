@@ -105,6 +105,9 @@ class Encoder:
         batch = list(_header_fields(headers, encoding))
         if options.returns_before and headers.first_steps.any():
             batch += array_field(_KEYS["returns_before"], content.returns_before())
+        discount = None if options.moments is None else options.moments.discount
+        if discount is not None:
+            batch += array_field(_KEYS["discounted_returns_before"], content.discounted_before(discount))
         for column in columns:
             batch += self._field(column, options.compression)
         parts = length_delimited(_BATCH, batch)
@@ -119,7 +122,7 @@ class Encoder:
             num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
             dropped_infos=content.dropped_infos(),
             endings=content.endings(),
-            moments=() if options.moments is None else moments_of(content.ending_pieces(), options.moments),
+            moments=() if options.moments is None else moments_of(content, options.moments),
         )
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:

@@ -593,9 +593,11 @@ export const ObtainSamplesRequestSchema: GenMessage<ObtainSamplesRequest> = /*@_
  * fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
  * fragment.
  *
- * A row sequence belongs to a seed, an environment version, a maximum episode length and a kind of horizon. The policy
- * may change from call to call: episodes continue, and the new policy takes the next steps. An update of the
- * environments ends the sampler's own row sequence; the next call without a seed starts another one, with another seed.
+ * A row sequence belongs to a seed, an environment version, a maximum episode length, a kind of horizon and a
+ * `return_discount`, or none: calls of one discount continue another row sequence than calls of another one or of none,
+ * so that the discounted returns of their rows are known. The policy may change from call to call: episodes continue,
+ * and the new policy takes the next steps. An update of the environments ends the sampler's own row sequence; the next
+ * call without a seed starts another one, with another seed.
  * The server keeps a few row sequences that no call uses (as many as calls may run at the same time). ResizePool ends
  * all row sequences, because it changes the number of rows.
  *
@@ -921,7 +923,8 @@ export type SamplingOptions = Message<"rollserve.v1.SamplingOptions"> & {
 
   /**
    * The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
-   * `blackhole`, and for fragments, whose episodes begin in earlier calls. Not set: the account has none.
+   * `blackhole`. Batches have `discounted_returns_before`. For fragments, it belongs to the row sequence, see Fragments.
+   * Not set: the account has none.
    *
    * @generated from field: optional double return_discount = 32;
    */
