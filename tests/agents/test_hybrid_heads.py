@@ -218,7 +218,7 @@ def test_misfitting_heads_are_rejected(hybrid: rollserve.Sampler) -> None:
         ({"min_log_std": 1.0, "max_log_std": 0.0}, "hybrid.leaves['1'].squashed_gaussian.max_log_std", "0.0"),
         ({"parameters": bare}, "layer_sizes[2]", "15"),
         ({"parameters": {**agent.parameters, "log_std/0": np.zeros(3, np.float32)}}, "parameters", "'log_std/0'"),
-        ({"action_mask": rollserve.ActionMask(info="mask")}, "action_mask", "Tuple"),
+        ({"action_mask": rollserve.ActionMask(observation="mask")}, "action_mask.observation", "mask"),
     ):
         with raises(rollserve.InvalidArgumentError, field=f"{path}.{field}", quotes=quotes):
             hybrid.update_agent(dataclasses.replace(agent, **changes))

@@ -158,7 +158,8 @@ class RunningMoments:
         Args:
             observation_space: space of the observations, which is needed if it has Discrete or MultiDiscrete leaves:
                 these have no moments, and their one-hot elements get mean 0 and variance 1, which change nothing.
-            without: name of a leaf that the agent does not get as an observation: its action mask.
+            without: name of a leaf, or of a Dict or Tuple of leaves, that the agent does not get as observations: its
+                action mask.
 
         Returns:
             float64 arrays of the flat size of an observation.
@@ -175,7 +176,7 @@ class RunningMoments:
             if any(sizes.get(name) != size for name, size in numeric.items()):
                 raise ValueError(f"observation_space: {mismatch(f'leaves of sizes {numeric}', sizes)}")
         if without is not None:
-            sizes.pop(without, None)
+            sizes = {name: size for name, size in sizes.items() if not f"{name}/".startswith(f"{without}/")}
         mean = [np.ravel(means.get(name, np.zeros(size))) for name, size in sizes.items()]
         variance = [np.ravel(variances.get(name, np.ones(size))) for name, size in sizes.items()]
         return {MEAN: np.concatenate(mean), VARIANCE: np.concatenate(variance)}
