@@ -290,24 +290,36 @@ async def test_masked_episodes_and_fragments_do_not_depend_on_workers(source: st
     assert num_lost > 0
 
 
+def test_evaluations_and_populations_take_legal_actions(fed: rollserve.Sampler) -> None:
+    """The environment raises an error at a masked action."""
+    for kind, source in (("binary", "observation"), ("dict", "info")):
+        fed.update_env(env_of(kind, source))
+        agent = mlp(fed, source)
+        fed.update_agent(agent)
+        expected = fed.evaluate(12, seed=1).returns
+        stacked = {name: np.stack([value, -value]) for name, value in agent.parameters.items() if "log_std" not in name}
+        returns = fed.evaluate_population(stacked, 12, seed=1).returns
+        assert returns[0].tolist() == expected.tolist()
+        assert returns.shape == (2, 12)
+
+
 # Errors.
 
 
-@pytest.mark.parametrize("env", [ROWS, NATIVE], ids=["rows", "native"])
-@pytest.mark.parametrize(
-    ("fault", "quotes"),
-    [
-        ("missing", ("'action_mask'", "'bits'")),
-        ("shape", ("(3,)", "'bits'")),
-        ("values", ("zeros, ones and twos", "'bits'")),
-        ("bools", ("zeros, ones and twos", "'bits'", "bool")),
-    ],
-)
-def test_invalid_mask_of_a_leaf_fails_the_call(
-    fed: rollserve.Sampler, fault: str, quotes: tuple[str, ...], env: rollserve.EnvSpec
-) -> None:
-    if env is NATIVE and fault in ("shape", "bools"):
-        pytest.skip("gymnasium's vector environments convert infos to one dtype and shape")
+FAULTS: dict[str, tuple[rollserve.EnvSpec, str, tuple[str, ...]]] = {
+    "missing": (ROWS, "missing", ("'action_mask'", "'bits'")),
+    "shape": (ROWS, "shape", ("(3,)", "'bits'")),
+    "values": (ROWS, "values", ("zeros, ones and twos", "'bits'")),
+    "booleans": (ROWS, "bools", ("zeros, ones and twos", "'bits'", "bool")),
+    # Of other masks, gymnasium's vector environments convert infos to one dtype and shape.
+    "missing, native": (NATIVE, "missing", ("'action_mask'", "'bits'")),
+    "values, native": (NATIVE, "values", ("zeros, ones and twos", "'bits'")),
+}
+
+
+@pytest.mark.parametrize("case", list(FAULTS))
+def test_invalid_mask_of_a_leaf_fails_the_call(fed: rollserve.Sampler, case: str) -> None:
+    env, fault, quotes = FAULTS[case]
     fed.update_env(env_of("dict", env=env, fault=fault, free=True))
     fed.update_agent(rollserve.RandomAgent(MASKS["info"]))
     with raises(rollserve.PreconditionError, reason=rollserve.Reason.AGENT_FAILED, quotes=("action mask", *quotes)):

@@ -156,7 +156,9 @@ def legal_values(leaf: LeafMask, shown: np.ndarray, out: np.ndarray) -> np.ndarr
         np.not_equal(shown, 0, out=out)
     if shown.dtype == np.bool_:  # which has no 2, so that a binary mask of booleans would leave no choice
         return np.full(len(shown), not leaf.is_binary)
-    good = (shown == 0) | (shown == 1) | ((shown == 2) & leaf.is_binary)
+    good = (shown == 0) | (shown == 1)
+    if leaf.is_binary:
+        good |= shown == 2
     valid: np.ndarray = good.all(axis=1)
     return valid
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -53,16 +55,17 @@ class StateSpec(NamedTuple):
     initial: np.ndarray
 
 
-class LeafMask(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LeafMask:
     """The mask of a Discrete, MultiDiscrete or MultiBinary leaf: which values of each of its elements are legal.
 
     Attributes:
-        name, path: those of the leaf in the action space; both empty if that is the leaf.
-        position: position of the leaf among those of the action space.
+        name, path: name and path of the leaf in the action space; empty if the space is the leaf.
+        position: position of the leaf among the leaves of the action space.
         counts: number of values of each element.
         start: lowest value of each element, (elements,).
-        columns: columns of the leaf among those of all leaves' masks.
-        parts: columns of each element's values among the leaf's.
+        columns: columns of the leaf in the mask of the action.
+        parts: columns of each element's values, counted from the leaf's first one.
         is_binary: whether environments show the mask with a number for each element, 0 or 1 for its only legal value or
             2 for both, instead of a zero or one for each value.
     """
@@ -76,18 +79,18 @@ class LeafMask(NamedTuple):
     parts: tuple[slice, ...]
     is_binary: bool
 
-    @property
+    @functools.cached_property
     def spec(self) -> InfoSpec:
         """Info that records the mask."""
         name = f"{ACTION_MASK}/{self.name}" if self.name else ACTION_MASK
         return InfoSpec(name, np.dtype(np.bool_), (sum(self.counts),))
 
-    @property
+    @functools.cached_property
     def is_even(self) -> bool:
         """Whether all elements have as many values."""
         return self.counts.count(self.counts[0]) == len(self.counts)
 
-    @property
+    @functools.cached_property
     def num_shown(self) -> int:
         """Number of numbers that environments show the mask with."""
         return len(self.counts) if self.is_binary else sum(self.counts)

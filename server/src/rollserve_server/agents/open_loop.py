@@ -57,16 +57,16 @@ class MaskedRandomAgent(RandomAgent):
         super().__init__(leaves)
         self.mask = self._mask = mask
         self.infos = mask.infos
+        by_position = {leaf.position: leaf for leaf in mask.leaves}
+        self._masks = [by_position.get(position) for position in range(len(leaves))]
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Draw a legal action for each row."""
-        legal = observations[-1]
-        actions, _ = super().act(observations, noise)
-        chosen = list(actions)
-        for leaf in self._mask.leaves:
-            values, free = choose_values(leaf, legal, noise[:, self._parts[leaf.position]]), chosen[leaf.position]
-            chosen[leaf.position] = values.astype(free.dtype).reshape(free.shape)
-        return chosen, self._mask.recorded(legal)
+        legal, actions = observations[-1], []
+        for leaf, mask, part in zip(self._leaves, self._masks, self._parts, strict=True):
+            own_noise = noise[:, part]
+            actions.append(leaf.act(own_noise) if mask is None else leaf.of(choose_values(mask, legal, own_noise)))
+        return actions, self._mask.recorded(legal)
 
 
 class ConstantAgent(Agent):
@@ -158,6 +158,9 @@ class _RandomLeaf:
         values = self._offset + self._scale * noise
         if self._integral:
             values = np.floor(values)
-        values = np.clip(values, self._low, self._high)  # rounding may exceed the upper bound
-        actions: np.ndarray = values.astype(self._leaf.dtype).reshape(len(noise), *self._leaf.shape)
+        return self.of(np.clip(values, self._low, self._high))  # rounding may exceed the upper bound
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """Return values (M, size) as actions."""
+        actions: np.ndarray = values.astype(self._leaf.dtype).reshape(len(values), *self._leaf.shape)
         return actions

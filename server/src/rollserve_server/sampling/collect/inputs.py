@@ -1,4 +1,4 @@
-"""What agents get beside the observations of rows: action masks. The code that steps rows keeps them."""
+"""Action masks of rows, which agents get beside observations. The code that steps rows keeps them."""
 
 from __future__ import annotations
 
@@ -72,11 +72,12 @@ class MaskInput:
         """Take a row's mask from an info of its environment."""
         if self._mask.sources:
             return
-        self._unread.pop(row, None)
-        texts = [self._read_leaf(leaf, row, info) for leaf in self._mask.leaves]
         self._is_shown[row] = True
-        if any(texts):
-            self._refuse(row, next(filter(None, texts)))
+        self._unread.pop(row, None)
+        for leaf in self._mask.leaves:
+            if text := self._read_leaf(leaf, row, info):
+                self._refuse(row, text)
+                return
 
     def read_vector(self, envs: VectorEnvs, infos: Mapping[str, Any]) -> None:
         """Take the masks of all rows from the infos of a vector environment's reset or step."""
@@ -137,7 +138,7 @@ class MaskInput:
             array = array.ravel()
         if array.shape != (leaf.num_shown,) or array.dtype.kind not in "biuf":
             return mismatch(_expected_shape(leaf), f"{array.dtype} of shape {array.shape}")
-        (is_valid,) = legal_values(leaf, array[np.newaxis], legal)
+        is_valid = legal_values(leaf, array[np.newaxis], legal)[0]
         return "" if is_valid else mismatch(f"{_numbers(leaf)}{_of(leaf)}", _first_other(leaf, array))
 
     def _read_column(self, leaf: LeafMask, column: np.ndarray, present: NDArray[np.bool_] | None = None) -> None:

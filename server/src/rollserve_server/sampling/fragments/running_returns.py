@@ -30,8 +30,8 @@ class RunningReturns:
         """Begin new episodes of rows."""
         self.values[rows] = 0.0
 
-    @np.errstate(all="ignore")  # of rewards that are not finite
     def add(self, rewards: NDArray[np.float64], rows: int | slice = slice(None)) -> None:
         """Add a step of rows, given the rewards of all rows, (M,)."""
         if self._discount is not None:
-            self.values[rows] = self._discount * self.values[rows] + rewards[rows]
+            with np.errstate(all="ignore"):  # of rewards that are not finite
+                self.values[rows] = self._discount * self.values[rows] + rewards[rows]
