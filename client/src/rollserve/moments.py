@@ -17,9 +17,9 @@ from rollserve.spaces import Dict, Space, Tuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollserve.v1 import episode_batch_pb2
+    from rollserve.v1 import episode_batch_pb2, sampler_service_pb2
 
-__all__ = ["MEAN", "VARIANCE", "RunningMoments", "moments_from_proto"]
+__all__ = ["MEAN", "VARIANCE", "RunningMoments", "moments_of"]
 
 MEAN, VARIANCE = "observation/mean", "observation/variance"
 """Names of the parameters that normalize observations."""
@@ -260,12 +260,20 @@ class RunningMoments:
         return map_columns(np.copy, columns_of(leaves))
 
 
-def moments_from_proto(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMoments:
-    """Return the moments of each leaf that messages describe.
+def moments_of(
+    message: episode_batch_pb2.Account | sampler_service_pb2.StreamRound,
+) -> tuple[RunningMoments | None, RunningMoments | None]:
+    """Return the moments of observations and of returns that an account or a round has; None where it has none.
 
     Raises:
         ValueError: a malformed tensor, or shapes that differ.
     """
+    observations = {each.name: each.moments for each in message.observation_moments}
+    returns = {"": message.return_moments} if message.HasField("return_moments") else {}
+    return _from_protos(observations) if observations else None, _from_protos(returns) if returns else None
+
+
+def _from_protos(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMoments:
     return RunningMoments.from_leaves(
         {
             name: (moments.count, tensor_from_proto(moments.mean), tensor_from_proto(moments.m2))

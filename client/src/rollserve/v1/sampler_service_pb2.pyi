@@ -1197,8 +1197,8 @@ class StreamSpec(google.protobuf.message.Message):
     def options(self) -> global___SamplingOptions:
         """Options that all sampling calls share. With `agent_update`, the stream makes the update before its first round.
         Expected versions are conditions of the first round, and with `client_id` of each one: the stream fails once another
-        client has updated the agent. INVALID_ARGUMENT for `policy_version`, `prefetch`, `blackhole`, `observation_moments`
-        and `return_discount`.
+        client has updated the agent. Each round has its own moments, for `observation_moments` and `return_discount`, and
+        the account has none. INVALID_ARGUMENT for `policy_version`, `prefetch` and `blackhole`.
         """
 
     @property
@@ -1400,6 +1400,8 @@ class StreamRound(google.protobuf.message.Message):
     WORKER_COUNT_FIELD_NUMBER: builtins.int
     NEXT_ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
+    RETURN_MOMENTS_FIELD_NUMBER: builtins.int
     round_number: builtins.int
     """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
     seed: builtins.int
@@ -1426,6 +1428,16 @@ class StreamRound(google.protobuf.message.Message):
     """For fragments, `row_step_count` of what follows."""
     next_episode_index: builtins.int
     """For whole episodes, the index of the episode that follows."""
+    @property
+    def observation_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.episode_batch_pb2.NamedMoments]:
+        """The moments of the round's observations, as in Account. Only with `observation_moments` of the stream's options."""
+
+    @property
+    def return_moments(self) -> rollserve.v1.episode_batch_pb2.Moments:
+        """The moments of the round's discounted returns, as in Account. Rows of fragments carry the returns of their episodes
+        from round to round, also through discarded ones. Only with `return_discount` of the stream's options.
+        """
+
     def __init__(
         self,
         *,
@@ -1442,8 +1454,11 @@ class StreamRound(google.protobuf.message.Message):
         worker_count: builtins.int = ...,
         next_row_step_count: builtins.int = ...,
         next_episode_index: builtins.int = ...,
+        observation_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.NamedMoments] | None = ...,
+        return_moments: rollserve.v1.episode_batch_pb2.Moments | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
 
 global___StreamRound = StreamRound
 
