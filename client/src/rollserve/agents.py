@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from rollserve._checks import check_names, check_type, choices_text, type_error
-from rollserve._codec.tensors import named_tensors_to_proto
-from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
+from rollserve._codec.json_arguments import kwargs_from_json
+from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import export_module
 from rollserve.errors import mismatch
-from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
+from rollserve.mlp_agent import MlpAgent, mlp_from_proto, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
@@ -36,6 +37,7 @@ __all__ = [
     "PickledAgent",
     "PythonAgent",
     "RandomAgent",
+    "agent_from_proto",
     "agent_to_proto",
     "parameters_to_proto",
     "with_moments",
@@ -224,6 +226,43 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
             mask = mask_to_proto(agent.action_mask)
             return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors, action_mask=mask))
     raise type_error("agent", "an agent", agent)
+
+
+def agent_from_proto(message: agent_pb2.Agent) -> Agent:
+    """Return the agent of a message.
+
+    Raises:
+        ValueError: no kind, or a malformed part.
+    """
+    match message.WhichOneof("kind"):
+        case "mlp":
+            return mlp_from_proto(message.mlp)
+        case "onnx":
+            return _onnx_from_proto(message.onnx)
+        case "python":
+            python = message.python
+            parameters = named_tensors_from_proto(python.parameters.tensors)
+            return PythonAgent(python.name, kwargs_from_json(python.kwargs_json), parameters, mask_from_proto(python))
+        case "random":
+            return RandomAgent(mask_from_proto(message.random))
+        case "constant":
+            action = named_tensors_from_proto(message.constant.action)
+            value = action[""] if action.keys() == {""} else action
+            return ConstantAgent(value, mask_from_proto(message.constant))
+    raise ValueError(f"kind: {mismatch('an agent that is no pickle', message.WhichOneof('kind') or 'none')}")
+
+
+def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxAgent:
+    kind: Any = onnx.WhichOneof("head")
+    heads: dict[str, Any] = {leaf: head.WhichOneof("head") for leaf, head in onnx.hybrid.leaves.items()}
+    return OnnxAgent(
+        onnx.model,
+        heads if kind == "hybrid" else kind,
+        dict(onnx.inputs),
+        dict(onnx.outputs),
+        tuple(onnx.infos),
+        mask_from_proto(onnx),
+    )
 
 
 def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:

@@ -1,4 +1,4 @@
-"""Command line `rollserve`: shows, samples from, evaluates and resizes a sampler; creates and deletes samplers."""
+"""Command line `rollserve`: shows, samples from, evaluates, resizes, saves, creates and deletes samplers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Show, sample from, evaluate, resize, create and delete samplers of a Rollserve server.",
+        description="Show, sample from, evaluate, resize, save, restore, create and delete samplers of a server.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -139,6 +139,8 @@ def _parser() -> argparse.ArgumentParser:
         _add_samplers,
         _add_create,
         _add_delete,
+        _add_save,
+        _add_restore,
     ):
         add(commands, common)
     return parser
@@ -279,6 +281,30 @@ def _add_delete(commands: _Commands, common: argparse.ArgumentParser) -> None:
     delete.set_defaults(run=_delete)
 
 
+def _add_save(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    save = commands.add_parser(
+        "save",
+        parents=[common],
+        help="write a sampler to a file",
+        description="Write all that another server needs to go on as the sampler would: agents, environments, and "
+        "where its sequences stand.",
+    )
+    save.add_argument("file", type=Path, metavar="FILE", help="file to write")
+    save.set_defaults(run=_save)
+
+
+def _add_restore(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    restore = commands.add_parser(
+        "restore",
+        parents=[common],
+        help="replace a sampler by a saved one",
+        description="Replace a sampler by one that `rollserve save` has written, of this server or another. Its calls "
+        "that run fail.",
+    )
+    restore.add_argument("file", type=Path, metavar="FILE", help="file to read")
+    restore.set_defaults(run=_restore)
+
+
 def _json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
@@ -408,6 +434,21 @@ def _delete(sampler: Sampler, options: argparse.Namespace) -> None:
     print(f"sampler {options.sampler} deleted")
 
 
+def _save(sampler: Sampler, options: argparse.Namespace) -> None:
+    _check_writable(options.file)
+    saved = sampler.save()
+    _write(options.file, lambda path: path.write_bytes(saved))
+
+
+def _restore(sampler: Sampler, options: argparse.Namespace) -> None:
+    sampler.restore(options.file)
+    status = sampler.status()
+    print(
+        f"sampler restored: policy version {status.policy_version}, environment version {status.env_version}, "
+        f"{status.num_workers} workers"
+    )
+
+
 def _table_of(samplers: Sequence[SamplerSummary]) -> str:
     rows = [("SAMPLER", "OWNER", "WORKERS", "POLICY", "LEASE LEFT", "ENVIRONMENT")]
     for each in samplers:
@@ -442,7 +483,7 @@ def _check_writable(path: Path) -> None:
         path.unlink()
 
 
-def _write(path: Path, write: Callable[[Path], None]) -> None:
+def _write(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file, and say so; an OSError names the file."""
     try:
         write(path)

@@ -11,14 +11,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rollserve._checks import check_flag, check_names, check_type, choices_text
-from rollserve._codec.tensors import named_tensors_to_proto
-from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
+from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import mlp_of_modules
 from rollserve.errors import mismatch
 from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from rollserve.v1 import agent_pb2
 
-__all__ = ["MlpAgent", "mlp_to_proto", "parameters_to_proto"]
+__all__ = ["MlpAgent", "mlp_from_proto", "mlp_to_proto", "parameters_to_proto"]
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
 Head = Literal[
@@ -366,6 +366,35 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
     elif "value/weight" in agent.parameters:
         mlp.shared_value.SetInParent()
     return mlp
+
+
+def mlp_from_proto(mlp: agent_pb2.MlpAgent) -> MlpAgent:
+    """Return the agent of a message.
+
+    Raises:
+        ValueError: an unknown head or activation, or a malformed parameter.
+    """
+    numbers = {number: name for name, number in _ACTIVATIONS.items()}
+    heads: dict[str, Any] = {leaf: head.WhichOneof("head") for leaf, head in mlp.hybrid.leaves.items()}
+    kind = mlp.WhichOneof("head")
+    messages = [mlp.hybrid.leaves[leaf] for leaf in heads] if kind == "hybrid" else [mlp]
+    settings: dict[str, Any] = {}
+    for message in messages:
+        fields = getattr(message, message.WhichOneof("head") or "categorical").ListFields()
+        settings |= {field.name: value for field, value in fields if field.name in _SETTINGS}
+    if mlp.HasField("layer_norm"):
+        settings["layer_norm_epsilon"] = mlp.layer_norm.epsilon
+    if mlp.HasField("normalization"):
+        settings |= {f"normalization_{field.name}": value for field, value in mlp.normalization.ListFields()}
+    return MlpAgent(
+        named_tensors_from_proto(mlp.parameters.tensors),
+        heads if kind == "hybrid" else kind,  # type: ignore[arg-type]  # checked
+        numbers.get(mlp.activation, "tanh"),
+        action_mask=mask_from_proto(mlp),
+        previous_action=mlp.previous_action,
+        previous_reward=mlp.previous_reward,
+        **settings,
+    )
 
 
 def parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Parameters:
