@@ -6,7 +6,7 @@ The methods of `EpisodeBatch` of the same names call them, and have their docume
 from rollserve.learning.minibatches import minibatches, shuffled
 from rollserve.learning.off_policy import retrace, vtrace
 from rollserve.learning.returns import Advantages, advantages, discounted_returns, n_step_returns
-from rollserve.learning.running_returns import RunningReturns, scaled_rewards
+from rollserve.learning.running_returns import RunningReturns, return_moments_of, scaled_rewards
 from rollserve.learning.sequences import sequences
 from rollserve.learning.transitions import Transitions, transitions
 
@@ -19,6 +19,7 @@ __all__ = [
     "minibatches",
     "n_step_returns",
     "retrace",
+    "return_moments_of",
     "scaled_rewards",
     "sequences",
     "shuffled",

@@ -324,6 +324,7 @@ class SavedRows(google.protobuf.message.Message):
     IS_OWN_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
+    RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed."""
     environment_version: builtins.int
@@ -336,6 +337,8 @@ class SavedRows(google.protobuf.message.Message):
     """Whether calls without a seed continue the sequence."""
     row_step_count: builtins.int
     """The number of steps that each row has made."""
+    return_discount: builtins.float
+    """The `return_discount` of the calls that continue the sequence, from 0 to 1, else INVALID_ARGUMENT. Not set: none."""
     @property
     def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedRow]:
         """The rows of all workers, worker by worker. INVALID_ARGUMENT unless there is one for each row."""
@@ -350,8 +353,11 @@ class SavedRows(google.protobuf.message.Message):
         is_own: builtins.bool = ...,
         row_step_count: builtins.int = ...,
         rows: collections.abc.Iterable[global___SavedRow] | None = ...,
+        return_discount: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "return_discount", b"return_discount"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "return_discount", b"return_discount", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_return_discount", b"_return_discount"]) -> typing.Literal["return_discount"] | None: ...
 
 global___SavedRows = SavedRows
 

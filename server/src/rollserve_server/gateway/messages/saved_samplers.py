@@ -22,7 +22,7 @@ from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.gateway.messages.agent_specs import agent_to_proto
 from rollserve_server.gateway.messages.agents import agent_from_proto
 from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import MAX_STEPS, MAX_WORKERS, in_field, in_range
+from rollserve_server.gateway.messages.fields import MAX_STEPS, MAX_WORKERS, in_field, in_range, optional
 from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
 from rollserve_server.pool import (
     ActionLog,
@@ -306,6 +306,7 @@ def _rows_to_proto(sequence: SavedRowSequence) -> pb.SavedRows:
         is_own=sequence.is_own,
         row_step_count=state.current.clock,
         rows=map(_row_to_proto, points),
+        return_discount=state.kind.return_discount,
     )
 
 
@@ -323,7 +324,10 @@ def _row_to_proto(point: RowPoint) -> pb.SavedRow:
 
 def _rows_from_proto(message: pb.SavedRows, num_workers: int) -> SavedRowSequence:
     length = _length_from_proto(message.max_episode_length)
-    kind = RowSequenceKind(message.environment_version, length, message.soft_horizon)
+    discount = optional(message, "return_discount")
+    if discount is not None and not 0 <= discount <= 1:
+        raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
+    kind = RowSequenceKind(message.environment_version, length, message.soft_horizon, discount)
     in_range("row_step_count", message.row_step_count, 1, MAX_STEPS)
     points = []
     for position, row in enumerate(message.rows):
