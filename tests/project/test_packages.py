@@ -107,6 +107,7 @@ def test_client_has_the_public_names() -> None:
         "InvalidArgumentError",
         "LimitError",
         "MlpAgent",
+        "MultiAgentApi",
         "OnnxAgent",
         "PickledAgent",
         "PopulationEvaluation",

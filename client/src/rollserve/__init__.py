@@ -26,7 +26,7 @@ from rollserve.agents import (
 from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
-from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, Task, Vectorization, Wrapper
+from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, MultiAgentApi, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
@@ -93,6 +93,7 @@ __all__ = [
     "InvalidArgumentError",
     "LimitError",
     "MlpAgent",
+    "MultiAgentApi",
     "OnnxAgent",
     "PickledAgent",
     "PopulationEvaluation",
