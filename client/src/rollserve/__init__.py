@@ -20,6 +20,7 @@ from rollserve.agents import (
     MlpAgent,
     OnnxAgent,
     PickledAgent,
+    Policies,
     PythonAgent,
     RandomAgent,
 )
@@ -46,6 +47,7 @@ from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.learning import Advantages, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.moments import RunningMoments
+from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
@@ -68,6 +70,7 @@ __all__ = [
     "Advantages",
     "Agent",
     "AgentChange",
+    "AgentSteps",
     "AgentVersion",
     "AsyncRecordStream",
     "AsyncRoundStream",
@@ -94,8 +97,11 @@ __all__ = [
     "LimitError",
     "MlpAgent",
     "MultiAgentApi",
+    "MultiAgentBatch",
     "OnnxAgent",
     "PickledAgent",
+    "Policies",
+    "PolicyBatch",
     "PopulationEvaluation",
     "PreconditionError",
     "PythonAgent",

@@ -46,8 +46,7 @@ _VECTORIZATIONS: dict[Vectorization, environment_pb2.Vectorization.ValueType] = 
 }
 
 MultiAgentApi = Literal["parallel", "aec"]
-"""Interface of PettingZoo that an environment with many agents has: all agents act in each step, or one after the other.
-"""
+"""Interface of PettingZoo's environments with many agents: all agents act in each step, or one after the other."""
 
 _MULTI_AGENT_APIS: dict[MultiAgentApi, environment_pb2.MultiAgentApi.ValueType] = {
     "parallel": environment_pb2.MULTI_AGENT_API_PARALLEL,
@@ -221,6 +220,8 @@ class EnvUpdate:
         reproducibility: which unit of work the same seed gives again.
         num_rows: number of rows that each worker steps at once for a call.
         num_episodes_per_row: number of episodes of each row in a block; None unless reproducibility is BLOCK.
+        agents: names of the possible agents of an environment with many, whose spaces are in Dict spaces by these
+            names; empty for an environment with one agent.
     """
 
     env_version: int
@@ -229,6 +230,7 @@ class EnvUpdate:
     reproducibility: Reproducibility
     num_rows: int
     num_episodes_per_row: int | None
+    agents: tuple[str, ...] = ()
 
 
 def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
@@ -340,6 +342,7 @@ def env_update_from_proto(
         reproducibility_from_proto(response.reproducibility),
         response.row_count,
         response.episodes_per_row or None,
+        () if isinstance(response, samplers_pb2.CreateSamplerResponse) else tuple(response.agents),
     )
 
 

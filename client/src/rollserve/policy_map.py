@@ -14,7 +14,7 @@ from rollserve._checks import check_integer, check_text, type_error
 from rollserve.errors import InvalidArgumentError
 from rollserve.v1 import policies_pb2
 
-__all__ = ["PolicyChoice", "PolicyMap", "PolicyRule", "policy_map_from_proto", "policy_map_to_proto"]
+__all__ = ["PolicyChoice", "PolicyMap", "PolicyRule", "is_called_like", "policy_map_from_proto", "policy_map_to_proto"]
 
 _CHOICES = "a policy, a pair (policy, version), or a list of triples (policy, version, weight)"
 
@@ -127,6 +127,11 @@ class PolicyMap:
         return found
 
 
+def is_called_like(agent: str, policy: str) -> bool:
+    """Return whether an agent has the name of a policy, or that name, `_` and more."""
+    return agent == policy or agent.startswith(f"{policy}_")
+
+
 def policy_map_to_proto(policy_map: PolicyMap) -> policies_pb2.PolicyMap:
     """Return a map as a message."""
     rules = []
@@ -163,7 +168,9 @@ def policy_map_from_proto(message: policies_pb2.PolicyMap) -> PolicyMap:
         _check_choices(choices, f"{field}.choices")
         made = PolicyRule(getattr(rule, kind), kind == "prefix", choices)
         if any((made.agents, made.is_prefix) == (each.agents, each.is_prefix) for each in rules):
-            raise InvalidArgumentError.of(f"{field}.{kind}", expected="one rule", got=f"another one for {made.agents!r}")
+            raise InvalidArgumentError.of(
+                f"{field}.{kind}", expected="one rule", got=f"another one for {made.agents!r}"
+            )
         rules.append(made)
     return PolicyMap(tuple(rules))
 

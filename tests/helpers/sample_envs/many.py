@@ -23,8 +23,8 @@ SPACES = {
 class Crowd(ParallelEnv[str, Any, Any]):
     """Agents with different spaces, of which some come late, end early, die for two steps, or are absent for one.
 
-    The reward of an agent that acts depends on its action. Agent `late` appears at step 3; each other one dies with
-    chance 0.1 per step, and is back two steps later; runners leave for a step now and then without having ended.
+    The reward of an agent that acts depends on its action. Agent `late` appears at step 3; all but the guard die
+    with chance 0.1 per step, and are back two steps later; runners leave for a step now and then without having ended.
     """
 
     metadata = {"name": "crowd"}  # noqa: RUF012
@@ -54,7 +54,7 @@ class Crowd(ParallelEnv[str, Any, Any]):
         self._state += float(sum(np.sum(action) for action in actions.values()))
         ends = self._step == self._length
         acted = list(self.agents)
-        terminated = {agent: bool(self._rng.random() < 0.1) for agent in acted}
+        terminated = {agent: bool(self._rng.random() < 0.1) and agent != "guard" for agent in acted}
         truncated = dict.fromkeys(acted, ends)
         absent = {agent for agent in acted if "runner" in agent and not ends and self._rng.random() < 0.2}
         for agent in absent:

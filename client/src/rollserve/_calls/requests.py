@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -23,7 +23,15 @@ from rollserve._checks import (
 from rollserve._codec.json_arguments import value_to_json
 from rollserve._codec.parameter_updates import write_parameters_update
 from rollserve._codec.records import duration_to_proto
-from rollserve.agents import Agent, AgentChange, AgentUpdate, agent_to_proto, parameters_to_proto, with_moments
+from rollserve.agents import (
+    Agent,
+    AgentChange,
+    AgentUpdate,
+    Policies,
+    agent_to_proto,
+    parameters_to_proto,
+    with_moments,
+)
 from rollserve.environments import (
     EnvChange,
     EnvSpec,
@@ -34,6 +42,7 @@ from rollserve.environments import (
 )
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.options import Compression, SamplingOptions, compressions_to_proto
+from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.python_agents import agent_change_to_proto
 from rollserve.samplers import Quota, quota_to_proto
 from rollserve.v1 import environment_pb2, samplers_pb2, tensor_pb2
@@ -136,6 +145,7 @@ def update_agent_request(
         ValueError: a dtype that the wire does not have.
     """
     _check_exclusive("agent", agent, per_worker)
+    agent = Policies.of(agent) or agent
     if observation_moments is not None:
         agent = None if agent is None else with_moments(agent, observation_moments)
         per_worker = per_worker and [
@@ -148,7 +158,7 @@ def update_agent_request(
     keeps_any = not all(isinstance(update, Agent) for update in per_worker or (agent,))
     own_versions.expect_in_agent_update(request, keeps_any=keeps_any)
     if isinstance(agent, Mapping):
-        return write_parameters_update(request, agent)
+        return write_parameters_update(request, cast("Mapping[str, np.ndarray]", agent))
     if per_worker is None:
         request.all_workers.CopyFrom(_agent_update("agent", agent))
     else:
@@ -417,13 +427,22 @@ def _numbers(name: str, value: Any) -> Sequence[float]:
 
 
 def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
+    policies = Policies.of(update)
+    if policies is not None:
+        return pb.AgentUpdate(policies=_policy_updates(name, policies))
     if isinstance(update, Mapping):
-        return pb.AgentUpdate(parameters=parameters_to_proto(update))
+        return pb.AgentUpdate(parameters=parameters_to_proto(cast("Mapping[str, np.ndarray]", update)))
     if isinstance(update, AgentChange):
         return pb.AgentUpdate(change=agent_change_to_proto(update))
     if not isinstance(update, Agent):
         raise type_error(name, "an agent, a mapping of parameters or an AgentChange", update)
     return pb.AgentUpdate(agent=agent_to_proto(update))
+
+
+def _policy_updates(name: str, policies: Policies) -> pb.PolicyUpdates:
+    updates = {policy: _agent_update(f"{name}[{policy!r}]", update) for policy, update in policies.updates.items()}
+    policy_map = None if policies.policy_map is None else policy_map_to_proto(PolicyMap.of(policies.policy_map))
+    return pb.PolicyUpdates(policies=updates, policy_map=policy_map)
 
 
 def _env_update(name: str, update: object) -> environment_pb2.EnvironmentUpdate:

@@ -14,6 +14,8 @@ import rollserve.v1.agent_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
 import rollserve.v1.evaluation_pb2
+import rollserve.v1.multi_agent_batch_pb2
+import rollserve.v1.policies_pb2
 import rollserve.v1.samplers_pb2
 import rollserve.v1.space_pb2
 import rollserve.v1.tensor_pb2
@@ -192,6 +194,7 @@ class AgentUpdate(google.protobuf.message.Message):
     AGENT_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     CHANGE_FIELD_NUMBER: builtins.int
+    POLICIES_FIELD_NUMBER: builtins.int
     @property
     def agent(self) -> rollserve.v1.agent_pb2.Agent:
         """A whole agent, which replaces any present one."""
@@ -206,18 +209,77 @@ class AgentUpdate(google.protobuf.message.Message):
     def change(self) -> global___AgentChange:
         """A change of the present agent's settings, which keeps its code and its parameters."""
 
+    @property
+    def policies(self) -> global___PolicyUpdates:
+        """Policies by name, for an environment with many agents."""
+
     def __init__(
         self,
         *,
         agent: rollserve.v1.agent_pb2.Agent | None = ...,
         parameters: rollserve.v1.agent_pb2.Parameters | None = ...,
         change: global___AgentChange | None = ...,
+        policies: global___PolicyUpdates | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters", "change"] | None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "policies", b"policies", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "policies", b"policies", "update", b"update"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters", "change", "policies"] | None: ...
 
 global___AgentUpdate = AgentUpdate
+
+@typing.final
+class PolicyUpdates(google.protobuf.message.Message):
+    """Updates of policies by name, for an environment with many agents. Policies that are left out stay as they are, with
+    their versions, as long as the map names them. FAILED_PRECONDITION (NO_AGENT) for a part of a policy that is not there;
+    INVALID_ARGUMENT within AgentUpdatePerWorker and in an environment with one agent.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class PoliciesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___AgentUpdate: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: global___AgentUpdate | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    POLICIES_FIELD_NUMBER: builtins.int
+    POLICY_MAP_FIELD_NUMBER: builtins.int
+    @property
+    def policies(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___AgentUpdate]:
+        """Updates of new or changed policies, by their names. Their version becomes the number of this update. INVALID_ARGUMENT
+        for a name that is empty, or that the map does not name; for a policy that acts for no agent of the environment, or
+        for agents with different spaces; and for `policies` within one of them.
+        """
+
+    @property
+    def policy_map(self) -> rollserve.v1.policies_pb2.PolicyMap:
+        """Which policy acts for which agent. Not set: the present map; before there is one, a policy acts for the agent of its
+        name and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
+        has no rule.
+        """
+
+    def __init__(
+        self,
+        *,
+        policies: collections.abc.Mapping[builtins.str, global___AgentUpdate] | None = ...,
+        policy_map: rollserve.v1.policies_pb2.PolicyMap | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["policy_map", b"policy_map"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["policies", b"policies", "policy_map", b"policy_map"]) -> None: ...
+
+global___PolicyUpdates = PolicyUpdates
 
 @typing.final
 class AgentChange(google.protobuf.message.Message):
@@ -379,6 +441,7 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     HAS_TRANSFORMS_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
     environment_version: builtins.int
     """The version of the new environments: one more than before."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
@@ -399,6 +462,12 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     def action_space(self) -> rollserve.v1.space_pb2.Space:
         """The space of their actions."""
 
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the possible agents of an environment with many agents, in its order; the spaces are Dict spaces that have
+        the agents' by these names. Empty for environments with one agent.
+        """
+
     def __init__(
         self,
         *,
@@ -409,9 +478,10 @@ class UpdateEnvResponse(google.protobuf.message.Message):
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
         has_transforms: builtins.bool = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agents", b"agents", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
 
 global___UpdateEnvResponse = UpdateEnvResponse
 
@@ -979,6 +1049,7 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     ACCOUNT_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -1003,6 +1074,10 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     def joined(self) -> global___JoinedResponses:
         """Several messages of this kind. Only with `accept_joined` of the call."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Episodes of an environment with many agents, in place of `batch`."""
+
     def __init__(
         self,
         *,
@@ -1012,10 +1087,11 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
         joined: global___JoinedResponses | None = ...,
+        multi_agent_batch: rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "multi_agent_batch"] | None: ...
 
 global___ObtainSamplesResponse = ObtainSamplesResponse
 
@@ -1068,6 +1144,7 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     ACCOUNT_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -1092,6 +1169,10 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     def joined(self) -> global___JoinedResponses:
         """Several messages of this kind. Only with `accept_joined` of the call."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Episodes of an environment with many agents, in place of `batch`."""
+
     def __init__(
         self,
         *,
@@ -1101,10 +1182,11 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
         joined: global___JoinedResponses | None = ...,
+        multi_agent_batch: rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "multi_agent_batch"] | None: ...
 
 global___ObtainExactEpisodesResponse = ObtainExactEpisodesResponse
 

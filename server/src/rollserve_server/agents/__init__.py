@@ -16,6 +16,8 @@ from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
+from rollserve_server.agents.policies import choices_of_agents, load_policies, policies_after, prepare_for_env
+from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import (
@@ -31,6 +33,8 @@ from rollserve_server.agents.specs.kinds import (
     SPEC_CLASSES,
     AgentSource,
     AgentSpec,
+    PolicySource,
+    PolicySpec,
     content_bytes,
     kind_of,
     parameters_bytes,
@@ -39,6 +43,7 @@ from rollserve_server.agents.specs.kinds import (
 from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Normalization, Value
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
+from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
 from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.values import check_value
 
@@ -54,12 +59,14 @@ __all__ = [
     "AgentInputs",
     "AgentSource",
     "AgentSpec",
+    "BuiltPolicy",
     "ConstantSpec",
     "CoreSpec",
     "Decision",
     "Exploration",
     "HeadKind",
     "HeadSettings",
+    "HeldPolicy",
     "InfoSpec",
     "InstalledFactory",
     "LeafHead",
@@ -72,6 +79,10 @@ __all__ = [
     "OnnxModel",
     "OnnxSpec",
     "PickledFactory",
+    "PolicyAgents",
+    "PolicySet",
+    "PolicySource",
+    "PolicySpec",
     "PopulationAgent",
     "PythonPolicy",
     "PythonSource",
@@ -85,6 +96,7 @@ __all__ = [
     "check_population",
     "check_providers",
     "check_value",
+    "choices_of_agents",
     "content_bytes",
     "content_hash",
     "is_quick_to_prepare",
@@ -92,9 +104,12 @@ __all__ = [
     "is_without_choice",
     "kind_of",
     "load_agent",
+    "load_policies",
     "parameters_bytes",
     "parameters_of",
+    "policies_after",
     "prepare_agent",
+    "prepare_for_env",
     "with_kwargs",
     "with_parameters",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from rollserve import Reproducibility
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.columns import check_precision, store_observation
+from rollserve_server.envs.columns import assemble_rows, check_precision, store_observation
 from rollserve_server.envs.determinism import QUICK_SECONDS, QUICK_STEPS, Trace, differences, numbers_in
 from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import any_value, leaves_of_space
@@ -113,6 +113,14 @@ class ManyEnvs:
     def observations(self, agent: int) -> Sequence[np.ndarray]:
         """Return the columns (M * P, *O) that have the last observations of an agent, one for each leaf."""
         return self._columns[agent]
+
+    def agent_leaves(self, agent: int) -> Sequence[Leaf]:
+        """Return the leaves of an agent's observation space."""
+        return self._leaves[agent]
+
+    def actions(self, agent: int, columns: Sequence[np.ndarray]) -> list[Any]:
+        """Return actions of an agent's space from (K, *A) for each of its leaves; arrays are views."""
+        return assemble_rows(self.action_spaces[agent], iter(columns))
 
     def check_precision(self) -> None:
         """Make observations of wider floats than their space announces an error from now on, instead of rounding."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rollserve import Reason, Reproducibility
-from rollserve_server.agents import check_exploration, check_value, kind_of, prepare_agent
+from rollserve_server.agents import check_exploration, check_value, kind_of, prepare_for_env
 from rollserve_server.errors import DomainError, NotReadyError, within
 from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
@@ -128,7 +128,7 @@ class Selection:
                 with within(kind_of(agent)):
                     if env is not None:
                         spaces = env.description.observation_space, env.description.action_space
-                        prepare_agent(agent, *spaces, self._settings)
+                        prepare_for_env(agent, *spaces, self._settings, env.description.agents)
         except DomainError as error:
             return error
         return None
