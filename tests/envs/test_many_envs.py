@@ -203,7 +203,6 @@ def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got() -> Non
     [
         ("crowd", "parallel", "unknown", "agents: expected some of possible_agents, .* got 'stranger'"),
         ("crowd", "parallel", "stays", "agents: expected an agent '.*' that is terminated or truncated to leave them"),
-        ("crowd", "parallel", "vanishes", "agents: expected agents that are terminated or truncated, or come back"),
         ("relay", "aec", "out_of_turn", "agent_selection: expected one of agents, .* got 'nobody'"),
     ],
 )

@@ -19,6 +19,9 @@ SPACES = {
     "late": (RUNNER, spaces.Discrete(3)),
 }
 
+_FAILED: set[int] = set()
+"""Seeds of episodes that have failed once."""
+
 
 class Crowd(ParallelEnv[str, Any, Any]):
     """Agents with different spaces, of which some come late, end early, die for two steps, or are absent for one.
@@ -42,6 +45,7 @@ class Crowd(ParallelEnv[str, Any, Any]):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._rng, self._step = np.random.default_rng(seed), 0
         self._back = dict.fromkeys(SPACES, 0) | {"late": 3}
+        self._seed = seed or 0
         self._state = 0.0
         self._absent: set[str] = set()
         self.agents = [agent for agent in SPACES if agent != "late"]
@@ -77,7 +81,7 @@ class Crowd(ParallelEnv[str, Any, Any]):
         seen = {agent: self._observe(agent) for agent in SPACES if agent in self.agents or agent in acted}
         infos = {agent: {"step": self._step} for agent in self.agents}
         if ends:  # absent agents end, too
-            for agent in self._absent:
+            for agent in sorted(self._absent):
                 if agent not in acted:
                     terminated[agent], seen[agent], rewards[agent] = True, self._observe(agent), 0.5
         self._absent = (self._absent | absent) - set(self.agents)
@@ -97,6 +101,9 @@ class Crowd(ParallelEnv[str, Any, Any]):
     def _break(self, terminated: dict[str, bool]) -> None:
         if self._fault == "raises" and self._step == 3:
             raise RuntimeError("no more of this")
+        if self._fault == "flaky" and self._step == 3 and self._seed % 3 == 0 and self._seed not in _FAILED:
+            _FAILED.add(self._seed)
+            raise RuntimeError("not this time")
         if self._fault == "unknown" and self._step == 2:
             self.agents.append("stranger")
         if self._fault == "stays" and self._step == 2 and self.agents:

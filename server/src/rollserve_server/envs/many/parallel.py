@@ -18,9 +18,9 @@ __all__ = ["ParallelTurns"]
 class ParallelTurns(TurnEnv):
     """A parallel environment.
 
-    An agent that leaves `env.agents` without being terminated or truncated does not act; its rewards add up until it
-    comes back. If it does not, its last observation is unknown, which is an error. Rewards of agents that are not alive
-    belong to no life, and are ignored, as in a loop over `env.agents`.
+    An agent that leaves `env.agents` without being terminated or truncated is absent: it does not act, and its rewards
+    add up until it comes back. If it does not, what followed its last action stays unknown. Rewards of agents that are
+    not alive belong to no life, and are ignored, as in a loop over `env.agents`.
     """
 
     def __init__(self, env: ParallelEnv[Any, Any, Any]) -> None:
@@ -57,14 +57,10 @@ class ParallelTurns(TurnEnv):
                 turns.append(self._turn(agent, observations, reward, *flags, infos=infos))
             else:
                 self._absent[agent] = reward
-        if self._absent and not present:
-            self._fail_absent()
         return turns
 
     def cut(self) -> Sequence[Turn]:
         """Return no turns: all agents that are there have had theirs."""
-        if self._absent:
-            self._fail_absent()
         return ()
 
     def close(self) -> None:
@@ -88,7 +84,3 @@ class ParallelTurns(TurnEnv):
             raise ValueError(f"observations: {mismatch(f'one of agent {agent!r}', f'those of {list(observations)}')}")
         info = infos.get(agent) or {}
         return Turn(self._positions[agent], observations[agent], reward, terminated, truncated, info)
-
-    def _fail_absent(self) -> None:
-        expected = "agents that are terminated or truncated, or come back, before the episode ends"
-        raise ValueError(f"agents: {mismatch(expected, f'{sorted(map(str, self._absent))} that have left otherwise')}")

@@ -29,6 +29,9 @@ __all__ = ["ManyCollector"]
 _UNDELIVERED = "(rewards of agents that never acted)"
 """Name under which rewards count, among dropped infos, that belong to lives without a step."""
 
+_UNSETTLED = "(last steps of absent agents)"
+"""Name under which steps count, among dropped infos, whose agents got no observation after them."""
+
 
 class ManyCollector(EpisodeCollector[ManyEpisode]):
     """Runs each episode in a row of its own, up to its end or a number of environment steps.
@@ -152,6 +155,7 @@ class ManyCollector(EpisodeCollector[ManyEpisode]):
             self._policies[position].forget(row)
         self.attempts.succeed(episode.index)
         episode.seconds = time.perf_counter() - episode.began
+        episode.lives.sort(key=lambda life: (life.agent, life.environment_steps[0]))
         drop_mixed_shapes(episode.lives)
         for life in episode.lives:
             episode.dropped_infos.update(life.segment.dropped_infos)
@@ -216,9 +220,16 @@ class _Running:
             lanes.await_action(lane, turn.info)
 
     def end(self, agent: int, policies: Sequence[PolicyLanes], *, terminated: bool, truncated: bool) -> None:
-        """End an agent's life. A life without a step is none."""
+        """End an agent's life. A life without a step is none.
+
+        If the agent is absent, what followed its last action is unknown: the life ends before that action.
+        """
         lanes, life = policies[self.policies[agent]], self.alive.pop(agent)
         lane = lanes.lane(self.episode.row, agent)
+        last_observations, last_states = lanes.observations(lane), lanes.states.of_row(lane)
+        if not lanes.recorder.is_settled(lane):
+            last_observations, last_states = lanes.recorder.undo(lane)
+            self.episode.dropped_infos[_UNSETTLED] += 1
         if not life.environment_steps:
             lanes.recorder.abandon(lane)
             if life.reward_before:
@@ -226,7 +237,7 @@ class _Running:
             return
         life.ended_at = self.episode.length
         life.segment.terminated, life.segment.truncated = terminated, truncated
-        lanes.recorder.finish(lane, lanes.observations(lane), lanes.states.of_row(lane))
+        lanes.recorder.finish(lane, last_observations, last_states)
         self.episode.lives.append(life)
 
     def _begin(self, turn: Turn, lanes: PolicyLanes, lane: int, infos: InfoReader) -> Life:

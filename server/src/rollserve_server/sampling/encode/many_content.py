@@ -75,13 +75,16 @@ class ManyContent:
         )
 
     def parts(self) -> Iterator[PolicyPart]:
-        """Yield the segments of each version of each policy that has some, by episode, agent and time."""
+        """Yield the segments of each version of each policy that has some, by name and version.
+
+        The segments are ordered by episode, agent and time.
+        """
         found: dict[int, list[tuple[int, Segment, np.ndarray, float]]] = {}
         for segment in self._segments:
             for life, steps, environment_steps in segment.lives():
                 entry = life.agent, steps, environment_steps, life.reward_before
                 found.setdefault(life.policy, []).append(entry)
-        for policy in sorted(found):
+        for policy in sorted(found, key=self._policies.__getitem__):
             name, version = self._policies[policy]
             agents, segments, steps, rewards = zip(*found[policy], strict=True)
             yield PolicyPart(

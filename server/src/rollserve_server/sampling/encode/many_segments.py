@@ -82,11 +82,7 @@ def cut_many_into_messages(
 
 
 class _Costs:
-    """Upper bounds for the bytes of messages with parts of some episodes.
-
-    Attributes:
-        sizes: bounds for a message, for a part of any of the episodes, and for any step.
-    """
+    """Upper bounds for the bytes of messages with parts of some episodes."""
 
     def __init__(self, episodes: Sequence[ManyEpisode], columns: ColumnFormat) -> None:
         keys: dict[int, set[ColumnKey]] = {}
@@ -95,44 +91,67 @@ class _Costs:
                 of_policy = keys.setdefault(life.policy, set())
                 of_policy.update(life.segment.pieces[0].buffer.columns, info_keys([life.segment]))
         self._of_policy = {policy: Sizes.of(its, columns) for policy, its in keys.items()}
-        message = sum(sizes.message + _POLICY_BYTES for sizes in self._of_policy.values()) + _NAMES_BYTES
-        step = max(int(self.steps(episode).max()) for episode in episodes)
-        self.sizes = Sizes(message, max(map(self.part, episodes)), step)
+        self._message = sum(sizes.message + _POLICY_BYTES for sizes in self._of_policy.values()) + _NAMES_BYTES
 
-    def part(self, episode: ManyEpisode) -> int:
-        """Return the bytes of a part of an episode without its steps."""
-        return _EPISODE_BYTES + sum(self._of_policy[life.policy].segment + _LIFE_BYTES for life in episode.lives)
-
-    def steps(self, episode: ManyEpisode) -> NDArray[np.int64]:
-        """Return the bytes of each environment step of an episode."""
-        costs = np.zeros(episode.length, np.int64)
+    def of(self, episode: ManyEpisode) -> _EpisodeCosts:
+        """Return the bounds for parts of an episode."""
+        going, steps = np.zeros(episode.length + 1, np.int64), np.zeros(episode.length, np.int64)
         for life in episode.lives:
-            costs[life.steps] += self._of_policy[life.policy].step + _STEP_BYTES
-        return costs
+            sizes, its = self._of_policy[life.policy], life.steps
+            segment = sizes.segment + _LIFE_BYTES
+            steps[its] += sizes.step + _STEP_BYTES
+            steps[its[0]] += segment
+            going[its[0] + 1] += segment
+            going[its[-1] + 1] -= segment
+        going = np.cumsum(going) + _EPISODE_BYTES
+        return _EpisodeCosts(
+            going, np.append(0, np.cumsum(steps)), Sizes(self._message, int(going.max()), int(steps.max()))
+        )
+
+
+class _EpisodeCosts(NamedTuple):
+    """Upper bounds for the bytes of parts of an episode with T environment steps.
+
+    Attributes:
+        going: (T + 1,), bytes of a part that begins with a step, beside its steps: those of the lives that go on.
+        before: (T + 1,), bytes of all steps before a step, with those of the lives that begin with them.
+        sizes: bounds for a message, for a part beside its steps, and for any step.
+    """
+
+    going: NDArray[np.int64]
+    before: NDArray[np.int64]
+    sizes: Sizes
+
+    def part(self, start: int, stop: int = -1) -> int:
+        """Return the bytes of the steps from `start` up to `stop`, by default the last one."""
+        return int(self.going[start] + self.before[stop] - self.before[start])
+
+    def stop(self, start: int, room: int) -> int:
+        """Return where a part ends that begins with a step and has room for some bytes, and so for this step."""
+        most = self.before[start] + room - self.going[start]
+        return int(np.searchsorted(self.before, most, "right")) - 1
 
 
 def _cut(
     episodes: Sequence[ManyEpisode], costs: _Costs, limit: int, first_step: int, fill_bytes: Callable[[], int]
 ) -> Iterator[list[ManySegment]]:
     """Yield the parts of each message; see `cut_many_into_messages`."""
-
-    def whole_room() -> int:
-        return costs.sizes.room(limit, fill_bytes())
-
     segments: list[ManySegment] = []
-    room = whole_room()
+    room = 0
     for episode in episodes:
-        part, before = costs.part(episode), np.append(0, np.cumsum(costs.steps(episode)))
+        its = costs.of(episode)
         start, first_step = first_step, 0
-        if segments and part + before[-1] - before[start] > room:
+        if segments and its.part(start) > room:
             yield segments
-            segments, room = [], whole_room()
-        while part + before[-1] - before[start] > room:
-            stop = int(np.searchsorted(before, before[start] + room - part, "right")) - 1
+            segments = []
+        if not segments:
+            room = its.sizes.room(limit, fill_bytes())
+        while its.part(start) > room:
+            stop = its.stop(start, room)
             yield [ManySegment(episode, start, stop)]
-            start, room = stop, whole_room()
+            start, room = stop, its.sizes.room(limit, fill_bytes())
         segments.append(ManySegment(episode, start, episode.length))
-        room -= int(part + before[-1] - before[start])
+        room -= its.part(start)
     yield segments
 
 

@@ -26,6 +26,9 @@ __all__ = ["Life", "LifeRecorder", "ManyEpisode", "drop_mixed_shapes"]
 _MAX_STEPS = 128
 """Steps of a life that are recorded before they move to a buffer of their own."""
 
+_BEFORE = ("observations", "states")
+"""Groups of columns that are known before a step."""
+
 _LIFE_BYTES = 1024
 """Memory of a life's objects without steps, infos and last observations, about."""
 
@@ -66,7 +69,7 @@ class ManyEpisode:
         index: index of the episode in its sequence.
         env_seed: seed of the environment's reset.
         length: number of environment steps.
-        lives: lives with at least one step, in the order in which they began.
+        lives: lives with at least one step; once it is finished, by agent and time.
         dropped_infos: number of values of infos that have no place in a column, by name; of all lives.
         row: row that ran it, within its worker.
         began: when it began (`time.perf_counter`).
@@ -142,12 +145,15 @@ class LifeRecorder:
             self._groups.setdefault(group, []).append(column)
         (self._rewards,) = self._groups["rewards"]
         self._positions = np.zeros(num_lanes, np.int64)
+        # Whether the reward of the current step is written, and so what followed the step is known.
+        self._settled = np.ones(num_lanes, np.bool_)
         self._lives: dict[int, Life] = {}
 
     def begin(self, lane: int, life: Life) -> None:
         """Record the lane's next steps as steps of a life."""
         self._lives[lane] = life
         self._positions[lane] = 0
+        self._settled[lane] = True
 
     def life(self, lane: int) -> Life:
         """Return the life that a lane runs."""
@@ -158,6 +164,7 @@ class LifeRecorder:
         for lane in lanes[self._positions[lanes] == self._room].tolist():
             self._lives[lane].segment.pieces.append(self._moved(lane))
         self._positions[lanes] += 1
+        self._settled[lanes] = False
 
     def write(self, group: str, lanes: NDArray[np.int64], values: Iterable[np.ndarray]) -> None:
         """Write the current step of some lanes, (lanes, *shape) for each column of the group."""
@@ -168,6 +175,7 @@ class LifeRecorder:
     def write_reward(self, lane: int, reward: float) -> None:
         """Write the reward of the current step of a lane."""
         self._rewards[lane, self._positions[lane] - 1] = reward
+        self._settled[lane] = True
         self._lives[lane].segment.total_reward += reward
 
     def write_infos(self, lane: int, info: Mapping[Any, Any]) -> None:
@@ -177,6 +185,18 @@ class LifeRecorder:
             life.infos = InfoRecorder(self._reader, life.segment.dropped_infos)
         life.infos.write(len(life.environment_steps) - 1, info)
 
+    def is_settled(self, lane: int) -> bool:
+        """Return whether the reward of the lane's current step is written, if it has made any."""
+        return bool(self._settled[lane])
+
+    def undo(self, lane: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Forget the lane's current step; return the observation and the recurrent states before it."""
+        position = self._positions[lane] - 1
+        self._positions[lane] = position
+        self._lives[lane].environment_steps.pop()
+        before = [[column[lane, position].copy() for column in self._groups.get(group, ())] for group in _BEFORE]
+        return before[0], before[1]
+
     def finish(
         self, lane: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray] = ()
     ) -> Life:
@@ -184,7 +204,8 @@ class LifeRecorder:
         life = self._lives.pop(lane)
         segment = life.segment
         segment.length = len(life.environment_steps)
-        segment.pieces.append(self._moved(lane))
+        if self._positions[lane]:  # else its last steps have moved, and a later one was forgotten
+            segment.pieces.append(self._moved(lane))
         segment.last_observations, segment.last_states = last_observations, last_states
         if life.infos is not None:
             segment.env_infos = life.infos.finish(segment.length)
