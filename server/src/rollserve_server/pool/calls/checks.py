@@ -42,7 +42,7 @@ def check_many_agents(description: EnvDescription, field: str, what: str) -> Non
 def check_many_samples(description: EnvDescription, request: SampleRequest, *, is_round: bool) -> None:
     """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
     refused = {
-        "": ("streams", is_round),
+        "episodes": ("streams", is_round and not isinstance(request.target, Fragments)),
         "fragments": ("fragments", isinstance(request.target, Fragments)),
         "options.return_last_values": ("last values", request.messages.has_values),
         "options.observation_moments": ("moments of observations", request.observation_moments),
