@@ -109,7 +109,6 @@ def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: S
     ("call", "field"),
     [
         (lambda sampler: sampler.obtain_fragments(8), "fragments"),
-        (lambda sampler: next(iter(sampler.stream(num_steps=8))), "spec.episodes"),
         (lambda sampler: next(iter(sampler.stream(fragment_length=8))), "spec.fragments"),
         (lambda sampler: sampler.evaluate(2), "options.environment"),
         (lambda sampler: sampler.evaluate(2, env=CROWD), "options.environment"),

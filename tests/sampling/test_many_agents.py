@@ -33,7 +33,7 @@ def prepare(sampler: Sampler, spec: EnvSpec) -> None:
     sampler.update_agent(POLICIES[spec.id])
 
 
-NUM_STEPS = 400
+NUM_STEPS = 250
 
 
 def obtain(sampler: Sampler, num_steps: int = NUM_STEPS, **options: Any) -> MultiAgentBatch:
@@ -209,3 +209,18 @@ def test_views_by_agent_and_joint_have_all_steps(thread_sampler: Sampler) -> Non
         assert batch.num_agent_steps == sum(each.num_steps for each in by_agent.values())
         spaces = MultiAgentBatch.of(thread_sampler.obtain_samples(30, seed=3, return_spaces=True))
         assert all(part.batch.observation_space is not None for part in spaces.policies)
+
+
+def test_rounds_of_streams_are_what_calls_deliver(thread_sampler: Sampler) -> None:
+    for spec in (CROWD, RELAY):
+        prepare(thread_sampler, spec)
+        with thread_sampler.stream(num_steps=60, seed=3, total_num_steps=180) as stream:
+            rounds = [MultiAgentBatch.of(batch) for batch in stream]
+        assert len(rounds) == 3
+        for batch in rounds:
+            check_against_plain_loops(batch, spec)
+            ended = batch.round
+            assert ended is not None
+            assert (ended.num_steps, ended.num_episodes) == (batch.num_steps, len(batch))
+        whole = MultiAgentBatch.concatenate(*rounds).joined()
+        assert many_equal(whole, obtain(thread_sampler, whole.num_steps).joined())

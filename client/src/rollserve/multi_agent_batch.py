@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from rollserve.errors import mismatch
 if TYPE_CHECKING:
     from rollserve._codec.columns import Columns
     from rollserve.account import Account
+    from rollserve.rounds import Round
     from rollserve.spaces import Space
 
 __all__ = ["AgentSteps", "MultiAgentBatch", "PolicyBatch"]
@@ -127,6 +128,7 @@ class MultiAgentBatch:
         truncated: (E,) bool, whether the episode ended with its last step here, and an agent was truncated then.
         policies: the policies that acted. The batches of a stream have one for each version of a policy.
         account: account of the call whose whole result the batch is, in environment steps; otherwise None.
+        round: round of `Sampler.stream` that the batch is; otherwise None.
     """
 
     agents: tuple[str, ...]
@@ -136,7 +138,8 @@ class MultiAgentBatch:
     terminated: np.ndarray
     truncated: np.ndarray
     policies: tuple[PolicyBatch, ...]
-    account: Account | None = field(default=None)
+    account: Account | None = None
+    round: Round | None = None
 
     def __post_init__(self) -> None:
         for name in ("first_steps", "lengths", "terminated", "truncated"):

@@ -89,21 +89,22 @@ class Joining:
             whole = _with_account(_without_full_masks(self._parts[0]).joined(), account, before)
         return whole if self._spaces is None else with_spaces(whole, self._spaces)
 
-    def join_round(self, ended: Round) -> EpisodeBatch:
+    def join_round(self, ended: Round) -> AnyBatch:
         """Return the whole batch of a round. May be called once.
 
         Raises:
             ServerError: batches that do not fit together, or a round of other numbers of episodes or steps.
         """
+        if self._of_many:
+            joined = _concatenated(self._of_many)
+            _check_round(joined, ended)
+            return dataclasses.replace(joined, round=ended)
         self._end_part()
         if len(self._parts) != 1 or self._holds_messages:
             batch = _joined(self._parts, Counter())
         else:
             batch = _without_full_masks(self._parts[0]).joined()
-        num_episodes = int((batch.terminated | batch.truncated).sum())
-        if (num_episodes, batch.num_steps) != (ended.num_episodes, ended.num_steps):
-            expected = f"{ended.num_episodes} episodes that end in {ended.num_steps} steps, as the round says"
-            raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
+        _check_round(batch, ended)
         rows = batch.episode_indices % ended.num_rows if ended.num_rows else None
         whole = _unchecked({**vars(batch), "row_indices": rows, "round": ended})
         return whole if self._spaces is None else with_spaces(whole, self._spaces)
@@ -144,13 +145,25 @@ def _joined(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> Epi
 
 
 def _joined_of_many(batches: Sequence[MultiAgentBatch], account: Account, before: tuple[int, int]) -> MultiAgentBatch:
-    """Return the batches as one, in new arrays; raises as `join_batches`."""
-    try:
-        batch = MultiAgentBatch.concatenate(*batches).joined()
-    except ValueError as error:
-        raise malformed_error(str(error)) from None
+    """Return the batches as one, in new arrays, with the account; raises as `join_batches`."""
+    batch = _concatenated(batches)
     _check_account(batch, account, before)
     return dataclasses.replace(batch, account=account)
+
+
+def _concatenated(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:
+    try:
+        return MultiAgentBatch.concatenate(*batches).joined()
+    except ValueError as error:
+        raise malformed_error(str(error)) from None
+
+
+def _check_round(batch: AnyBatch, ended: Round) -> None:
+    """Raise ServerError unless a batch has as many episodes and steps as its round."""
+    num_episodes = int((batch.terminated | batch.truncated).sum())
+    if (num_episodes, batch.num_steps) != (ended.num_episodes, ended.num_steps):
+        expected = f"{ended.num_episodes} episodes that end in {ended.num_steps} steps, as the round says"
+        raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
 
 
 def _with_account(batch: EpisodeBatch, account: Account, before: tuple[int, int]) -> EpisodeBatch:

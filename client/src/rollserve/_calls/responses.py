@@ -24,12 +24,7 @@ from rollserve.errors import mismatch
 from rollserve.multi_agent_batch import MultiAgentBatch, PolicyBatch
 from rollserve.v1 import episode_batch_pb2 as pb
 from rollserve.v1 import multi_agent_batch_pb2 as many_pb2
-from rollserve.v1.sampler_service_pb2 import (
-    JoinedResponses,
-    ObtainSamplesResponse,
-    StreamRound,
-    StreamSamplesResponse,
-)
+from rollserve.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
 from rollserve.v1.tensor_pb2 import NamedTensor
 
 __all__ = ["Bytes", "Content", "read_response", "responses_of"]
@@ -72,7 +67,7 @@ _COLUMNS = {
     if field.message_type is NamedTensor.DESCRIPTOR
 }
 _TENSORS = {keys_of(pb.EpisodeBatch.DESCRIPTOR)[name]: name for name in ("rewards", "raw_rewards", "last_values")}
-_MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
+_MANY_BATCH = keys_of(StreamSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
 _AGENTS, _POLICIES = (keys_of(many_pb2.MultiAgentBatch.DESCRIPTOR)[name] for name in ("agents", "policies"))
 _POLICY, _POLICY_BATCH = (keys_of(many_pb2.PolicyBatch.DESCRIPTOR)[name] for name in ("policy", "batch"))
 _MANY_HEADERS, _POLICY_HEADERS = (
@@ -125,11 +120,8 @@ def read_response(data: Bytes, num_rows: int = 0) -> Content | None:
         return _content(view, num_rows)
     except (UnusualError, IndexError, DecodeError, ValueError):
         pass  # a later field may replace what looks wrong, so the generated class decides
-    response: StreamSamplesResponse | ObtainSamplesResponse
     try:
         response = StreamSamplesResponse.FromString(view.tobytes())
-        if response.WhichOneof("content") is None:  # many agents are in responses of calls alone
-            response = ObtainSamplesResponse.FromString(view.tobytes())
     except DecodeError:
         raise ValueError(mismatch("a response with text in UTF-8", f"{len(view)} other bytes")) from None
     if response.WhichOneof("content") is None:

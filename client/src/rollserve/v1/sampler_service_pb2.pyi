@@ -1406,6 +1406,7 @@ class StreamSamplesResponse(google.protobuf.message.Message):
     SHARED_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream, with the position and the version of its first round."""
@@ -1434,6 +1435,10 @@ class StreamSamplesResponse(google.protobuf.message.Message):
     def round(self) -> global___StreamRound:
         """The end of a round: the batches since the last one are the round's."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Episodes of a round in an environment with many agents, in place of `batch`."""
+
     def __init__(
         self,
         *,
@@ -1444,10 +1449,11 @@ class StreamSamplesResponse(google.protobuf.message.Message):
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
         joined: global___JoinedResponses | None = ...,
         round: global___StreamRound | None = ...,
+        multi_agent_batch: rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "round"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "round", "multi_agent_batch"] | None: ...
 
 global___StreamSamplesResponse = StreamSamplesResponse
 

@@ -39,10 +39,9 @@ def check_many_agents(description: EnvDescription, field: str, what: str) -> Non
         raise InvalidValueError.of(field, expected=f"an environment with one agent for {what}", got=got)
 
 
-def check_many_samples(description: EnvDescription, request: SampleRequest, *, is_round: bool) -> None:
+def check_many_samples(description: EnvDescription, request: SampleRequest) -> None:
     """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
     refused = {
-        "episodes": ("streams", is_round and not isinstance(request.target, Fragments)),
         "fragments": ("fragments", isinstance(request.target, Fragments)),
         "options.return_last_values": ("last values", request.messages.has_values),
         "options.observation_moments": ("moments of observations", request.observation_moments),

@@ -152,7 +152,7 @@ class Samplings:
         with within("options"):
             check_expected_policy(parts.versions, options.expected)
         env = parts.versions.env_in_use(parts.selection.choose_env(options))
-        check_many_samples(env.description, request, is_round=False)
+        check_many_samples(env.description, request)
         with_moments(request, env.description)
         num_workers = len(parts.workers.workforce)
         check_num_workers(request.num_workers, num_workers)
@@ -182,7 +182,7 @@ class Samplings:
         stack.enter_context(parts.versions.agents.using(policy_version))
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
-        check_many_samples(description, request, is_round=stream is not None)
+        check_many_samples(description, request)
         await parts.selection.check_fit(policy_version, env_version)
         parts.selection.check_exploration(policy_version, options.exploration)
         if request.messages.has_values:

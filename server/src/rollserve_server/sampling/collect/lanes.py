@@ -35,7 +35,7 @@ class PolicyLanes:
         states: recurrent states of the lanes.
     """
 
-    def __init__(self, policy: BuiltPolicy, envs: ManyEnvs, reader: InfoReader) -> None:
+    def __init__(self, policy: BuiltPolicy, envs: ManyEnvs, reader: InfoReader, buffer_bytes: int) -> None:
         agent, num_rows = policy.agent, envs.num_rows
         self._agent, self._envs, self._num_agents = agent, envs, len(envs.agents)
         self._of_agent = {position: number for number, position in enumerate(policy.agents)}
@@ -48,7 +48,7 @@ class PolicyLanes:
         self.states = RecurrentStates(num_lanes, agent)
         self._mask = mask_input(agent, policy.num_places)
         self._infos: dict[int, Mapping[Any, Any]] = {}
-        self.recorder = LifeRecorder(num_lanes, _column_keys(envs, self._first, policy, reader), reader)
+        self.recorder = LifeRecorder(num_lanes, _column_keys(envs, self._first, policy, reader), reader, buffer_bytes)
         self._acting: list[int] = []
         self._unused_noise = np.zeros((policy.num_places, agent.noise_width))
         if agent.factors is not None:

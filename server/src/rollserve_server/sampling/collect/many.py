@@ -13,6 +13,7 @@ from rollserve_server.sampling.collect.collector import EpisodeCollector
 from rollserve_server.sampling.collect.lanes import PolicyLanes
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 from rollserve_server.sampling.collect.waiting import WaitingForAnyRow
+from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.episodes import Episode
 from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.lives import Life, ManyEpisode, drop_mixed_shapes
@@ -51,7 +52,8 @@ class ManyCollector(EpisodeCollector[ManyEpisode]):
         self._max_episode_length = max_episode_length
         self._envs, self._agents = envs, agents
         self._infos = InfoReader(envs.text_info_bytes)
-        self._policies = [PolicyLanes(policy, envs, self._infos) for policy in agents.policies]
+        buffer_bytes = MAX_BUFFER_BYTES // len(agents.policies)
+        self._policies = [PolicyLanes(policy, envs, self._infos, buffer_bytes) for policy in agents.policies]
         self._waiting = WaitingForAnyRow(envs.num_rows)
         self._generator = EpisodeGenerator()
         self._running: dict[int, _Running] = {}

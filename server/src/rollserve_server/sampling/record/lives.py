@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES, MIN_BUFFER_STEPS, ColumnBuffer, Piece, bytes_of
+from rollserve_server.sampling.record.columns import MIN_BUFFER_STEPS, ColumnBuffer, Piece, bytes_of
 from rollserve_server.sampling.record.info_columns import InfoRecorder
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ class LifeRecorder:
         keys: keys of the columns that every step has.
     """
 
-    def __init__(
-        self, num_lanes: int, keys: Iterable[ColumnKey], reader: InfoReader, buffer_bytes: int = MAX_BUFFER_BYTES
-    ) -> None:
+    def __init__(self, num_lanes: int, keys: Iterable[ColumnKey], reader: InfoReader, buffer_bytes: int) -> None:
         """Allocate the columns.
 
         Args:
