@@ -19,9 +19,10 @@ from many_agents import (
     segments_of,
 )
 from pools import adds_up
+from support import equal, raises
 
 import rollserve
-from rollserve import EnvSpec, MlpAgent, MultiAgentBatch, Policies, Sampler
+from rollserve import EnvSpec, InvalidArgumentError, MlpAgent, MultiAgentBatch, Policies, Sampler
 from rollserve_server.local import LocalServer
 
 SPECS = [CROWD, RELAY, SPREAD, CONNECT_FOUR]
@@ -224,3 +225,23 @@ def test_rounds_of_streams_are_what_calls_deliver(thread_sampler: Sampler) -> No
             assert (ended.num_steps, ended.num_episodes) == (batch.num_steps, len(batch))
         whole = MultiAgentBatch.concatenate(*rounds).joined()
         assert many_equal(whole, obtain(thread_sampler, whole.num_steps).joined())
+
+
+def test_deliver_leaves_other_policies_out(thread_sampler: Sampler, thread_server: LocalServer) -> None:
+    prepare(thread_sampler, CROWD)
+    status = thread_sampler.status()
+    assert status.agents == ("runner_0", "runner_1", "guard", "late")
+    assert status.policies == dict.fromkeys(("guard", "late", "runner"), status.policy_version)
+    expected = obtain(thread_sampler)
+    with rollserve.connect(thread_server.address, max_message_bytes=1 << 13) as narrow:
+        for each in (thread_sampler, narrow):
+            batch = obtain(each, deliver=["runner"])
+            assert [part.policy for part in batch.policies] == ["runner"]
+            assert batch.num_steps == expected.num_steps
+            assert equal(batch.policies[0].batch, expected.policies[2].batch)
+    with raises(InvalidArgumentError, field="options.deliver_policies", match="policies among .* got 'nobody'"):
+        obtain(thread_sampler, deliver=["nobody"])
+    thread_sampler.update_env("CartPole-v1")
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    with raises(InvalidArgumentError, field="options.deliver_policies", match="none for a single agent"):
+        thread_sampler.obtain_samples(10, deliver=["main"])

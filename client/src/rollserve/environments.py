@@ -342,7 +342,7 @@ def env_update_from_proto(
         reproducibility_from_proto(response.reproducibility),
         response.row_count,
         response.episodes_per_row or None,
-        () if isinstance(response, samplers_pb2.CreateSamplerResponse) else tuple(response.agents),
+        tuple(response.agents),
     )
 
 

@@ -15,6 +15,7 @@ from rollserve._checks import (
     check_flag,
     check_integer,
     check_known_options,
+    check_names,
     check_seconds,
     check_text,
     check_type,
@@ -371,7 +372,10 @@ def sampling_options(reception: Reception, options: SamplingOptions) -> pb.Sampl
         check_integer("expected_num_workers", num_workers, 32, signed=False)
     if (discount := options.get("return_discount")) is not None:
         check_type("return_discount", discount, numbers.Real, "a number from 0 to 1")
+    deliver = options.get("deliver") or ()
+    check_names("deliver", deliver)
     return pb.SamplingOptions(
+        deliver_policies=deliver,
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
         max_episode_length=options.get("max_episode_length"),

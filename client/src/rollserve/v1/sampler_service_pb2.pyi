@@ -771,6 +771,7 @@ class SamplingOptions(google.protobuf.message.Message):
     RETURN_SPACES_FIELD_NUMBER: builtins.int
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
+    DELIVER_POLICIES_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
     (UNEXPECTED_VERSION) if another one is.
@@ -906,6 +907,12 @@ class SamplingOptions(google.protobuf.message.Message):
         leaves the update out, and names the version.
         """
 
+    @property
+    def deliver_policies(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the policies whose segments are delivered, in an environment with many agents; empty for all. The others
+        act alike, and their steps count. INVALID_ARGUMENT for a name of no policy, and in an environment with one agent.
+        """
+
     def __init__(
         self,
         *,
@@ -937,9 +944,10 @@ class SamplingOptions(google.protobuf.message.Message):
         return_spaces: builtins.bool = ...,
         observation_moments: builtins.bool = ...,
         return_discount: builtins.float | None = ...,
+        deliver_policies: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "agent_update", b"agent_update", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "return_discount", b"return_discount", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_discount", b"return_discount", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "deliver_policies", b"deliver_policies", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_discount", b"return_discount", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -1556,6 +1564,22 @@ class GetSamplerResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class PoliciesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SAMPLER_FIELD_NUMBER: builtins.int
     SERVER_VERSION_FIELD_NUMBER: builtins.int
     ENVIRONMENTS_FIELD_NUMBER: builtins.int
@@ -1579,6 +1603,8 @@ class GetSamplerResponse(google.protobuf.message.Message):
     QUEUED_CALL_COUNT_FIELD_NUMBER: builtins.int
     POLICY_AGE_FIELD_NUMBER: builtins.int
     PROFILES_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    POLICIES_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -1660,6 +1686,16 @@ class GetSamplerResponse(google.protobuf.message.Message):
     def profiles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EnvironmentProfile]:
         """The environments that requests may name as `profile:NAME`, as the server's operator has declared them."""
 
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the possible agents, as in UpdateEnvResponse."""
+
+    @property
+    def policies(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """The current version of each policy by its name, where the agent is policies by name: the number of the update of the
+        agent that made it.
+        """
+
     def __init__(
         self,
         *,
@@ -1686,9 +1722,11 @@ class GetSamplerResponse(google.protobuf.message.Message):
         queued_call_count: builtins.int = ...,
         policy_age: google.protobuf.duration_pb2.Duration | None = ...,
         profiles: collections.abc.Iterable[global___EnvironmentProfile] | None = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
+        policies: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "policy_age", b"policy_age", "quota", b"quota"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 

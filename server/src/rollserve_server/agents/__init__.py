@@ -16,7 +16,14 @@ from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
-from rollserve_server.agents.policies import choices_of_agents, load_policies, policies_after, prepare_for_env
+from rollserve_server.agents.policies import (
+    check_delivered,
+    choices_of_agents,
+    load_policies,
+    policies_after,
+    policy_versions,
+    prepare_for_env,
+)
 from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
@@ -92,6 +99,7 @@ __all__ = [
     "Value",
     "build_agent",
     "build_population",
+    "check_delivered",
     "check_exploration",
     "check_population",
     "check_providers",
@@ -108,6 +116,7 @@ __all__ = [
     "parameters_bytes",
     "parameters_of",
     "policies_after",
+    "policy_versions",
     "prepare_agent",
     "prepare_for_env",
     "with_kwargs",

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs.kinds import AgentSource, PolicySource, PolicySpec
     from rollserve_server.settings import AgentSettings
 
-__all__ = ["choices_of_agents", "load_policies", "policies_after", "prepare_for_env"]
+__all__ = [
+    "check_delivered",
+    "choices_of_agents",
+    "load_policies",
+    "policies_after",
+    "policy_versions",
+    "prepare_for_env",
+]
 
 
 def policies_after(
@@ -113,6 +120,23 @@ def load_policies(policies: PolicySet[PolicySpec]) -> PolicySet[PolicySpec]:
         for name, held in policies.policies.items()
     }
     return PolicySet(loaded, policies.policy_map)
+
+
+def policy_versions(agent: AgentSpec) -> dict[str, int]:
+    """Return the current version of each policy by name; nothing for a single agent."""
+    if not isinstance(agent, PolicySet):
+        return {}
+    return {name: held[0].version for name, held in agent.policies.items()}
+
+
+def check_delivered(agent: AgentSpec, names: Sequence[str]) -> None:
+    """Raise InvalidValueError, without a field, if policies shall be delivered that an agent does not have."""
+    if names and not isinstance(agent, PolicySet):
+        raise InvalidValueError.of("", expected="none for a single agent", got=listed(names))
+    known = policy_versions(agent)
+    for name in names:
+        if name not in known:
+            raise InvalidValueError.of("", expected=f"policies among {listed(known)}", got=repr(name))
 
 
 def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str]) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import check_exploration, check_value
+from rollserve_server.agents import check_delivered, check_exploration, check_value
 from rollserve_server.errors import DomainError, InvalidValueError, within
 from rollserve_server.pool.calls.checks import (
     check_fragments,
@@ -166,6 +166,9 @@ class Samplings:
             if request.messages.has_values:
                 with within("options.return_last_values"):
                     check_value(agent)
+            if request.messages.columns is not None:
+                with within("options.deliver_policies"):
+                    check_delivered(agent, request.messages.columns.policies)
 
         return await self.update_agent(
             [update], options.expected, per_worker=False, field="options.agent_update", check=check
@@ -183,6 +186,7 @@ class Samplings:
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
         check_many_samples(description, request)
+        parts.selection.check_delivered(policy_version, request.messages)
         await parts.selection.check_fit(policy_version, env_version)
         parts.selection.check_exploration(policy_version, options.exploration)
         if request.messages.has_values:

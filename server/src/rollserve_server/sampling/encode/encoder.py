@@ -119,6 +119,8 @@ class Encoder:
             fields += array_field(_MANY_KEYS[name], column)
         num_raw_bytes = 0
         for part in content.parts():
+            if encoding.columns.policies and part.policy not in encoding.columns.policies:
+                continue
             of_policy = dataclasses.replace(encoding, policy_version=part.version)
             batch, raw_bytes = self._batch(part.content, part.content.headers(), of_policy, part.policy, part.version)
             num_raw_bytes += raw_bytes
