@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from rollserve.bridges import export_module, mlp_model
 from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, leaves_of, mlp_from_proto, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
+from rollserve.policy_map import PolicyMap
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
 
@@ -35,6 +36,7 @@ __all__ = [
     "MlpAgent",
     "OnnxAgent",
     "PickledAgent",
+    "Policies",
     "PythonAgent",
     "RandomAgent",
     "agent_from_proto",
@@ -205,12 +207,62 @@ class ConstantAgent:
         check_mask(self.action_mask)
 
 
+@dataclass(frozen=True, eq=False)
+class Policies:
+    """Policies by name, for an environment with many agents; or updates of some of those that are there.
+
+    >>> agents = {"main": rollserve.MlpAgent(parameters, "categorical")}  # doctest: +SKIP
+    >>> opponents = [("main", 0, 0.8), ("main", -1, 0.2)]  # doctest: +SKIP
+    >>> sampler.update_agent(rollserve.Policies(agents, {"player_0": "main", "player_1": opponents}))  # doctest: +SKIP
+
+    Attributes:
+        updates: for each new or changed policy a whole agent, parameters by name, or a change of a Python agent. The
+            policies that are left out stay as they are, as long as the map names them.
+        policy_map: which policy acts for which agent: a mapping from an agent's name, a prefix with `*` behind it, or a
+            position among the environment's agents; to the name of a policy, a pair of name and version, or a list of
+            triples (name, version, weight), of which one is drawn for each episode. Version 0 is the policy's current
+            one, -k the k-th before it, and other numbers are those of the updates that made the version. None for the
+            present map; at first, a policy acts for agents of its name, or of its name, `_` and more, and a single
+            policy for all.
+
+    Raises:
+        TypeError: an attribute, or a part of one, of the wrong type.
+        InvalidArgumentError: an empty map, or a version or weight out of range.
+    """
+
+    updates: Mapping[str, Agent | Mapping[str, np.ndarray] | AgentChange] = field(default_factory=dict)
+    policy_map: Mapping[str | int, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_type("updates", self.updates, Mapping, "a mapping from names to agents")
+        check_names("updates", self.updates)
+        for name, update in self.updates.items():
+            if not isinstance(update, _POLICY_UPDATES):
+                raise type_error(f"updates[{name!r}]", "an agent, parameters or an AgentChange", update)
+        if self.policy_map is not None:
+            PolicyMap.of(self.policy_map)
+
+    @classmethod
+    def of(cls, update: object) -> Policies | None:
+        """Return policies by name, or a mapping of agents or updates as such; None for an update of another kind."""
+        if isinstance(update, cls):
+            return update
+        if not isinstance(update, Mapping) or not update:
+            return None
+        return cls(update) if all(isinstance(value, _POLICY_UPDATES) for value in update.values()) else None
+
+
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
 """Any agent."""
 
-AgentUpdate = Agent | Mapping[str, np.ndarray] | AgentChange
+_POLICY_UPDATES = (*get_args(Agent), Mapping, AgentChange)
+
+PolicyUpdate = Agent | Mapping[str, np.ndarray] | AgentChange
 """A whole agent; parameters by name for the present agent, all of an MLP or any of an ONNX or Python agent; or a change
 of the settings of the present Python agent."""
+
+AgentUpdate = PolicyUpdate | Policies | Mapping[str, PolicyUpdate]
+"""An update of the agent; or for an environment with many agents, of policies by name."""
 
 
 def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
@@ -298,8 +350,8 @@ def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
     check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
     if not moments.count:
         return update
-    if isinstance(update, Mapping):
-        return {**update, **moments.parameters()}
+    if isinstance(update, Mapping) and Policies.of(update) is None:
+        return cast("dict[str, np.ndarray]", {**update, **moments.parameters()})
     if isinstance(update, MlpAgent):
         mask = None if update.action_mask is None else update.action_mask.observation
         return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters(without=mask)})

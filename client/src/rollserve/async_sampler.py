@@ -323,10 +323,15 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
 
     async def agent(
-        self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None
+        self,
+        version: int | None = None,
+        *,
+        worker: int | None = None,
+        policy: str | None = None,
+        timeout: float | None = None,
     ) -> Agent:
         """Return an agent that the sampler holds; for arguments and errors, see `rollserve.Sampler.agent`."""
-        request = agent_request(self._name, version, worker)
+        request = agent_request(self._name, version, worker, policy)
         return await self._call(read_agent_async(self._stub.GetAgent), request, timeout)
 
     async def agent_parameters(

@@ -24,6 +24,7 @@ from rollserve._codec.batch_tables import range_text
 from rollserve.agents import MlpAgent, OnnxAgent, RandomAgent
 from rollserve.environments import EnvSpec
 from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError, mismatch
+from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.plots import check_plot, plot_batch
 from rollserve.reasons import Reason
 from rollserve.sampler import Sampler, connect
@@ -406,6 +407,10 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     else:
         batch = sampler.obtain_samples(options.steps, **sampling_options)
     seconds = time.monotonic() - began
+    received: object = batch
+    if isinstance(received, MultiAgentBatch):
+        expected = "an environment with one agent, because the command shows and writes its episodes"
+        raise InvalidArgumentError.of("sample", expected=expected, got=f"agents {', '.join(received.agents)}")
     print(_summary(batch, seconds))
     if options.out is not None:
         _write(options.out, batch.save)

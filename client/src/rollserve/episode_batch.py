@@ -591,6 +591,18 @@ class EpisodeBatch:
             for position, (start, length) in enumerate(zip(self._starts, self.lengths, strict=True))
         ]
 
+    def select(self, segments: np.ndarray) -> EpisodeBatch:
+        """Return the segments at these positions, in this order, in new arrays."""
+        return EpisodeBatch(**self._slices(self.steps_of(segments), segments))
+
+    def steps_of(self, segments: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps of the segments at these positions, one segment behind the other."""
+        lengths = self.lengths[segments]
+        ends = np.cumsum(lengths)
+        rows: np.ndarray = np.arange(ends[-1] if len(ends) else 0)
+        rows += np.repeat(self._starts[segments] - (ends - lengths), lengths)
+        return rows
+
     @classmethod
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
         """Return the segments of all batches, in their order, copied into new arrays.
@@ -797,8 +809,8 @@ class EpisodeBatch:
         sums: np.ndarray = np.add.reduceat(rewards, self._starts) if len(self) else rewards[:0]
         return sums
 
-    def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
-        """Return views of all columns for a range of segments and the range of their steps."""
+    def _slices(self, steps: slice | np.ndarray, segments: slice | np.ndarray) -> dict[str, Any]:
+        """Return all columns for some segments and their steps: for ranges views, for positions copies."""
         columns: dict[str, Any] = {}
         for name in STEP_COLUMNS:
             column = getattr(self, name)

@@ -587,7 +587,14 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(self._call(self._stub.ListAgentVersions, request, timeout))
 
-    def agent(self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None) -> Agent:
+    def agent(
+        self,
+        version: int | None = None,
+        *,
+        worker: int | None = None,
+        policy: str | None = None,
+        timeout: float | None = None,
+    ) -> Agent:
         """Return an agent that the sampler holds, whole, for `update_agent` of this or another sampler.
 
         >>> agent = sampler.agent()  # doctest: +SKIP
@@ -595,6 +602,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         Args:
             version: version of the agent; the current one by default.
             worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
+            policy: name of the policy, in an environment with many agents.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
@@ -606,7 +614,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
             TypeError: an argument of the wrong type.
             ValueError: version 0.
         """
-        request = agent_request(self._name, version, worker)
+        request = agent_request(self._name, version, worker, policy)
         return self._call(read_agent(self._stub.GetAgent), request, timeout)
 
     def agent_parameters(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import gymnasium
 
 from sample_envs.failing import (
@@ -121,9 +124,22 @@ __all__ = [
     "Watched",
     "WideRows",
     "WrongObservation",
+    "crowd",
+    "relay",
 ]
 
 NOT_AN_ENVIRONMENT = 3
+
+
+def crowd(**kwargs: Any) -> Any:
+    """Make a `Crowd`; its module imports PettingZoo, which most tests do without."""
+    return importlib.import_module("sample_envs.many").Crowd(**kwargs)
+
+
+def relay(**kwargs: Any) -> Any:
+    """Make a `Relay`."""
+    return importlib.import_module("sample_envs.many").Relay(**kwargs)
+
 
 gymnasium.register("Nested-v0", Nested)
 gymnasium.register("Coins-v0", vector_entry_point=CoinRows)

@@ -199,6 +199,7 @@ class CreateSamplerResponse(google.protobuf.message.Message):
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     HAS_TRANSFORMS_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
     existed: builtins.bool
     """Whether the sampler existed, because of `exist_ok`."""
     environment_version: builtins.int
@@ -219,6 +220,10 @@ class CreateSamplerResponse(google.protobuf.message.Message):
     def action_space(self) -> rollserve.v1.space_pb2.Space:
         """The space of their actions."""
 
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """As in UpdateEnvResponse."""
+
     def __init__(
         self,
         *,
@@ -230,9 +235,10 @@ class CreateSamplerResponse(google.protobuf.message.Message):
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
         has_transforms: builtins.bool = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "existed", b"existed", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agents", b"agents", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "existed", b"existed", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
 
 global___CreateSamplerResponse = CreateSamplerResponse
 

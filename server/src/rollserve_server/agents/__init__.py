@@ -18,6 +18,15 @@ from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.onnx.model import join_model
 from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
+from rollserve_server.agents.policies import (
+    check_delivered,
+    choices_of_agents,
+    load_policies,
+    policies_after,
+    policy_versions,
+    prepare_for_env,
+)
+from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import (
@@ -33,6 +42,8 @@ from rollserve_server.agents.specs.kinds import (
     SPEC_CLASSES,
     AgentSource,
     AgentSpec,
+    PolicySource,
+    PolicySpec,
     content_bytes,
     kind_of,
     parameters_bytes,
@@ -41,6 +52,7 @@ from rollserve_server.agents.specs.kinds import (
 from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Normalization, Value
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
+from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
 from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.values import check_value
 
@@ -56,12 +68,14 @@ __all__ = [
     "AgentInputs",
     "AgentSource",
     "AgentSpec",
+    "BuiltPolicy",
     "ConstantSpec",
     "CoreSpec",
     "Decision",
     "Exploration",
     "HeadKind",
     "HeadSettings",
+    "HeldPolicy",
     "InfoSpec",
     "InstalledFactory",
     "LeafHead",
@@ -75,6 +89,10 @@ __all__ = [
     "OnnxModel",
     "OnnxSpec",
     "PickledFactory",
+    "PolicyAgents",
+    "PolicySet",
+    "PolicySource",
+    "PolicySpec",
     "PopulationAgent",
     "PythonPolicy",
     "PythonSource",
@@ -84,10 +102,12 @@ __all__ = [
     "Value",
     "build_agent",
     "build_population",
+    "check_delivered",
     "check_exploration",
     "check_population",
     "check_providers",
     "check_value",
+    "choices_of_agents",
     "content_bytes",
     "content_hash",
     "is_quick_to_prepare",
@@ -97,9 +117,13 @@ __all__ = [
     "kind_of",
     "legal_values",
     "load_agent",
+    "load_policies",
     "parameters_bytes",
     "parameters_of",
+    "policies_after",
+    "policy_versions",
     "prepare_agent",
+    "prepare_for_env",
     "with_kwargs",
     "with_parameters",
 ]

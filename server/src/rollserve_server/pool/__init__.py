@@ -35,6 +35,8 @@ from rollserve_server.pool.interface.updates import (
     EnvUpdate,
     EnvUpdated,
     EnvValues,
+    PolicyUpdate,
+    PolicyUpdates,
     RowUpdates,
 )
 from rollserve_server.pool.pool import Pool
@@ -84,6 +86,8 @@ __all__ = [
     "InAll",
     "InProcessBackend",
     "MessageFormat",
+    "PolicyUpdate",
+    "PolicyUpdates",
     "Pool",
     "PoolStatus",
     "PopulationRequest",

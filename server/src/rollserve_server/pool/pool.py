@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec, Reason
 from rollserve_server import __version__
 from rollserve_server.admission import NEVER_STALLED, Receiver
-from rollserve_server.agents import kind_of
+from rollserve_server.agents import kind_of, policy_versions
 from rollserve_server.envs import pickle_uniform_boxes
 from rollserve_server.errors import DomainError, NotReadyError
 from rollserve_server.pool.assembly import decide, make_parts, start_workers
@@ -449,6 +449,7 @@ class Pool:
             num_queued_calls=sum(admission.num_queued for admission in admissions),
             min_healthy_workers=parts.settings.health.min_healthy_workers,
             profiles=parts.env_updates.profiles.descriptions,
+            policies=policy_versions(agent[0]) if agent is not None else {},
         )
 
     def _next_index(self) -> int:

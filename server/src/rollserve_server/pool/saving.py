@@ -11,7 +11,7 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve_server import __version__
-from rollserve_server.agents import prepare_agent
+from rollserve_server.agents import prepare_for_env
 from rollserve_server.envs import RowSpecs, leaves_of_space, requested
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, OverLimitError, within
 from rollserve_server.pool.accounts.counters import Counters
@@ -141,7 +141,8 @@ async def _prepare(parts: PoolParts, number: int, saved: SavedAgents, client_id:
     for _, env in sorted(versions.envs.items(), reverse=True):
         spaces = env.description.observation_space, env.description.action_space
         try:
-            specs = [await asyncio.to_thread(prepare_agent, agent, *spaces, settings) for agent in saved.agents]
+            arguments = *spaces, settings, env.description.agents
+            specs = [await asyncio.to_thread(prepare_for_env, agent, *arguments) for agent in saved.agents]
         except InvalidValueError as error:
             failure = failure or error
         else:

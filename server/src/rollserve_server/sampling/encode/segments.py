@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,8 +16,19 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.orders import ColumnFormat
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["Segment", "cut_into_messages", "discounted_after", "info_keys", "return_after"]
+__all__ = [
+    "Segment",
+    "cut_into_messages",
+    "discounted_after",
+    "groups_of_one_shape",
+    "info_keys",
+    "return_after",
+]
+
+_T = TypeVar("_T")
+_OwnedKey = tuple[Hashable, "InfoKey"]
 
 
 class Segment(NamedTuple):
@@ -99,7 +110,7 @@ def cut_into_messages(
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
-    for group in _groups_of_one_shape(episodes):
+    for group in groups_of_one_shape(episodes, lambda episode: info_keys([episode])):
         keys = {*group[0].pieces[0].buffer.columns, *info_keys(group)}
         sizes = Sizes.of(keys, columns)
         yield from _cut(group, sizes, max_message_bytes, first_step, fill_bytes)
@@ -128,21 +139,26 @@ def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
     return keys | {("env_infos", key) for episode in episodes for key in episode.env_infos}
 
 
-def _groups_of_one_shape(episodes: Sequence[Episode]) -> Iterator[Sequence[Episode]]:
-    """Group consecutive episodes whose infos of one name have one shape; nearly always, one group holds all."""
-    keys = info_keys(episodes)
-    names = {(group, key.name) for group, key in keys}
-    if len(names) == len({(group, key.name, key.shape) for group, key in keys}):
-        yield episodes
+def groups_of_one_shape(items: Sequence[_T], keys_of: Callable[[_T], Collection[_OwnedKey]]) -> Iterator[Sequence[_T]]:
+    """Group consecutive items whose infos of one name have one shape; nearly always, one group holds all.
+
+    Args:
+        items: the items, such as episodes.
+        keys_of: returns the keys of an item's infos, with their owners.
+    """
+    keys = {key for item in items for key in keys_of(item)}
+    names = {(owner, key.name) for owner, key in keys}
+    if len(names) == len({(owner, key.name, key.shape) for owner, key in keys}):
+        yield items
         return
-    members: list[Episode] = []
-    shapes: dict[tuple[str, str], tuple[int, ...]] = {}
-    for episode in episodes:
-        new_shapes = {(group, key.name): key.shape for group, key in info_keys([episode])}
+    members: list[_T] = []
+    shapes: dict[tuple[Hashable, str], tuple[int, ...]] = {}
+    for item in items:
+        new_shapes = {(owner, key.name): key.shape for owner, key in keys_of(item)}
         if any(shapes.get(name, shape) != shape for name, shape in new_shapes.items()):
             yield members
             members, shapes = [], {}
-        members.append(episode)
+        members.append(item)
         shapes |= new_shapes
     yield members
 
