@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from learner_batches import random_batch
@@ -79,3 +81,24 @@ def test_advantages_of_rllib_equal_those_of_the_batch(sampler: rollserve.Sampler
         for part, last, terminated in zip(parts, last_values, batch.terminated, strict=True)
     ]
     assert np.allclose(np.concatenate(found), expected, atol=1e-4)
+
+
+def test_rllib_reads_what_is_written_and_its_own_files_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("minari", reason="formats of files are an extra: make test-bridges")
+    from ray.rllib.offline.json_reader import JsonReader
+    from ray.rllib.offline.json_writer import JsonWriter
+
+    batch = random_batch([5, 1, 7], 3)
+    batch.to_rllib_json(tmp_path / "batch.json", compress=["obs"])
+    (first, *_) = list(JsonReader(str(tmp_path / "batch.json")).read_all_files())
+    assert np.array_equal(first["obs"], batch.observations[: batch.lengths[0]])
+    assert first["terminateds"].tolist()[-1] == batch.terminated[0]
+    writer = JsonWriter(str(tmp_path / "rllib"))
+    for part in batch.split():
+        writer.write(part.to_sample_batch())
+    found = rollserve.EpisodeBatch.concatenate(*rollserve.data.read(tmp_path / "rllib"))
+    assert found.lengths.tolist() == batch.lengths.tolist()
+    for name in ("observations", "last_observations", "actions", "rewards", "terminated", "truncated", "first_steps"):
+        assert np.array_equal(getattr(found, name), getattr(batch, name)), name
+    for name in ("log_prob", "value"):
+        assert np.array_equal(found.agent_infos[name], batch.agent_infos[name])

@@ -8,7 +8,7 @@
 
 import importlib.metadata
 
-from rollserve import bridges, spaces, transforms
+from rollserve import bridges, data, spaces, transforms
 from rollserve._codec.text_infos import text_infos
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_inputs import ActionMask
@@ -49,6 +49,7 @@ from rollserve.moments import RunningMoments
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
+from rollserve.receipts import Receipt
 from rollserve.record_streams import AsyncRecordStream, RecordStream
 from rollserve.replay import ReplayBuffer
 from rollserve.reproducibility import Reproducibility
@@ -101,6 +102,7 @@ __all__ = [
     "Quota",
     "RandomAgent",
     "Reason",
+    "Receipt",
     "RecordPosition",
     "RecordStream",
     "ReplayBuffer",
@@ -130,6 +132,7 @@ __all__ = [
     "aconnect",
     "bridges",
     "connect",
+    "data",
     "give_back_memory",
     "hold_on_to_memory",
     "spaces",

@@ -3,6 +3,7 @@
 The methods of `EpisodeBatch` of the same names call them, and have their documentation.
 """
 
+from rollserve.learning.fragments import cut_segments, take_segments
 from rollserve.learning.minibatches import minibatches, shuffled
 from rollserve.learning.off_policy import retrace, vtrace
 from rollserve.learning.returns import Advantages, advantages, discounted_returns, n_step_returns
@@ -15,6 +16,7 @@ __all__ = [
     "RunningReturns",
     "Transitions",
     "advantages",
+    "cut_segments",
     "discounted_returns",
     "minibatches",
     "n_step_returns",
@@ -22,6 +24,7 @@ __all__ = [
     "scaled_rewards",
     "sequences",
     "shuffled",
+    "take_segments",
     "transitions",
     "vtrace",
 ]
