@@ -43,7 +43,7 @@ from rollserve.errors import (
     UnavailableError,
 )
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
-from rollserve.learning import Advantages, RunningReturns, Transitions
+from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.moments import RunningMoments
 from rollserve.options import EvaluationOptions, SamplingOptions
@@ -88,6 +88,7 @@ __all__ = [
     "EpisodeBuffer",
     "EpisodeFailure",
     "EpisodeRecords",
+    "Estimate",
     "Evaluation",
     "EvaluationOptions",
     "HeldAgent",
@@ -96,6 +97,7 @@ __all__ = [
     "MlpAgent",
     "OnnxAgent",
     "PickledAgent",
+    "PolicyEstimates",
     "PopulationEvaluation",
     "PreconditionError",
     "PythonAgent",

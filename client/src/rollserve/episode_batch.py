@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from rollserve.account import Account
-    from rollserve.learning import Advantages, Transitions
+    from rollserve.learning import Advantages, PolicyEstimates, Transitions
     from rollserve.moments import RunningMoments
     from rollserve.rounds import Round
     from rollserve.spaces import Space
@@ -501,6 +501,40 @@ class EpisodeBatch:
             last_values,
             behavior_log_probs=behavior_log_probs,
             lam=lam,
+        )
+
+    def policy_estimates(
+        self,
+        target_log_probs: ArrayLike,
+        gamma: float,
+        q_values: ArrayLike | None = None,
+        values: ArrayLike | None = None,
+        *,
+        behavior_log_probs: ArrayLike | None = None,
+    ) -> PolicyEstimates:
+        """Return estimates of the mean return of another policy, from the batch's whole episodes.
+
+        They are importance sampling, weighted, per-decision, weighted per-decision (Precup et al. 2000) and, with the
+        caller's values, doubly robust (Jiang and Li 2016). Episodes that a limit ended count as ended: nothing follows
+        their last reward.
+
+        >>> found = batch.policy_estimates(target_log_probs, gamma=0.99)  # doctest: +SKIP
+        >>> found.per_decision.value, found.per_decision.standard_error  # doctest: +SKIP
+
+        Args:
+            target_log_probs: (T,), log-probability of each action for the policy whose return is estimated.
+            gamma: the discount, from 0 to 1.
+            q_values: (T,), an estimate of that policy's Q-value of each observation and action; or None.
+            values: (T,), the mean of these Q-values over the policy's actions, for each observation; or None.
+            behavior_log_probs: (T,), log-probability of each action for the policy that acted; by default
+                `agent_infos["log_prob"]`.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, fragments, missing values, or values of another shape.
+        """
+        return learning.policy_estimates(
+            self, target_log_probs, gamma, q_values, values, behavior_log_probs=behavior_log_probs
         )
 
     def minibatches(
