@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ _INFO_GROUPS = ("env_infos", "episode_infos", "agent_infos")
 _ATTRIBUTES = {"env_seeds": "seed", **{name: f"rollserve_{name}" for name in _HEADERS}}
 """Names of the attributes of episodes that hold headers."""
 _MAX_DATASPACES = 4096
-_CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 22, 256
+_CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 25, 256
 _INFO_HINT = "`infos=False` leaves all infos out"
 
 
@@ -69,42 +69,49 @@ class MinariSource(Source):
             self.spaces = self._own_spaces
             receipts = metadata.get(_RECEIPTS, [])
             self.receipts = [str(receipt) for receipt in receipts] if isinstance(receipts, list) else []
-        self._storage = dataset.storage
-        leaves = [leaf for space in self._own_spaces for _, leaf in leaf_spaces(space)]
-        row_bytes = sum(_row_bytes(leaf) for leaf in leaves)
-        episode_bytes = max(row_bytes * num_steps // max(num_episodes, 1), 1)
+            self._storage = dataset.storage
+            leaves = [leaf for space in self._own_spaces for _, leaf in leaf_spaces(space)]
+            self._file = None
+            if metadata["data_format"] == "hdf5":
+                self._file = _Hdf5Episodes(folder / "main_data.hdf5", self._own_spaces)
+            num_found = sum(each.is_dir() for each in folder.iterdir()) if self._file is None else len(self._file)
+            if not 0 <= num_episodes <= num_found:
+                raise ValueError(f"total_episodes: {mismatch(f'at most {num_found}, as there are', num_episodes)}")
+            if any(_is_encoded(leaf, dataset) for leaf in leaves):
+                self._file = None  # Minari decodes it
+            first: Mapping[str, Any] = next(iter(self._storage.get_episode_metadata([0])), {}) if num_episodes else {}
+        self.missing = {} if _ATTRIBUTES["policy_versions"] in first else {"policy_versions": "0, unknown"}
+        episode_bytes = max(sum(map(_row_bytes, leaves)) * num_steps // max(num_episodes, 1), 1)
         size = min(max(_CHUNK_BYTES // episode_bytes, 1), _MAX_CHUNK_UNITS)
         self.chunks = [range(i, min(i + size, num_episodes)) for i in range(0, num_episodes, size)]
-        self._file = None
-        if metadata["data_format"] == "hdf5" and not any(_is_encoded(leaf, dataset) for leaf in leaves):
-            with file_error(folder, "a Minari dataset in HDF5"):
-                self._file = _Hdf5Episodes(folder / "main_data.hdf5", self._own_spaces)
-        self.missing = {}
-        if not any(f"rollserve_{name}" in self._first_attributes() for name in _HEADERS):
-            self.missing = {"policy_versions": "0, unknown"}
-
-    def _first_attributes(self) -> Mapping[str, Any]:
-        return next(iter(self._attributes(self.chunks[0][:1])), {}) if self.chunks else {}
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _attributes(self, units: range) -> list[Mapping[str, Any]]:
-        if self._file is not None:
-            return self._file.attributes(units)
-        return list(self._storage.get_episode_metadata(units))
-
     def _read(self, units: range) -> dict[str, Any]:
         with file_error(self._folder, "episodes of a Minari dataset"):
-            if self._file is not None:
-                columns, infos = self._file.read(units, infos=self._infos)
-            else:
-                episodes = list(self._storage.get_episodes(units))
-                columns = [_columns_of(episode, self._own_spaces) for episode in episodes]
-                infos = [_flat_infos(episode["infos"] or {}) if self._infos else {} for episode in episodes]
-            fields = _fields_of(columns, self._own_spaces)
-            return fields | _split_infos(infos, fields["lengths"].tolist()) | _headers(self._attributes(units), units)
+            episodes = list(self._episodes(units))
+            fields = _fields_of([each.columns for each in episodes], self._own_spaces)
+            fields |= _split_infos([each.infos for each in episodes], fields["lengths"].tolist())
+            return fields | _headers([each.attributes for each in episodes], units)
+
+    def _episodes(self, units: range) -> Iterator[_Episode]:
+        if self._file is not None:
+            yield from self._file.read(units, infos=self._infos)
+            return
+        attributes = self._storage.get_episode_metadata(units)
+        for episode, found in zip(self._storage.get_episodes(units), attributes, strict=True):
+            infos = _flat_infos(episode["infos"] or {}) if self._infos else {}
+            yield _Episode(_columns_of(episode, self._own_spaces), infos, found)
+
+
+class _Episode(NamedTuple):
+    """Columns by their paths, infos by their names, and attributes of an episode."""
+
+    columns: Mapping[str, np.ndarray]
+    infos: Mapping[str, np.ndarray]
+    attributes: Mapping[str, Any]
 
 
 class _Hdf5Episodes:
@@ -124,37 +131,34 @@ class _Hdf5Episodes:
         self._int64 = self._h5.h5t.py_create(np.dtype(np.int64))
         self._datasets = [(path, dtype, self._h5.h5t.py_create(dtype), *rest) for path, dtype, *rest in datasets]
 
+    def __len__(self) -> int:
+        return len(self._file)
+
     def close(self) -> None:
         self._file.close()
 
-    def attributes(self, units: range) -> list[Mapping[str, Any]]:
-        """Return the attributes of episodes that become headers, as far as the first of them has them."""
-        attributes, names = self._h5.h5a, None
-        found: list[Mapping[str, Any]] = []
-        for unit in units:
-            group = self._group(unit)
-            if names is None:
-                names = [name for name in _ATTRIBUTES.values() if attributes.exists(group, name.encode())]
-            values = {name: np.empty((), np.int64) for name in names}
-            for name, value in values.items():
-                attributes.open(group, name.encode()).read(value, self._int64)
-            found.append(values)
-        return found
+    def read(self, units: range, *, infos: bool) -> Iterator[_Episode]:
+        """Yield episodes one by one: HDF5 slows down with many open objects.
 
-    def read(self, units: range, *, infos: bool) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
-        """Return the columns and the infos of episodes, one by one: HDF5 slows down with many open objects."""
-        columns: list[dict[str, np.ndarray]] = []
-        found, num_bytes = [], 0
+        Attributes are those that become headers, as far as the first episode has them.
+        """
+        exists = self._h5.h5a.exists
+        names: list[bytes] | None = None
+        num_bytes = 0
         for unit in units:
-            group = self._group(unit)
-            columns.append(self._columns(group, is_checked=bool(columns)))
-            num_bytes += sum(column.nbytes for column in columns[-1].values())
+            group = self._h5.h5g.open(self._file.id, b"episode_%d" % unit)
+            columns = self._columns(group, is_checked=names is not None)
+            num_bytes += sum(column.nbytes for column in columns.values())
             check_bytes("episodes", num_bytes)
-            found.append(self._infos(group) if infos and b"infos" in group else {})
-        return columns, found
+            if names is None:
+                names = [name.encode() for name in _ATTRIBUTES.values() if exists(group, name.encode())]
+            found = self._infos(group) if infos and b"infos" in group else {}
+            yield _Episode(columns, found, {name.decode(): self._attribute(group, name) for name in names})
 
-    def _group(self, unit: int) -> Any:
-        return self._h5.h5g.open(self._file.id, b"episode_%d" % unit)
+    def _attribute(self, group: Any, name: bytes) -> np.ndarray:
+        value = np.empty((), np.int64)
+        self._h5.h5a.open(group, name).read(value, self._int64)
+        return value
 
     def _columns(self, group: Any, *, is_checked: bool) -> dict[str, np.ndarray]:
         """Return the columns of an episode by their paths.
