@@ -1,14 +1,15 @@
 """w9-…: reading files of episodes, in turns with the iterators of other libraries over the same data.
 
-Rates are steps per second of CPU time, of all threads of the process, which other processes disturb less than the clock.
-Each reader makes batches: observations before and after, actions, rewards and flags of the same episodes. Minari's own
-iterator yields episodes, which are concatenated. RLlib's `JsonReader` yields sample batches, which RLlib concatenates;
-where RLlib is not installed, that figure is missing.
+Rates are steps per second of CPU time, of all threads of the process, which other processes disturb less than the
+clock. Each reader makes batches: observations before and after, actions, rewards and flags of the same episodes.
+Minari's own iterator yields episodes, which are concatenated. RLlib's `JsonReader` yields sample batches, which RLlib
+concatenates; where RLlib is not installed, that figure is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 import time
@@ -58,9 +59,8 @@ def measure_datasets(name: str, options: Options) -> list[Result]:
             "parquet_": lambda: _read(root / "a.parquet"),
             "own_": lambda: _read(root / "a.npz"),
         }
-        json_reader = _json_reader()
-        if json_reader is not None:
-            readers["rllib_"] = lambda: _read_by_rllib(json_reader, root / "a.json")
+        if _rllib() is not None:
+            readers["rllib_"] = lambda: _read_by_rllib(root / "a.json")
         for read in readers.values():
             read()
         for _ in range(options.num_rounds):
@@ -132,10 +132,9 @@ def _concatenated(episodes: list[Any]) -> float:
     return float(np.concatenate([episode.rewards for episode in episodes]).sum())
 
 
-def _read_by_rllib(json_reader: Any, path: Path) -> float:
+def _read_by_rllib(path: Path) -> float:
     """Read all lines once, as many in each batch as RLlib does with its default size of batches."""
-    from ray.rllib.policy.sample_batch import concat_samples
-
+    json_reader, concat_samples = _rllib()
     total, batches, num_steps = 0.0, [], 0
     for batch in json_reader(str(path)).read_all_files():
         batches.append(batch)
@@ -146,13 +145,16 @@ def _read_by_rllib(json_reader: Any, path: Path) -> float:
     return total + (float(concat_samples(batches)["rewards"].sum()) if batches else 0.0)
 
 
-def _json_reader() -> Any:
-    """Return RLlib's reader, or None where RLlib is not installed."""
+@functools.cache
+def _rllib() -> tuple[Any, Any] | None:
+    """Return RLlib's reader and what joins its batches, or None where RLlib is not installed."""
     with contextlib.suppress(ImportError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        import ray.rllib.algorithms  # noqa: F401  # the reader imports it when it is made
         from ray.rllib.offline.json_reader import JsonReader
+        from ray.rllib.policy.sample_batch import concat_samples
 
-        return JsonReader
+        return JsonReader, concat_samples
     return None
 
 
