@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from rollserve import spaces
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 
-__all__ = ["gymnasium_space", "leaf_spaces", "space_of_gymnasium"]
+__all__ = ["gymnasium_space", "leaf_spaces", "space_of_gymnasium", "space_values", "value_leaves"]
 
 
 def space_of_gymnasium(space: Any) -> spaces.Space:
@@ -70,3 +70,35 @@ def leaf_spaces(space: spaces.Space) -> Iterator[tuple[tuple[str | int, ...], sp
     for key, child in children:
         for path, leaf in leaf_spaces(child):
             yield (key, *path), leaf
+
+
+def space_values(leaves: Mapping[str, np.ndarray], space: spaces.Space, path: str = "") -> Any:
+    """Return columns by leaf as values of gymnasium's space: nested dicts and tuples of arrays; lists of texts.
+
+    Args:
+        leaves: (T, …) each, or the values of one step.
+        space: the space.
+        path: path of the space in a larger one.
+    """
+    prefix = f"{path}/" if path else ""
+    match space:
+        case spaces.Dict():
+            return {name: space_values(leaves, each, f"{prefix}{name}") for name, each in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(space_values(leaves, each, f"{prefix}{i}") for i, each in enumerate(space.spaces))
+        case spaces.Text():
+            return space.decode(leaves[path]).tolist()
+    return leaves[path]
+
+
+def value_leaves(value: Any, space: spaces.Space) -> dict[str, np.ndarray]:
+    """Return one value of gymnasium's space as arrays by leaf, of the shapes and dtypes that columns have."""
+    found = {}
+    for path, leaf in leaf_spaces(space):
+        part = value
+        for key in path:
+            part = part[key]
+        if isinstance(leaf, spaces.Text):
+            part = np.array([part], f"U{leaf.max_length}").view(np.uint32)
+        found["/".join(map(str, path))] = np.asarray(part)
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollserve._codec.columns import columns_of, concatenate_infos, is_mask, leaves_of, mask_name
-from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
+from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium, space_values
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve.bridges.loading import load
 from rollserve.bridges.trees import nested
@@ -301,19 +301,7 @@ def _values(leaves: Mapping[str, np.ndarray], space: Space | None) -> Any:
     """Return columns by leaf as Minari has them: nested dicts and tuples; lists of texts."""
     if space is None:
         return leaves[""] if leaves.keys() == {""} else nested(leaves)
-    return _nested_values(leaves, space, "")
-
-
-def _nested_values(leaves: Mapping[str, np.ndarray], space: Any, path: str) -> Any:
-    prefix = f"{path}/" if path else ""
-    match type(space).__name__:
-        case "Dict":
-            return {name: _nested_values(leaves, each, f"{prefix}{name}") for name, each in space.spaces.items()}
-        case "Tuple":
-            return tuple(_nested_values(leaves, each, f"{prefix}{i}") for i, each in enumerate(space.spaces))
-        case "Text":
-            return space.decode(leaves[path]).tolist()
-    return leaves[path]
+    return space_values(leaves, space)
 
 
 def _env_actions(batch: Any) -> Any:

@@ -4,8 +4,10 @@
 ...     update(batch.observations, batch.actions, batch.rewards, batch.last_observations, batch.terminated)
 """
 
+from rollserve.data.agent_files import save_agent
 from rollserve.data.mixing import mix
 from rollserve.data.opening import Format
 from rollserve.data.reader import Position, Reader, read
+from rollserve.data.verification import EpisodeCheck, Verification, verify
 
-__all__ = ["Format", "Position", "Reader", "mix", "read"]
+__all__ = ["EpisodeCheck", "Format", "Position", "Reader", "Verification", "mix", "read", "save_agent", "verify"]
