@@ -15,9 +15,9 @@ from rollserve._checks import check_names, check_type, choices_text, type_error
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
-from rollserve.bridges import export_module
+from rollserve.bridges import export_module, mlp_model
 from rollserve.errors import mismatch
-from rollserve.mlp_agent import MlpAgent, mlp_from_proto, mlp_to_proto, parameters_to_proto
+from rollserve.mlp_agent import MlpAgent, leaves_of, mlp_from_proto, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
@@ -143,6 +143,30 @@ class OnnxAgent:
             raise ValueError(f"head: {mismatch(choices_text(get_args(OnnxHead)), repr(head))}")
         found = export_module(module, observation_space, head, outputs=outputs, states=states, noise_width=noise_width)
         return cls(found.model, head, found.inputs, found.outputs, found.infos)
+
+    @classmethod
+    def from_mlp(cls, agent: MlpAgent, observation_space: Space, action_space: Space) -> OnnxAgent:
+        """Return a multilayer perceptron as a model, for ONNX Runtime elsewhere or for this server.
+
+        The model computes what the MLP computes, but for the last bits. Its initializers have the names of the
+        parameters, so that `sampler.update_agent(parameters)` works for it.
+
+        >>> rollserve.OnnxAgent.from_mlp(agent, *spaces).model  # doctest: +SKIP
+
+        Args:
+            agent: the MLP.
+            observation_space: space of observations, as `update_env` and `status` return it.
+            action_space: space of actions.
+
+        Raises:
+            ImportError: the package onnx is not installed.
+            ValueError: a head that models do not have, such as `epsilon_greedy`, or `previous_action`.
+        """
+        mask = agent.action_mask
+        leaf = None if mask is None else mask.observation
+        observed = [(name, space) for name, space in leaves_of(observation_space) if name != leaf or leaf is None]
+        made = mlp_model(agent, observed, dict(leaves_of(action_space)))
+        return cls(made.model, made.head, outputs=made.outputs, action_mask=mask)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
+
 from rollserve import __version__
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._codec.batch_tables import range_text
-from rollserve.agents import RandomAgent
+from rollserve.agents import MlpAgent, OnnxAgent, RandomAgent
 from rollserve.environments import EnvSpec
 from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError, mismatch
 from rollserve.plots import check_plot, plot_batch
@@ -139,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_samplers,
         _add_create,
         _add_delete,
+        _add_agent,
         _add_save,
         _add_restore,
     ):
@@ -279,6 +282,23 @@ def _add_create(commands: _Commands, common: argparse.ArgumentParser) -> None:
 def _add_delete(commands: _Commands, common: argparse.ArgumentParser) -> None:
     delete = commands.add_parser("delete", parents=[common], help="delete the sampler that --sampler names")
     delete.set_defaults(run=_delete)
+
+
+def _add_agent(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    agent = commands.add_parser("agent", help="write an agent of a sampler to a file")
+    actions = agent.add_subparsers(required=True, metavar="ACTION")
+    export = actions.add_parser(
+        "export",
+        parents=[common],
+        help="write an agent as an ONNX model",
+        description="Write an agent as an ONNX model. A model is written as it is, with the present parameters; an MLP "
+        "becomes one. Needs onnx for that: pip install 'rollserve[onnx]'.",
+    )
+    export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="file to write")
+    export.add_argument(
+        "--policy-version", type=int, metavar="N", help="version of the agent (default: the current one)"
+    )
+    export.set_defaults(run=_export)
 
 
 def _add_save(commands: _Commands, common: argparse.ArgumentParser) -> None:
@@ -432,6 +452,23 @@ def _create(sampler: Sampler, options: argparse.Namespace) -> None:
 def _delete(sampler: Sampler, options: argparse.Namespace) -> None:
     sampler.delete_sampler()
     print(f"sampler {options.sampler} deleted")
+
+
+def _export(sampler: Sampler, options: argparse.Namespace) -> None:
+    _check_writable(options.onnx)
+    agent, status = sampler.agent(options.policy_version), sampler.status()
+    if isinstance(agent, MlpAgent):
+        try:
+            agent = OnnxAgent.from_mlp(agent, status.observation_space, status.action_space)
+        except (ImportError, ValueError) as error:
+            code, reason = grpc.StatusCode.INVALID_ARGUMENT, Reason.INVALID_VALUE
+            raise InvalidArgumentError(str(error), code=code, reason=reason) from error
+    if not isinstance(agent, OnnxAgent):
+        got = f"an agent of the class {type(agent).__name__}"
+        raise InvalidArgumentError.of("agent", expected="an MLP or a model", got=got)
+    model = agent.model
+    assert isinstance(model, bytes)  # noqa: S101  # a path has been read
+    _write(options.onnx, lambda path: path.write_bytes(model))
 
 
 def _save(sampler: Sampler, options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from rollserve.errors import mismatch
 from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from rollserve.v1 import agent_pb2
 
-__all__ = ["MlpAgent", "mlp_from_proto", "mlp_to_proto", "parameters_to_proto"]
+__all__ = ["MlpAgent", "leaves_of", "mlp_from_proto", "mlp_to_proto", "parameters_to_proto"]
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
 Head = Literal[
@@ -237,7 +237,7 @@ class MlpAgent:
             _check_choice("value", value, get_args(Value))
         if core is not None:
             _check_choice("core", core, get_args(Core))
-        leaves = dict(_leaves(action_space))
+        leaves = dict(leaves_of(action_space))
         heads = _heads_for(action_space, leaves, head)
         generator = np.random.default_rng(seed)
         check_mask(action_mask)
@@ -464,7 +464,7 @@ def _log_std(leaf: str) -> str:
     return f"log_std/{leaf}" if leaf else "log_std"
 
 
-def _leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
+def leaves_of(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
     """Yield the leaves of a space by name; the name of the only one is empty."""
     match space:
         case Dict(spaces=spaces):
@@ -475,7 +475,7 @@ def _leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
             yield name, space
             return
     for key, part in parts.items():
-        yield from _leaves(part, f"{name}/{key}" if name else key)
+        yield from leaves_of(part, f"{name}/{key}" if name else key)
 
 
 def _heads_for(
