@@ -25,7 +25,7 @@ from benchmarks.service.workloads.phases import CALL_PHASES, UPDATE_PHASES, call
 from benchmarks.service.workloads.specs import SAMPLING
 
 REPOSITORY = Path(__file__).parents[2]
-WORKLOADS = {"w1-rows", "w5-round-trips"}
+WORKLOADS = {"w1-rows", "w5-round-trips", "w8-many"}
 ITERATIONS = {f"w10-cartpole-native-{end}" for end in ("512", "2048", "8192", "2048-episodes")}
 
 
