@@ -134,6 +134,7 @@ class SamplerStatus:
         owner: principal that created the sampler; empty for the default one.
         lease_seconds: time without a call after which the sampler is deleted; None for never.
         quota: limits of the sampler.
+        packages: versions of the packages on the server's machine that environments run with, by name.
     """
 
     sampler: str
@@ -159,6 +160,7 @@ class SamplerStatus:
     owner: str = ""
     lease_seconds: float | None = None
     quota: Quota = field(default_factory=Quota)
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_workers(self) -> int:
@@ -202,6 +204,7 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         owner=message.owner,
         lease_seconds=seconds_of(message, "lease"),
         quota=quota_from_proto(message.quota),
+        packages=dict(message.packages),
     )
 
 
