@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -36,6 +37,7 @@ def test_sampled_episodes_are_verified_from_files_of_each_format(
     for name, number in (("a.npz", len(batch)), ("a.parquet", len(batch)), ("a-v0", len(batch) + len(second))):
         found = verify(tmp_path / name, agent=tmp_path / "agent")
         assert found.is_equal, found
+        assert found.packages["gymnasium"] == (gymnasium.__version__, gymnasium.__version__)
         assert (found.num_equal, len(found.episodes)) == (number, number)
         assert all(check.log_prob_error is not None and check.log_prob_error < 1e-5 for check in found.episodes)
     assert batch.receipt is not None

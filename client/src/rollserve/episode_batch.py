@@ -904,7 +904,7 @@ class EpisodeBatch:
             ImportError: Minari or h5py is not installed.
             ValueError: a malformed id, a dataset that exists, segments that do not begin with their episode, or no
                 spaces.
-            OSError: a folder that cannot be written. Episodes that were written before stay valid.
+            OSError: a folder that cannot be written.
         """
         receipt = None if self.receipt is None else self.receipt.to_json()
         return write_minari(self, dataset_id, root=root, env=env, metadata=metadata, receipt=receipt, append=append)

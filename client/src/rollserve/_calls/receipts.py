@@ -38,7 +38,7 @@ def with_receipt(batch: EpisodeBatch, status: SamplerStatus, agent: Agent | None
         num_segments=len(batch),
         digests=column_digests(batch),
         reproducibility=status.reproducibility.name,
-        packages={"rollserve-server": status.server_version},
+        packages={"rollserve-server": status.server_version, **status.packages},
         seed=account.seed,
         env_version=account.env_version,
         agent="" if agent is None else agent_digest(agent),

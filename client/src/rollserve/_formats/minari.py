@@ -34,7 +34,7 @@ _INFO_GROUPS = ("env_infos", "episode_infos", "agent_infos")
 _ATTRIBUTES = {"env_seeds": "seed", **{name: f"rollserve_{name}" for name in _HEADERS}}
 """Names of the attributes of episodes that hold headers."""
 _MAX_DATASPACES = 4096
-_CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 25, 256
+_CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 26, 256
 _INFO_HINT = "`infos=False` leaves all infos out"
 
 

@@ -1598,6 +1598,22 @@ class GetSamplerResponse(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class PackagesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SAMPLER_FIELD_NUMBER: builtins.int
     SERVER_VERSION_FIELD_NUMBER: builtins.int
     ENVIRONMENTS_FIELD_NUMBER: builtins.int
@@ -1623,6 +1639,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     PROFILES_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     POLICIES_FIELD_NUMBER: builtins.int
+    PACKAGES_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -1714,6 +1731,12 @@ class GetSamplerResponse(google.protobuf.message.Message):
         agent that made it.
         """
 
+    @property
+    def packages(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """The versions of the packages on the server's machine that environments run with, such as gymnasium, by the names of
+        their distributions. Empty from servers that do not report it.
+        """
+
     def __init__(
         self,
         *,
@@ -1742,9 +1765,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         profiles: collections.abc.Iterable[global___EnvironmentProfile] | None = ...,
         agents: collections.abc.Iterable[builtins.str] | None = ...,
         policies: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        packages: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "policy_age", b"policy_age", "quota", b"quota"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "packages", b"packages", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 
