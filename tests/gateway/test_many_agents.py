@@ -196,3 +196,12 @@ def test_spaces_of_policies_are_checked(crowd: Sampler) -> None:
     agent = MlpAgent.initial(space, rollserve.spaces.Discrete(5), seed=0)
     with raises(InvalidArgumentError, match=r"policies\['main'\].*expected"):
         crowd.update_agent({"main": agent})
+
+
+def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
+    buffer = rollserve.EpisodeBuffer()
+    with raises(InvalidArgumentError, field="out", match="none for an environment with many agents"):
+        crowd.obtain_samples(20, out=buffer)
+    crowd.update_env("CartPole-v1")
+    crowd.update_agent(RANDOM)
+    assert crowd.obtain_samples(20, out=buffer).num_steps >= 20
