@@ -240,3 +240,12 @@ def test_saved_policies_go_on_with_the_same_bits(crowd: Sampler) -> None:
     for name, each in expected.by_policy().items():
         assert equal(batch.by_policy()[name], each)
     assert crowd.update_agent({"runner": RANDOM}) == 3
+
+
+def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
+    buffer = rollserve.EpisodeBuffer()
+    with raises(InvalidArgumentError, field="out", match="none for an environment with many agents"):
+        crowd.obtain_samples(20, out=buffer)
+    crowd.update_env("CartPole-v1")
+    crowd.update_agent(RANDOM)
+    assert crowd.obtain_samples(20, out=buffer).num_steps >= 20

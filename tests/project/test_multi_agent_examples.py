@@ -30,9 +30,9 @@ def test_team_makes_an_iteration(thread_server: LocalServer, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_team_learns(thread_server: LocalServer, tmp_path: Path) -> None:
-    run("multi_agent", thread_server, tmp_path, "--steps", "200000", "--target", "-20.5")
+    run("multi_agent", thread_server, tmp_path, "--steps", "120000", "--target", "-22.5")
 
 
 @pytest.mark.slow
 def test_self_play_learns(thread_server: LocalServer, tmp_path: Path) -> None:
-    run("self_play", thread_server, tmp_path, "--steps", "200000", "--target", "0.8")
+    run("self_play", thread_server, tmp_path, "--steps", "120000", "--target", "0.5")

@@ -209,7 +209,7 @@ class ConstantAgent:
 
 @dataclass(frozen=True, eq=False)
 class Policies:
-    """Policies by name, for an environment with many agents; or updates of some of those that are there.
+    """Policies by name, for an environment with many agents; or updates of some present policies.
 
     >>> agents = {"main": rollserve.MlpAgent(parameters, "categorical")}  # doctest: +SKIP
     >>> opponents = [("main", 0, 0.8), ("main", -1, 0.2)]  # doctest: +SKIP
@@ -218,11 +218,11 @@ class Policies:
     Attributes:
         updates: for each new or changed policy a whole agent, parameters by name, or a change of a Python agent. The
             policies that are left out stay as they are, as long as the map names them.
-        policy_map: which policy acts for which agent: a mapping from an agent's name, a prefix with `*` behind it, or a
+        policy_map: assignment of agents to policies: a mapping from an agent's name, a prefix with `*` behind it, or a
             position among the environment's agents; to the name of a policy, a pair of name and version, or a list of
-            triples (name, version, weight), of which one is drawn for each episode. Version 0 is the policy's current
-            one, -k the k-th before it, and other numbers are those of the updates that made the version. None for the
-            present map; at first, a policy acts for agents of its name, or of its name, `_` and more, and a single
+            triples (name, version, weight). One triple is drawn for each episode. Version 0 is the policy's current
+            version, -k the k-th version before it, and a positive number what `update_agent` returned for it. None for
+            the present map; at first, a policy acts for agents of its name, or of its name, `_` and more, and a single
             policy for all.
 
     Raises:

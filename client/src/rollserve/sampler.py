@@ -175,7 +175,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         Args:
             agent: update for all workers: a whole agent, or a mapping from names to arrays with parameters for the
                 present agent. For an MLP the mapping has all parameters; for an ONNX or Python agent it has any, and
-                the others stay as they are. Or an `AgentChange` of the settings of the present Python agent.
+                the others stay as they are. Or an `AgentChange` of the settings of the present Python agent. For an
+                environment with many agents, `Policies`, or a mapping from names of policies to such updates.
             per_worker: instead of `agent`, one update for each worker, or None to leave the worker's agent as it is.
             skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
                 bit.
@@ -285,6 +286,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
     ) -> EpisodeBatch:
         """Sample whole episodes with at least `num_steps` steps in all.
 
+        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
+
         >>> batch = sampler.obtain_samples(10_000, seed=7)  # doctest: +SKIP
 
         Args:
@@ -310,6 +313,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
         """Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
+
+        Where the environment has many agents, the result is a `MultiAgentBatch`; see `rollserve.MultiAgentBatch.of`.
 
         Args:
             num_episodes_per_worker: number of episodes of each worker; positive.

@@ -14,7 +14,7 @@ from rollserve._codec.batch_fields import FIELDS, INFOS
 from rollserve._codec.columns import columns_of, is_mask, leaves_of, mask_name, without_full_masks
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.episode_buffer import EpisodeBuffer
-from rollserve.errors import malformed_error, mismatch
+from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
 from rollserve.multi_agent_batch import MultiAgentBatch
 
 if TYPE_CHECKING:
@@ -62,8 +62,15 @@ class Joining:
         self._stack.close()
 
     def add(self, batch: AnyBatch) -> None:
-        """Append a copy of a batch, or a batch of many agents, whose arrays stay as they are until the end."""
+        """Append a copy of a batch, or a batch of many agents, whose arrays stay as they are until the end.
+
+        Raises:
+            InvalidArgumentError: a batch of many agents, and a buffer of the caller's.
+        """
         if isinstance(batch, MultiAgentBatch):
+            if self._keeps_buffer:
+                expected = "none for an environment with many agents"
+                raise InvalidArgumentError.of("out", expected=expected, got="an EpisodeBuffer")
             self._of_many.append(batch)
             return
         if batch.observation_space is not None and batch.action_space is not None:

@@ -43,10 +43,10 @@ PolicySource = PolicySpec | OnnxModel | PythonSource
 """Single agent as a request sends it."""
 
 AgentSpec = PolicySpec | PolicySet[PolicySpec]
-"""What was accepted: an agent, or policies by name for an environment with many agents."""
+"""Agent that was accepted, or policies by name for an environment with many agents."""
 
 AgentSource = PolicySource | PolicySet[PolicySource]
-"""What a request sends, put together with what is held: an agent, or policies by name."""
+"""Agent or policies by name as a request sends them, put together with the present ones."""
 
 SPEC_CLASSES: tuple[type, ...] = (
     MlpSpec,

@@ -1,4 +1,4 @@
-"""Policies by name, and the map that says which of them acts for which agent of an environment with many agents."""
+"""Policies by name, and the map from the agents of an environment to them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class PolicySet(Generic[_Spec]):
     """Policies by name, as an update sends them or as they were accepted.
 
     Attributes:
-        policies: for each policy its versions that the map names: the current one, those before it in falling order up
-            to the oldest one that the map counts back to, and then those that the map names by number.
-        policy_map: which policy acts for which agent.
+        policies: for each policy the versions that the map names: the current one, earlier ones in falling order up to
+            the oldest one that the map counts back to, and then all that the map names by number.
+        policy_map: map from agents to policies.
     """
 
     policies: Mapping[str, Sequence[HeldPolicy[_Spec]]]

@@ -32,12 +32,12 @@ class AecTurns(TurnEnv):
         self._positions = positions_of(self.agents)
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
-        """Begin an episode, and return the first turn, and those of agents that have ended before it."""
+        """Begin an episode, and return the first turn, after the turns of agents that have ended before it."""
         self._env.reset(seed=seed, options=options)
         return self._turns()
 
     def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
-        """Make the step of the selected agent, and return the next turn, and those of agents that have ended."""
+        """Make the step of the selected agent, and return the next turn, after the turns of agents that have ended."""
         (action,) = actions.values()
         self._env.step(action)
         return self._turns()

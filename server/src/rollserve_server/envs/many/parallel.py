@@ -60,7 +60,7 @@ class ParallelTurns(TurnEnv):
         return turns
 
     def cut(self) -> Sequence[Turn]:
-        """Return no turns: all agents that are there have had theirs."""
+        """Return no turns: all present agents have had theirs."""
         return ()
 
     def close(self) -> None:
@@ -81,6 +81,6 @@ class ParallelTurns(TurnEnv):
         infos: Mapping[Any, Any],
     ) -> Turn:
         if agent not in observations:
-            raise ValueError(f"observations: {mismatch(f'one of agent {agent!r}', f'those of {list(observations)}')}")
+            raise ValueError(f"observations: {mismatch(f'one for agent {agent!r}', f'some for {list(observations)}')}")
         info = infos.get(agent) or {}
         return Turn(self._positions[agent], observations[agent], reward, terminated, truncated, info)

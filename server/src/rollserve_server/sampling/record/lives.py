@@ -39,7 +39,7 @@ class Life:
 
     Attributes:
         agent: position of the agent among the environment's possible agents.
-        policy: position of the policy that acts, among those that may.
+        policy: position of the acting policy among all that may act.
         segment: the life's steps, as an episode.
         environment_steps: the environment step of the episode in which each step was made, from 0.
         reward_before: sum of the rewards before the first step.
@@ -110,7 +110,7 @@ class ManyEpisode:
 
     @property
     def _last(self) -> list[Life]:
-        """The lives that ended with the last step, by which an episode ends."""
+        """The lives that ended with the last step."""
         return [life for life in self.lives if life.ended_at == self.length]
 
 
