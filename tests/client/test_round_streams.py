@@ -258,6 +258,14 @@ def test_account_counts_rounds_that_were_not_handed_out(sampler: rollserve.Sampl
     assert adds_up(account)
 
 
+def test_account_before_the_end_is_refused(sampler: rollserve.Sampler) -> None:
+    with sampler.stream(fragment_length=16) as stream:
+        next(stream)
+        with raises(rollserve.PreconditionError, field="account"):
+            _ = stream.account
+    assert stream.account.num_steps == ROUND
+
+
 def test_async_stream_is_the_same(sampler: rollserve.Sampler, serving: FaultyServer) -> None:
     async def scenario() -> tuple[list[rollserve.EpisodeBatch], rollserve.Account]:
         async with rollserve.aconnect(serving.address, shared=True) as asynchronous:

@@ -231,6 +231,22 @@ def test_normalized_observations_are_those_of_vec_normalize() -> None:
     assert np.allclose(got, wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("num_rows", [0, 9])
+def test_normalized_leaves_without_moments_stay_as_they_are(num_rows: int) -> None:
+    box = spaces.Box(np.float32(-1), np.float32(1), (2,), np.dtype(np.float32))
+    many = spaces.MultiDiscrete(np.full(2, 20), np.zeros(2, np.int64), np.dtype(np.int64))
+    space = spaces.Dict({"a": spaces.Discrete(30), "b": box, "c": many})
+    moments = RunningMoments()
+    moments.add({"b": random_rows(num_rows, shape=(2,), offset=0)})
+    rows = {"a": np.arange(15, 18), "b": np.full((3, 2), 1e9), "c": np.full((3, 2), 12)}
+    got = moments.normalized(rows, observation_space=space)
+    assert isinstance(got, dict)
+    assert np.array_equal(got["b"], np.full((3, 2), 10, np.float32))
+    assert all(got[name] is rows[name] for name in ("a", "c"))
+    with raises(ValueError, field="observation_space"):
+        moments.normalized(rows, observation_space=box)
+
+
 def test_parameters_follow_the_order_of_the_space() -> None:
     box = spaces.Box(np.float32(-1), np.float32(1), (2, 2), np.dtype(np.float32))
     space = spaces.Dict({"b": box, "a": spaces.Tuple((spaces.Discrete(3), box))})

@@ -72,3 +72,9 @@ async def test_unknown_submodules_of_an_allowed_package_are_not_found(imports: o
     async with pool_of(InProcessBackend(), workers=1, allow_module=("mazes.*",)) as pool:
         with raises(NotFoundError, reason=Reason.MODULE_NOT_FOUND, quotes="'mazes.nothing'"):
             await pool.update_env([EnvSpec("mazes.nothing:Ends")])
+
+
+async def test_refusal_lists_each_allowed_module_once() -> None:
+    async with pool_of(InProcessBackend(), workers=1, allow_module=("mazes", "mazes")) as pool:
+        with raises(NotAllowedError, match=r"--allow-module: 'mazes'\)"):
+            await pool.update_env([EnvSpec("os:system")])

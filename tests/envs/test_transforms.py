@@ -391,6 +391,14 @@ def test_transforms_that_do_not_fit_are_refused_by_name(
     assert sampler.obtain_samples(10).raw_rewards is not None
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "nothing", "bool"])
+def test_cast_refuses_dtypes_of_no_numbers_by_name(dtype: str) -> None:
+    with raises(rollserve.InvalidArgumentError, field="dtype") as error:
+        CastObservations(dtype)
+    assert str(error.value).count("expected") == 1
+    assert str(error.value).endswith(dtype) or str(error.value).endswith(repr(dtype))
+
+
 def test_operators_declare_transforms(tmp_path: Path) -> None:
     profiles = '{"quiet": {"env": "CartPole-v1", "transforms": [{"scale_rewards": {"factor": 0.5}}]}}'
     own = (

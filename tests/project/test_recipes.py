@@ -17,9 +17,8 @@ import rollserve
 from rollserve_server.local import LocalServer, local_server
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = "".join(
-    (DOCS / name).read_text() for name in ("agents.md", "client.md", "learning.md", "normalization.md", "sampling.md")
-)
+NAMES = ("agents.md", "client.md", "learning.md", "normalization.md", "sampling.md", "streaming.md")
+PAGES = "".join((DOCS / name).read_text() for name in NAMES)
 RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", PAGES, re.DOTALL))
 
 
@@ -129,7 +128,8 @@ def test_impala_recipe_weights_actions_by_both_policies(sampler: rollserve.Sampl
     assert np.allclose(names["advantages"][ends], ratios * errors, rtol=1e-4)
 
 
-def test_normalization_recipe_learns_from_what_acted(sampler: rollserve.Sampler) -> None:
+@pytest.mark.parametrize("recipe", ["normalization", "stream_moments"])
+def test_normalization_recipe_learns_from_what_acted(sampler: rollserve.Sampler, recipe: str) -> None:
     learned = []
 
     def learn(parameters: dict[str, np.ndarray], observations: np.ndarray, batch: Any, *targets: Any) -> Any:
@@ -141,7 +141,7 @@ def test_normalization_recipe_learns_from_what_acted(sampler: rollserve.Sampler)
         return {name: value + np.float32(0.1) if name == "2/weight" else value for name, value in parameters.items()}
 
     names = {"sampler": sampler, "learn": learn, "critic": lambda observations: observations.sum(axis=-1)}
-    exec(RECIPES["normalization"], names)
+    exec(RECIPES[recipe], names)
     rows = np.concatenate([batch.observations for batch in learned]).astype(np.float64)
     held = sampler.agent_parameters()
     assert np.allclose(held["observation/mean"], rows.mean(axis=0), rtol=1e-12)

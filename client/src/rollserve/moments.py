@@ -12,7 +12,7 @@ from rollserve._codec.columns import Columns, columns_of, leaves_of, map_columns
 from rollserve._codec.moments import OrderedMoments, merged_moments, segment_moments
 from rollserve._codec.tensors import tensor_from_proto
 from rollserve.errors import mismatch
-from rollserve.spaces import Dict, Space, Tuple
+from rollserve.spaces import Box, Dict, MultiBinary, Space, Tuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,14 @@ class RunningMoments:
             name: merged_moments(np.stack([row, other._moments[name]])) for name, row in self._moments.items()
         }
 
-    def normalized(self, values: Columns, *, epsilon: float = 1e-8, clip: float = 10.0) -> Columns:
+    def normalized(
+        self,
+        values: Columns,
+        *,
+        epsilon: float = 1e-8,
+        clip: float = 10.0,
+        observation_space: Space | None = None,
+    ) -> Columns:
         """Return (values - mean) / √(variance + epsilon), clipped to ±clip, as float32: as an agent's normalization.
 
         Before anything was added, the mean is 0 and the variance 1, as of a new agent.
@@ -132,15 +139,18 @@ class RunningMoments:
             values: rows (T, *O), or rows for each leaf. Leaves without moments stay as they are.
             epsilon: number that is added to the variance.
             clip: bound of the result.
+            observation_space: space of the observations, which tells the leaves without moments before anything was
+                added; without it, all leaves then count as numbers.
 
         Raises:
-            ValueError: rows of another shape.
+            ValueError: rows of another shape, or leaves that the space lacks.
         """
         means = leaves_of(self.mean) if self.count else {}
         variances = leaves_of(self.variance) if self.count else {}
+        plain = set() if observation_space is None else set(_leaves_without_moments(observation_space, values))
 
         def normalize(name: str, array: np.ndarray) -> np.ndarray:
-            if self.count and name not in means:
+            if name in plain or (self.count and name not in means):
                 return array
             if self.count and array.shape[1:] != self._shapes[name]:
                 expected = f"rows of shape {self._shapes[name]}"
@@ -171,7 +181,7 @@ class RunningMoments:
         if observation_space is None:
             sizes = {name: array.size for name, array in means.items()}
         else:
-            sizes = dict(_leaf_sizes(observation_space, ""))
+            sizes = {name: leaf.flat_size for name, leaf in _leaf_spaces(observation_space, "")}
             numeric = {name: array.size for name, array in means.items()}
             if any(sizes.get(name) != size for name, size in numeric.items()):
                 raise ValueError(f"observation_space: {mismatch(f'leaves of sizes {numeric}', sizes)}")
@@ -282,17 +292,27 @@ def _from_protos(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMome
     )
 
 
-def _leaf_sizes(space: Space, name: str) -> Iterator[tuple[str, int]]:
-    """Yield the name and the flat size of each leaf of a space, in the order of `gymnasium.spaces.flatten`."""
+def _leaves_without_moments(space: Space, values: Columns) -> Iterator[str]:
+    """Return the names of the leaves that have no moments: of other spaces than Box and MultiBinary."""
+    found = dict(_leaf_spaces(space, ""))
+    if missing := sorted(set(leaves_of(values)) - set(found)):
+        raise ValueError(
+            f"observation_space: {mismatch(f'leaves {sorted(leaves_of(values))}', f'none named {missing}')}"
+        )
+    return (name for name, leaf in found.items() if not isinstance(leaf, Box | MultiBinary))
+
+
+def _leaf_spaces(space: Space, name: str) -> Iterator[tuple[str, Space]]:
+    """Yield the name and the space of each leaf of a space, in the order of `gymnasium.spaces.flatten`."""
     parts: Mapping[str, Space] = {}
     if isinstance(space, Dict):
         parts = space.spaces
     elif isinstance(space, Tuple):
         parts = {str(position): part for position, part in enumerate(space.spaces)}
     else:
-        yield name, space.flat_size
+        yield name, space
     for key, part in parts.items():
-        yield from _leaf_sizes(part, f"{name}/{key}" if name else key)
+        yield from _leaf_spaces(part, f"{name}/{key}" if name else key)
 
 
 def _field(field: str, name: str) -> str:

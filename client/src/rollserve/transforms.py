@@ -388,10 +388,8 @@ def _check_dtype(name: str, value: Any) -> None:
     try:
         dtype = np.dtype(value)
         dtype_to_proto(dtype)
-    except TypeError:
+    except (TypeError, ValueError):  # no dtype, or one that messages cannot hold
         raise InvalidArgumentError.of(name, expected="a dtype of numbers", got=repr(value)) from None
-    except ValueError as error:
-        raise InvalidArgumentError.of(name, expected="a dtype of numbers", got=str(error)) from None
     if dtype.kind == "b":
         raise InvalidArgumentError.of(name, expected="a dtype of numbers", got=dtype)
 

@@ -10,7 +10,7 @@ import grpc
 
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.round_reader import RoundReader
-from rollserve.errors import ServerError, malformed_error, mismatch
+from rollserve.errors import PreconditionError, ServerError, mismatch
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -138,10 +138,12 @@ class BaseRoundStream:
         """Account of the stream, after its end. The workers' shares count what the server has sent.
 
         Raises:
-            ServerError: the stream has not ended, or ended without an account.
+            PreconditionError: the stream has not ended.
+            ServerError: the stream ended without an account.
         """
         if not self._has_ended:
-            raise malformed_error("the stream has not ended")
+            text = mismatch("a stream that has ended", "one that has not", "call end(), or leave its with block")
+            raise PreconditionError(f"account: {text}", code=grpc.StatusCode.FAILED_PRECONDITION, field="account")
         account = self._receiver.reader.account()
         return dataclasses.replace(
             account,

@@ -80,4 +80,4 @@ def _is_allowed(module: str, allowed: Collection[str]) -> bool:
 
 
 def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(repr, sorted(names))) or "none"
+    return ", ".join(map(repr, sorted(set(names)))) or "none"
