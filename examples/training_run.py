@@ -67,9 +67,15 @@ class TrainingRun:
         num_steps: number of steps that are done.
     """
 
-    def __init__(self, options: argparse.Namespace, title: str, save_checkpoint: Callable[[Path], None]) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        title: str,
+        save_checkpoint: Callable[[Path], None],
+        label: str = "mean return of the last 100 episodes",
+    ) -> None:
         self.checkpoint = options.out / "checkpoint"
-        self._folder, self._title, self._save_checkpoint = options.out, title, save_checkpoint
+        self._folder, self._title, self._label, self._save_checkpoint = options.out, title, label, save_checkpoint
         self._folder.mkdir(parents=True, exist_ok=True)
         curve = self._folder / "curve.json"
         self._curve: list[list[float]] = json.loads(curve.read_text()) if options.resume else []
@@ -94,7 +100,7 @@ class TrainingRun:
         (self._folder / "curve.json").write_text(json.dumps(self._curve))
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.subplots()
-        axes.plot(*np.transpose(self._curve), label="mean return of the last 100 episodes")
+        axes.plot(*np.transpose(self._curve), label=self._label)
         axes.set(title=self._title, xlabel="steps", ylabel="return")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.legend(loc="lower right")

@@ -10,6 +10,7 @@ from benchmarks.service.workloads.bulk import measure_bulk
 from benchmarks.service.workloads.datasets import DATASETS, measure_datasets
 from benchmarks.service.workloads.encrypted import measure_encrypted
 from benchmarks.service.workloads.iterations import measure_iterations
+from benchmarks.service.workloads.many_agents import measure_many_agents
 from benchmarks.service.workloads.many_workers import measure_many_workers
 from benchmarks.service.workloads.round_trips import measure_round_trips
 from benchmarks.service.workloads.sampling import measure_sampling
@@ -30,6 +31,7 @@ WORKLOADS: dict[str, Callable[[str, Options], list[Result]]] = {
     "w6-workers": measure_many_workers,
     "w6-slow-client": measure_slow_client,
     "w7-tls": measure_encrypted,
+    "w8-many": measure_many_agents,
     **dict.fromkeys(DATASETS, measure_datasets),
     **dict.fromkeys(ITERATIONS, measure_iterations),
 }

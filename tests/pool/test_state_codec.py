@@ -14,16 +14,19 @@ import pytest
 from gymnasium import spaces
 
 import rollserve
+from rollserve.policy_map import PolicyMap
 from rollserve_server.agents import (
     ConstantSpec,
     CoreSpec,
     HeadSettings,
+    HeldPolicy,
     InfoSpec,
     InstalledFactory,
     MlpSpec,
     Normalization,
     OnnxSpec,
     PickledFactory,
+    PolicySet,
     PythonSpec,
     RandomSpec,
     content_hash,
@@ -98,7 +101,13 @@ def test_spaces_come_back_as_they_were(space: Any) -> None:
     assert str(again.sample()) == str(space.sample())  # also whether bounds are infinite
 
 
-@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: type(agent).__name__)
+POLICIES = PolicySet(
+    {"main": (HeldPolicy(7, AGENTS[2]), HeldPolicy(3, AGENTS[3])), "other": (HeldPolicy(5, RandomSpec()),)},
+    PolicyMap.of({"a": "main", 1: [("main", -1, 0.5), ("other", 0, 0.5)], "b*": ("main", 3)}),
+)
+
+
+@pytest.mark.parametrize("agent", [*AGENTS, POLICIES], ids=lambda agent: type(agent).__name__)
 def test_agents_come_back_as_they_were(agent: Any) -> None:
     version = AgentVersion([agent], "client")
     version.add_client("another")

@@ -25,7 +25,7 @@ from benchmarks.service.workloads.phases import CALL_PHASES, UPDATE_PHASES, call
 from benchmarks.service.workloads.specs import SAMPLING
 
 REPOSITORY = Path(__file__).parents[2]
-WORKLOADS = {"w1-rows", "w5-round-trips"}
+WORKLOADS = {"w1-rows", "w5-round-trips", "w8-many"}
 ITERATIONS = {f"w10-cartpole-native-{end}" for end in ("512", "2048", "8192", "2048-episodes")}
 
 
@@ -145,11 +145,11 @@ def test_phases_add_up_to_the_call() -> None:
 
 
 def test_service_benchmark_lists_the_workloads_when_one_is_unknown() -> None:
-    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w0"]
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w99"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == 2
     assert "--workloads" in run.stderr
-    assert "'w0'" in run.stderr
+    assert "'w99'" in run.stderr
     assert all(name in run.stderr for name in WORKLOADS)
 
 

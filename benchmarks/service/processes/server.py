@@ -22,6 +22,7 @@ __all__ = ["Service", "TracedService", "running_service", "traced_service"]
 
 _ENVIRONMENTS = "benchmarks.service.environments"
 _TIMEOUT_SECONDS = 300
+_Agent = rollserve.Agent | rollserve.Policies
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,17 @@ class TracedService(Service):
 
 @contextlib.contextmanager
 def running_service(
-    env: rollserve.EnvSpec, agent: rollserve.Agent, num_workers: int, *server_options: str, encrypted: bool = False
+    env: rollserve.EnvSpec,
+    agent: _Agent,
+    num_workers: int,
+    *server_options: str,
+    encrypted: bool = False,
 ) -> Iterator[Service]:
     """Run a server with an environment and an agent, and a client, for as long as the block.
 
     Args:
         env: environment.
-        agent: agent.
+        agent: agent, or policies by name.
         num_workers: number of workers.
         server_options: further options of the server.
         encrypted: whether all connections use TLS.
@@ -97,7 +102,7 @@ def running_service(
 
 
 @contextlib.contextmanager
-def traced_service(env: rollserve.EnvSpec, agent: rollserve.Agent, num_workers: int) -> Iterator[TracedService]:
+def traced_service(env: rollserve.EnvSpec, agent: _Agent, num_workers: int) -> Iterator[TracedService]:
     """Run a service as `running_service` does, with a server that traces its RPCs."""
     module = "benchmarks.service.processes.traced_server"
     with _folder() as folder, Child(module, str(folder / "log"), *_options(num_workers)) as server:
@@ -128,7 +133,11 @@ def _folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _connected(
-    address: str, server_pid: int, env: rollserve.EnvSpec, agent: rollserve.Agent, ca: Path | None = None
+    address: str,
+    server_pid: int,
+    env: rollserve.EnvSpec,
+    agent: _Agent,
+    ca: Path | None = None,
 ) -> Iterator[tuple[rollserve.Sampler, Child, Meter]]:
     """Give a server an environment and an agent; yield a sampler, a client process, and the meter of all processes."""
     with rollserve.connect(address, timeout=_TIMEOUT_SECONDS, ca=ca) as sampler:

@@ -55,9 +55,9 @@ class _Trace:
         """Wrap the methods whose moments are events."""
         self._wrap(Intake, "small_request", self._received)
         self._wrap(Intake, "update_request", self._update_received)
-        self._wrap(Samplings, "_begin", self._before("admitted"))
+        self._wrap(Samplings, "begin", self._before("admitted"))
         self._wrap(RayWorker, "work", self._ordered)
-        self._wrap(RayWorker, "call", self._asked)
+        self._wrap(RayWorker, "call_urgently", self._asked)
         self._wrap(OpenRpc, "write", self._written)
 
     def take(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from benchmarks.service.workloads.figures import call_figures
 from benchmarks.service.workloads.specs import SAMPLING, SamplingSpec
 from benchmarks.shared.commands import Child
 
-__all__ = ["measure_sampling"]
+__all__ = ["measure_sampling", "run_bare_loops"]
 
 _SAMPLE_STEPS = 3000
 _BARE_WARM_UP_DIVISOR = 4
@@ -35,17 +35,17 @@ def measure_sampling(name: str, options: Options) -> list[Result]:
             for seed in range(options.num_workers)
         ]
         service = stack.enter_context(running_service(spec.env, spec.agent, options.num_workers))
-        _run_bare_loops(bare_loops, num_steps // _BARE_WARM_UP_DIVISOR)
+        run_bare_loops(bare_loops, num_steps // _BARE_WARM_UP_DIVISOR)
         service.client.ask("obtain", call=spec.call, num_steps=num_steps, **spec.options)
         for _ in range(options.num_rounds):
-            bare = _run_bare_loops(bare_loops, num_steps)
+            bare = run_bare_loops(bare_loops, num_steps)
             figures, result.checks = _run_calls(service, spec, num_steps)
             ratio = figures["steps_per_second"] / bare["bare_steps_per_second"]
             result.rounds.append({**figures, **bare, "ratio_to_bare": ratio})
     return [result]
 
 
-def _run_bare_loops(bare_loops: Sequence[Child], num_steps: int) -> dict[str, float]:
+def run_bare_loops(bare_loops: Sequence[Child], num_steps: int) -> dict[str, float]:
     """Run all bare loops at the same time, for `num_steps` steps in all; return their rate and CPU time."""
     for bare_loop in bare_loops:
         bare_loop.send("run", num_steps=num_steps // len(bare_loops))

@@ -20,13 +20,14 @@ from rollserve.agents import (
     MlpAgent,
     OnnxAgent,
     PickledAgent,
+    Policies,
     PythonAgent,
     RandomAgent,
 )
 from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
-from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, Task, Vectorization, Wrapper
+from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, MultiAgentApi, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
@@ -46,6 +47,7 @@ from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.moments import RunningMoments
+from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
@@ -69,6 +71,7 @@ __all__ = [
     "Advantages",
     "Agent",
     "AgentChange",
+    "AgentSteps",
     "AgentVersion",
     "AsyncRecordStream",
     "AsyncRoundStream",
@@ -95,8 +98,12 @@ __all__ = [
     "InvalidArgumentError",
     "LimitError",
     "MlpAgent",
+    "MultiAgentApi",
+    "MultiAgentBatch",
     "OnnxAgent",
     "PickledAgent",
+    "Policies",
+    "PolicyBatch",
     "PolicyEstimates",
     "PopulationEvaluation",
     "PreconditionError",

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
 from rollserve._checks import check_names, check_type, choices_text, type_error
-from rollserve._codec.tensors import named_tensors_to_proto
-from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
-from rollserve.bridges import export_module
+from rollserve._codec.json_arguments import kwargs_from_json
+from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
+from rollserve.bridges import export_module, mlp_model
 from rollserve.errors import mismatch
-from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
+from rollserve.mlp_agent import MlpAgent, leaves_of, mlp_from_proto, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
+from rollserve.policy_map import PolicyMap
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
 
@@ -34,8 +36,10 @@ __all__ = [
     "MlpAgent",
     "OnnxAgent",
     "PickledAgent",
+    "Policies",
     "PythonAgent",
     "RandomAgent",
+    "agent_from_proto",
     "agent_to_proto",
     "parameters_to_proto",
     "with_moments",
@@ -66,8 +70,8 @@ class OnnxAgent:
         inputs: names of inputs by role, where they differ from the role.
         outputs: names of outputs by role, where they differ from the role.
         infos: names of further outputs, which become agent_infos.
-        action_mask: source of the action mask, for the heads `categorical` and `actions`. A model gets the mask in an
-            input `action_mask`, if it has one.
+        action_mask: source of the action mask, for heads of actions that are not a Box alone. A model gets the mask in
+            an input `action_mask`, if it has one.
 
     Raises:
         TypeError: an attribute of the wrong type.
@@ -142,6 +146,30 @@ class OnnxAgent:
         found = export_module(module, observation_space, head, outputs=outputs, states=states, noise_width=noise_width)
         return cls(found.model, head, found.inputs, found.outputs, found.infos)
 
+    @classmethod
+    def from_mlp(cls, agent: MlpAgent, observation_space: Space, action_space: Space) -> OnnxAgent:
+        """Return a multilayer perceptron as a model, for ONNX Runtime elsewhere or for this server.
+
+        The model computes what the MLP computes, but for the last bits. Its initializers have the names of the
+        parameters, so that `sampler.update_agent(parameters)` works for it.
+
+        >>> rollserve.OnnxAgent.from_mlp(agent, *spaces).model  # doctest: +SKIP
+
+        Args:
+            agent: the MLP.
+            observation_space: space of observations, as `update_env` and `status` return it.
+            action_space: space of actions.
+
+        Raises:
+            ImportError: the package onnx is not installed.
+            ValueError: a head that models do not have, such as `epsilon_greedy`, or `previous_action`.
+        """
+        mask = agent.action_mask
+        leaf = None if mask is None else mask.observation
+        observed = [(name, space) for name, space in leaves_of(observation_space) if name != leaf or leaf is None]
+        made = mlp_model(agent, observed, dict(leaves_of(action_space)))
+        return cls(made.model, made.head, outputs=made.outputs, action_mask=mask)
+
 
 @dataclass(frozen=True)
 class RandomAgent:
@@ -179,12 +207,62 @@ class ConstantAgent:
         check_mask(self.action_mask)
 
 
+@dataclass(frozen=True, eq=False)
+class Policies:
+    """Policies by name, for an environment with many agents; or updates of some present policies.
+
+    >>> agents = {"main": rollserve.MlpAgent(parameters, "categorical")}  # doctest: +SKIP
+    >>> opponents = [("main", 0, 0.8), ("main", -1, 0.2)]  # doctest: +SKIP
+    >>> sampler.update_agent(rollserve.Policies(agents, {"player_0": "main", "player_1": opponents}))  # doctest: +SKIP
+
+    Attributes:
+        updates: for each new or changed policy a whole agent, parameters by name, or a change of a Python agent. The
+            policies that are left out stay as they are, as long as the map names them.
+        policy_map: assignment of agents to policies: a mapping from an agent's name, a prefix with `*` behind it, or a
+            position among the environment's agents; to the name of a policy, a pair of name and version, or a list of
+            triples (name, version, weight). One triple is drawn for each episode. Version 0 is the policy's current
+            version, -k the k-th version before it, and a positive number what `update_agent` returned for it. None for
+            the present map; at first, a policy acts for agents of its name, or of its name, `_` and more, and a single
+            policy for all.
+
+    Raises:
+        TypeError: an attribute, or a part of one, of the wrong type.
+        InvalidArgumentError: an empty map, or a version or weight out of range.
+    """
+
+    updates: Mapping[str, Agent | Mapping[str, np.ndarray] | AgentChange] = field(default_factory=dict)
+    policy_map: Mapping[str | int, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_type("updates", self.updates, Mapping, "a mapping from names to agents")
+        check_names("updates", self.updates)
+        for name, update in self.updates.items():
+            if not isinstance(update, _POLICY_UPDATES):
+                raise type_error(f"updates[{name!r}]", "an agent, parameters or an AgentChange", update)
+        if self.policy_map is not None:
+            PolicyMap.of(self.policy_map)
+
+    @classmethod
+    def of(cls, update: object) -> Policies | None:
+        """Return policies by name, or a mapping of agents or updates as such; None for an update of another kind."""
+        if isinstance(update, cls):
+            return update
+        if not isinstance(update, Mapping) or not update:
+            return None
+        return cls(update) if all(isinstance(value, _POLICY_UPDATES) for value in update.values()) else None
+
+
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
 """Any agent."""
 
-AgentUpdate = Agent | Mapping[str, np.ndarray] | AgentChange
+_POLICY_UPDATES = (*get_args(Agent), Mapping, AgentChange)
+
+PolicyUpdate = Agent | Mapping[str, np.ndarray] | AgentChange
 """A whole agent; parameters by name for the present agent, all of an MLP or any of an ONNX or Python agent; or a change
 of the settings of the present Python agent."""
+
+AgentUpdate = PolicyUpdate | Policies | Mapping[str, PolicyUpdate]
+"""An update of the agent; or for an environment with many agents, of policies by name."""
 
 
 def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
@@ -226,6 +304,43 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
     raise type_error("agent", "an agent", agent)
 
 
+def agent_from_proto(message: agent_pb2.Agent) -> Agent:
+    """Return the agent of a message.
+
+    Raises:
+        ValueError: no kind, or a malformed part.
+    """
+    match message.WhichOneof("kind"):
+        case "mlp":
+            return mlp_from_proto(message.mlp)
+        case "onnx":
+            return _onnx_from_proto(message.onnx)
+        case "python":
+            python = message.python
+            parameters = named_tensors_from_proto(python.parameters.tensors)
+            return PythonAgent(python.name, kwargs_from_json(python.kwargs_json), parameters, mask_from_proto(python))
+        case "random":
+            return RandomAgent(mask_from_proto(message.random))
+        case "constant":
+            action = named_tensors_from_proto(message.constant.action)
+            value = action[""] if action.keys() == {""} else action
+            return ConstantAgent(value, mask_from_proto(message.constant))
+    raise ValueError(f"kind: {mismatch('an agent that is no pickle', message.WhichOneof('kind') or 'none')}")
+
+
+def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxAgent:
+    kind: Any = onnx.WhichOneof("head")
+    heads: dict[str, Any] = {leaf: head.WhichOneof("head") for leaf, head in onnx.hybrid.leaves.items()}
+    return OnnxAgent(
+        onnx.model,
+        heads if kind == "hybrid" else kind,
+        dict(onnx.inputs),
+        dict(onnx.outputs),
+        tuple(onnx.infos),
+        mask_from_proto(onnx),
+    )
+
+
 def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
     """Return an update whose parameters normalize observations by moments; the same update for moments of no step.
 
@@ -235,8 +350,8 @@ def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
     check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
     if not moments.count:
         return update
-    if isinstance(update, Mapping):
-        return {**update, **moments.parameters()}
+    if isinstance(update, Mapping) and Policies.of(update) is None:
+        return cast("dict[str, np.ndarray]", {**update, **moments.parameters()})
     if isinstance(update, MlpAgent):
         mask = None if update.action_mask is None else update.action_mask.observation
         return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters(without=mask)})

@@ -23,6 +23,7 @@ __all__ = [
     "EnvChange",
     "EnvSpec",
     "EnvUpdate",
+    "MultiAgentApi",
     "RowEnvUpdates",
     "Task",
     "Vectorization",
@@ -42,6 +43,14 @@ _VECTORIZATIONS: dict[Vectorization, environment_pb2.Vectorization.ValueType] = 
     "rows": environment_pb2.VECTORIZATION_ROWS,
     "native": environment_pb2.VECTORIZATION_NATIVE,
     "envpool": environment_pb2.VECTORIZATION_ENVPOOL,
+}
+
+MultiAgentApi = Literal["parallel", "aec"]
+"""Interface of PettingZoo's environments with many agents: all agents act in each step, or one after the other."""
+
+_MULTI_AGENT_APIS: dict[MultiAgentApi, environment_pb2.MultiAgentApi.ValueType] = {
+    "parallel": environment_pb2.MULTI_AGENT_API_PARALLEL,
+    "aec": environment_pb2.MULTI_AGENT_API_AEC,
 }
 
 
@@ -114,10 +123,13 @@ class EnvSpec:
             apply to rows of all kinds alike, around the wrappers.
         text_info_bytes: bytes of UTF-8 of each text among the infos that batches hold, up to 65,536; see
             `rollserve.text_infos`. 0: infos that are no numbers are not delivered. The same for all rows and workers.
+        multi_agent: interface of an environment of PettingZoo with many agents, "parallel" or "aec"; None for one agent
+            and the interface of gymnasium. `id` is then an id of PettingZoo, such as `classic/connect_four-v3`,
+            `mpe/NAME-vN` for the package mpe2, or `module:factory`.
 
     Raises:
         TypeError: an attribute of the wrong type.
-        InvalidArgumentError: an unknown vectorization, or a number out of range.
+        InvalidArgumentError: an unknown vectorization or interface, or a number out of range.
     """
 
     id: str
@@ -130,6 +142,7 @@ class EnvSpec:
     num_episodes_per_row: int | None = None
     transforms: Sequence[Transform] = ()
     text_info_bytes: int = 0
+    multi_agent: MultiAgentApi | None = None
 
     def __post_init__(self) -> None:
         check_type("id", self.id, str, "a string")
@@ -145,6 +158,8 @@ class EnvSpec:
         check_type("reset_options", self.reset_options, Mapping, "a mapping")
         if self.vectorization is not None:
             check_choice("vectorization", self.vectorization, _VECTORIZATIONS)
+        if self.multi_agent is not None:
+            check_choice("multi_agent", self.multi_agent, _MULTI_AGENT_APIS)
         for name in ("num_rows", "num_episodes_per_row"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
@@ -205,6 +220,8 @@ class EnvUpdate:
         reproducibility: which unit of work the same seed gives again.
         num_rows: number of rows that each worker steps at once for a call.
         num_episodes_per_row: number of episodes of each row in a block; None unless reproducibility is BLOCK.
+        agents: names of the possible agents of an environment with many, whose spaces are in Dict spaces by these
+            names; empty for an environment with one agent.
     """
 
     env_version: int
@@ -213,6 +230,7 @@ class EnvUpdate:
     reproducibility: Reproducibility
     num_rows: int
     num_episodes_per_row: int | None
+    agents: tuple[str, ...] = ()
 
 
 def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
@@ -242,6 +260,9 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
         episodes_per_row=spec.num_episodes_per_row or 0,
         transforms=map(transform_to_proto, spec.transforms),
         text_info_bytes=spec.text_info_bytes,
+        multi_agent=_MULTI_AGENT_APIS[spec.multi_agent]
+        if spec.multi_agent
+        else environment_pb2.MULTI_AGENT_API_UNSPECIFIED,
     )
 
 
@@ -255,6 +276,9 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
     names = {number: name for name, number in _VECTORIZATIONS.items()}
     if message.vectorization and message.vectorization not in names:
         raise FieldError("vectorization", mismatch("a member of Vectorization", message.vectorization))
+    apis = {number: name for name, number in _MULTI_AGENT_APIS.items()}
+    if message.multi_agent and message.multi_agent not in apis:
+        raise FieldError("multi_agent", mismatch("a member of MultiAgentApi", message.multi_agent))
     wrappers = [Wrapper(wrapper.name, kwargs_from_json(wrapper.kwargs_json)) for wrapper in message.wrappers]
     task = _task_from_proto(message.task) if message.HasField("task") else None
     options = kwargs_from_json(message.reset_options_json)
@@ -269,6 +293,7 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
         message.episodes_per_row or None,
         tuple(_transforms_from_proto(message)),
         message.text_info_bytes,
+        apis.get(message.multi_agent),
     )
 
 
@@ -317,6 +342,7 @@ def env_update_from_proto(
         reproducibility_from_proto(response.reproducibility),
         response.row_count,
         response.episodes_per_row or None,
+        tuple(response.agents),
     )
 
 

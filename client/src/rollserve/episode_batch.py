@@ -120,6 +120,9 @@ class EpisodeBatch:
             `return_last_states`, otherwise empty.
         returns_before: (N,) floats, sum of the raw rewards of the segment's episode before it, including earlier calls;
             by default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
+        discounted_returns_before: (N,) floats, discounted return R[t] = `return_discount` * R[t - 1] + reward[t] of the
+            segment's episode after the step before it, including earlier calls; NaN if unknown. With the option
+            `return_discount`, otherwise None.
         raw_rewards: (T,), reward of each step as the environment returned it, where transforms change rewards;
             otherwise None.
         env_actions: (T, *A), action of each step as the environment got it, where transforms change actions; otherwise
@@ -157,6 +160,7 @@ class EpisodeBatch:
     last_values: np.ndarray | None = None
     last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     returns_before: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
+    discounted_returns_before: np.ndarray | None = None
     raw_rewards: np.ndarray | None = None
     env_actions: Columns | None = None
     observation_space: Space | None = None
@@ -666,6 +670,14 @@ class EpisodeBatch:
             for position, (start, length) in enumerate(zip(self._starts, self.lengths, strict=True))
         ]
 
+    def steps_of(self, segments: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps of the segments at these positions, one segment behind the other."""
+        lengths = self.lengths[segments]
+        ends = np.cumsum(lengths)
+        rows: np.ndarray = np.arange(ends[-1] if len(ends) else 0)
+        rows += np.repeat(self._starts[segments] - (ends - lengths), lengths)
+        return rows
+
     @classmethod
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
         """Return the segments of all batches, in their order, copied into new arrays.
@@ -758,6 +770,9 @@ class EpisodeBatch:
             rewards = self._raw_rewards[num_steps - cut : num_steps]
             # One by one, as the server adds rewards up.
             columns["returns_before"][0] = np.add.accumulate(np.append(columns["returns_before"][0], rewards))[-1]
+            if self.discounted_returns_before is not None:
+                columns["discounted_returns_before"] = columns["discounted_returns_before"].copy()
+                columns["discounted_returns_before"][0] = np.nan  # a batch does not know the discount
             columns["initial_states"] = later_initial_states(columns["initial_states"], columns["agent_infos"])
         return EpisodeBatch(**columns)
 

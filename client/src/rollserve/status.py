@@ -134,6 +134,8 @@ class SamplerStatus:
         owner: principal that created the sampler; empty for the default one.
         lease_seconds: time without a call after which the sampler is deleted; None for never.
         quota: limits of the sampler.
+        agents: names of the possible agents of an environment with many.
+        policies: current version of each policy by name, where the agent is policies by name.
         packages: versions of the packages on the server's machine that environments run with, by name.
     """
 
@@ -160,6 +162,8 @@ class SamplerStatus:
     owner: str = ""
     lease_seconds: float | None = None
     quota: Quota = field(default_factory=Quota)
+    agents: Sequence[str] = ()
+    policies: Mapping[str, int] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -204,6 +208,8 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         owner=message.owner,
         lease_seconds=seconds_of(message, "lease"),
         quota=quota_from_proto(message.quota),
+        agents=tuple(message.agents),
+        policies=dict(message.policies),
         packages=dict(message.packages),
     )
 

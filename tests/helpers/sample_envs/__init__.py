@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import gymnasium
 
 from sample_envs.failing import (
@@ -20,7 +23,7 @@ from sample_envs.failing import (
 from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
 from sample_envs.infos import VariedInfos
 from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Ragged
-from sample_envs.masks import Masked, MaskedRows
+from sample_envs.masks import Masked, MaskedParts, MaskedPartsRows, MaskedRows
 from sample_envs.native import (
     CoinRows,
     FlakyCoinRows,
@@ -82,6 +85,8 @@ __all__ = [
     "Licensed",
     "ManyActions",
     "Masked",
+    "MaskedParts",
+    "MaskedPartsRows",
     "MaskedRows",
     "Misfit",
     "Nested",
@@ -119,9 +124,22 @@ __all__ = [
     "Watched",
     "WideRows",
     "WrongObservation",
+    "crowd",
+    "relay",
 ]
 
 NOT_AN_ENVIRONMENT = 3
+
+
+def crowd(**kwargs: Any) -> Any:
+    """Make a `Crowd`; its module imports PettingZoo, which most tests do without."""
+    return importlib.import_module("sample_envs.many").Crowd(**kwargs)
+
+
+def relay(**kwargs: Any) -> Any:
+    """Make a `Relay`."""
+    return importlib.import_module("sample_envs.many").Relay(**kwargs)
+
 
 gymnasium.register("Nested-v0", Nested)
 gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
@@ -138,3 +156,4 @@ gymnasium.register("Pictures-v0", Pictures, vector_entry_point=PictureRows)
 gymnasium.register("Crashing-v0", Crashing)
 gymnasium.register("TalkingRows-v0", vector_entry_point=TalkingRows)
 gymnasium.register("Masked-v0", Masked, vector_entry_point=MaskedRows)
+gymnasium.register("MaskedParts-v0", MaskedParts, vector_entry_point=MaskedPartsRows)

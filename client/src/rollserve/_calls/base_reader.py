@@ -8,14 +8,15 @@ from rollserve._calls.responses import responses_of
 from rollserve._calls.shared_memory import SharedRing
 from rollserve.episode_batch import with_spaces
 from rollserve.errors import malformed_error
+from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.spaces import space_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rollserve._calls.responses import Bytes
+    from rollserve._calls.resumption import AnyBatch
     from rollserve.account import Account
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve.spaces import Space
     from rollserve.v1.episode_batch_pb2 import Beginning, SharedMessage
 
@@ -69,9 +70,13 @@ class BaseReader:
             raise ValueError("shared: the message is in shared memory that this client has not accepted")
         return self._ring, self._ring.read(shared)
 
-    def _with_spaces(self, batch: EpisodeBatch) -> EpisodeBatch:
+    def _with_spaces(self, batch: AnyBatch) -> AnyBatch:
         """Return a batch with the spaces, if the call has asked for them."""
-        return batch if self._spaces is None else with_spaces(batch, self._spaces)
+        if self._spaces is None:
+            return batch
+        return (
+            batch.with_spaces(self._spaces) if isinstance(batch, MultiAgentBatch) else with_spaces(batch, self._spaces)
+        )
 
     def _received_account(self) -> Account:
         """Return the last call's account; raise ServerError if the stream ended without one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
@@ -14,8 +14,9 @@ from rollserve._calls.progress import Reporter
 from rollserve._calls.stream_reader import StreamReader
 from rollserve._codec.columns import leaves_of
 from rollserve.errors import ServerError, mismatch
-from rollserve.learning import RunningReturns
+from rollserve.learning import return_moments_of
 from rollserve.moments import RunningMoments
+from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.progress import CallProgress
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.responses import Bytes
-    from rollserve._calls.resumption import Request
+    from rollserve._calls.resumption import AnyBatch, Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
@@ -92,13 +93,15 @@ class BaseStream:
         self._contact.was_made = True
         self._unread += self._reader.split(message)
 
-    def _with_moments(self, batch: EpisodeBatch, before: tuple[int, int]) -> EpisodeBatch:
+    def _with_moments(self, batch: AnyBatch, before: tuple[int, int]) -> EpisodeBatch:
         """Return the joined batch with the moments in its account that an interruption has left without.
 
         Args:
             batch: batch with the account of `end`.
             before: numbers of episodes and steps of the stream that are not in the batch.
         """
+        if isinstance(batch, MultiAgentBatch):  # which has no moments
+            return cast("EpisodeBatch", batch)
         account, partial = batch.account, self._reader.end()
         if account is None or not account.num_resumptions or any(before):
             return batch
@@ -110,9 +113,7 @@ class BaseStream:
             columns = {name: leaves[name] for name in partial.observation_moments.leaves}
             observation_moments = RunningMoments.of_segments(columns, batch.lengths)
         if partial.return_moments is not None:
-            returns = RunningReturns(self._request.options.return_discount)
-            returns.add(batch)
-            return_moments = returns.moments
+            return_moments = return_moments_of(batch, self._request.options.return_discount)
         account = dataclasses.replace(account, observation_moments=observation_moments, return_moments=return_moments)
         return dataclasses.replace(batch, account=account)
 
@@ -124,7 +125,7 @@ class BaseStream:
             self._interruptions.advance()
         if self._reporter is not None:
             self._report(self._reporter)
-        return batch
+        return cast("EpisodeBatch | None", batch)  # of many agents in environments of such
 
     def _report(self, reporter: Reporter) -> None:
         try:

@@ -14,11 +14,13 @@ from rollserve._codec.batch_fields import FIELDS, INFOS
 from rollserve._codec.columns import columns_of, is_mask, leaves_of, mask_name, without_full_masks
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.episode_buffer import EpisodeBuffer
-from rollserve.errors import malformed_error, mismatch
+from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
+from rollserve.multi_agent_batch import MultiAgentBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from rollserve._calls.resumption import AnyBatch
     from rollserve.account import Account
     from rollserve.episode_buffer import ArrayKey
     from rollserve.rounds import Round
@@ -49,6 +51,7 @@ class Joining:
         self._buffer = EpisodeBuffer() if out is None else out
         self._stack.enter_context(self._buffer.lent(num_steps))
         self._parts: list[EpisodeBatch] = []
+        self._of_many: list[MultiAgentBatch] = []
         self._holds_messages = False
         self._spaces: tuple[Space, Space] | None = None
 
@@ -58,8 +61,18 @@ class Joining:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def add(self, batch: EpisodeBatch) -> None:
-        """Append a copy of a batch."""
+    def add(self, batch: AnyBatch) -> None:
+        """Append a copy of a batch, or a batch of many agents, whose arrays stay as they are until the end.
+
+        Raises:
+            InvalidArgumentError: a batch of many agents, and a buffer of the caller's.
+        """
+        if isinstance(batch, MultiAgentBatch):
+            if self._keeps_buffer:
+                expected = "none for an environment with many agents"
+                raise InvalidArgumentError.of("out", expected=expected, got="an EpisodeBuffer")
+            self._of_many.append(batch)
+            return
         if batch.observation_space is not None and batch.action_space is not None:
             self._spaces = batch.observation_space, batch.action_space
         if not _has_usual_masks(batch):
@@ -72,8 +85,10 @@ class Joining:
             self._end_part()
             self._buffer.add(arrays)
 
-    def join(self, account: Account, before: tuple[int, int] = (0, 0)) -> EpisodeBatch:
+    def join(self, account: Account, before: tuple[int, int] = (0, 0)) -> AnyBatch:
         """Return the whole batch with the account. May be called once; takes and raises what `join_batches` does."""
+        if self._of_many:
+            return _joined_of_many(self._of_many, account, before)
         self._end_part()
         if len(self._parts) != 1 or self._holds_messages:
             whole = join_batches(self._parts, account, before)
@@ -81,21 +96,22 @@ class Joining:
             whole = _with_account(_without_full_masks(self._parts[0]).joined(), account, before)
         return whole if self._spaces is None else with_spaces(whole, self._spaces)
 
-    def join_round(self, ended: Round) -> EpisodeBatch:
+    def join_round(self, ended: Round) -> AnyBatch:
         """Return the whole batch of a round. May be called once.
 
         Raises:
             ServerError: batches that do not fit together, or a round of other numbers of episodes or steps.
         """
+        if self._of_many:
+            joined = _concatenated(self._of_many)
+            _check_round(joined, ended)
+            return dataclasses.replace(joined, round=ended)
         self._end_part()
         if len(self._parts) != 1 or self._holds_messages:
             batch = _joined(self._parts, Counter())
         else:
             batch = _without_full_masks(self._parts[0]).joined()
-        num_episodes = int((batch.terminated | batch.truncated).sum())
-        if (num_episodes, batch.num_steps) != (ended.num_episodes, ended.num_steps):
-            expected = f"{ended.num_episodes} episodes that end in {ended.num_steps} steps, as the round says"
-            raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
+        _check_round(batch, ended)
         rows = batch.episode_indices % ended.num_rows if ended.num_rows else None
         whole = _unchecked({**vars(batch), "row_indices": rows, "round": ended})
         return whole if self._spaces is None else with_spaces(whole, self._spaces)
@@ -135,13 +151,40 @@ def _joined(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> Epi
         raise malformed_error(str(error)) from None
 
 
+def _joined_of_many(batches: Sequence[MultiAgentBatch], account: Account, before: tuple[int, int]) -> MultiAgentBatch:
+    """Return the batches as one, in new arrays, with the account; raises as `join_batches`."""
+    batch = _concatenated(batches)
+    _check_account(batch, account, before)
+    return dataclasses.replace(batch, account=account)
+
+
+def _concatenated(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:
+    try:
+        return MultiAgentBatch.concatenate(*batches).joined()
+    except ValueError as error:
+        raise malformed_error(str(error)) from None
+
+
+def _check_round(batch: AnyBatch, ended: Round) -> None:
+    """Raise ServerError unless a batch has as many episodes and steps as its round."""
+    num_episodes = int((batch.terminated | batch.truncated).sum())
+    if (num_episodes, batch.num_steps) != (ended.num_episodes, ended.num_steps):
+        expected = f"{ended.num_episodes} episodes that end in {ended.num_steps} steps, as the round says"
+        raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
+
+
 def _with_account(batch: EpisodeBatch, account: Account, before: tuple[int, int]) -> EpisodeBatch:
+    _check_account(batch, account, before)
+    return _unchecked({**vars(batch), "account": account})
+
+
+def _check_account(batch: AnyBatch, account: Account, before: tuple[int, int]) -> None:
+    """Raise ServerError unless a batch has as many episodes and steps as the account says."""
     num_episodes = before[0] + int((batch.terminated | batch.truncated).sum())
     num_steps = before[1] + batch.num_steps
     if (num_episodes, num_steps) != (account.num_episodes, account.num_steps):
         expected = f"{account.num_episodes} episodes that end in {account.num_steps} steps, as the account says"
         raise malformed_error(mismatch(expected, f"{num_episodes} in {num_steps}"))
-    return _unchecked({**vars(batch), "account": account})
 
 
 def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> Iterator[EpisodeBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from rollserve._checks import (
     check_flag,
     check_integer,
     check_known_options,
+    check_names,
     check_seconds,
     check_text,
     check_type,
@@ -23,7 +24,15 @@ from rollserve._checks import (
 from rollserve._codec.json_arguments import value_to_json
 from rollserve._codec.parameter_updates import write_parameters_update
 from rollserve._codec.records import duration_to_proto
-from rollserve.agents import Agent, AgentChange, AgentUpdate, agent_to_proto, parameters_to_proto, with_moments
+from rollserve.agents import (
+    Agent,
+    AgentChange,
+    AgentUpdate,
+    Policies,
+    agent_to_proto,
+    parameters_to_proto,
+    with_moments,
+)
 from rollserve.environments import (
     EnvChange,
     EnvSpec,
@@ -34,6 +43,7 @@ from rollserve.environments import (
 )
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.options import Compression, SamplingOptions, compressions_to_proto
+from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.python_agents import agent_change_to_proto
 from rollserve.samplers import Quota, quota_to_proto
 from rollserve.v1 import environment_pb2, samplers_pb2, tensor_pb2
@@ -136,6 +146,7 @@ def update_agent_request(
         ValueError: a dtype that the wire does not have.
     """
     _check_exclusive("agent", agent, per_worker)
+    agent = Policies.of(agent) or agent
     if observation_moments is not None:
         agent = None if agent is None else with_moments(agent, observation_moments)
         per_worker = per_worker and [
@@ -148,7 +159,7 @@ def update_agent_request(
     keeps_any = not all(isinstance(update, Agent) for update in per_worker or (agent,))
     own_versions.expect_in_agent_update(request, keeps_any=keeps_any)
     if isinstance(agent, Mapping):
-        return write_parameters_update(request, agent)
+        return write_parameters_update(request, cast("Mapping[str, np.ndarray]", agent))
     if per_worker is None:
         request.all_workers.CopyFrom(_agent_update("agent", agent))
     else:
@@ -361,7 +372,10 @@ def sampling_options(reception: Reception, options: SamplingOptions) -> pb.Sampl
         check_integer("expected_num_workers", num_workers, 32, signed=False)
     if (discount := options.get("return_discount")) is not None:
         check_type("return_discount", discount, numbers.Real, "a number from 0 to 1")
+    deliver = options.get("deliver") or ()
+    check_names("deliver", deliver)
     return pb.SamplingOptions(
+        deliver_policies=deliver,
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
         max_episode_length=options.get("max_episode_length"),
@@ -417,13 +431,22 @@ def _numbers(name: str, value: Any) -> Sequence[float]:
 
 
 def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
+    policies = Policies.of(update)
+    if policies is not None:
+        return pb.AgentUpdate(policies=_policy_updates(name, policies))
     if isinstance(update, Mapping):
-        return pb.AgentUpdate(parameters=parameters_to_proto(update))
+        return pb.AgentUpdate(parameters=parameters_to_proto(cast("Mapping[str, np.ndarray]", update)))
     if isinstance(update, AgentChange):
         return pb.AgentUpdate(change=agent_change_to_proto(update))
     if not isinstance(update, Agent):
         raise type_error(name, "an agent, a mapping of parameters or an AgentChange", update)
     return pb.AgentUpdate(agent=agent_to_proto(update))
+
+
+def _policy_updates(name: str, policies: Policies) -> pb.PolicyUpdates:
+    updates = {policy: _agent_update(f"{name}[{policy!r}]", update) for policy, update in policies.updates.items()}
+    policy_map = None if policies.policy_map is None else policy_map_to_proto(PolicyMap.of(policies.policy_map))
+    return pb.PolicyUpdates(policies=updates, policy_map=policy_map)
 
 
 def _env_update(name: str, update: object) -> environment_pb2.EnvironmentUpdate:

@@ -7,6 +7,7 @@ write, are parsed by the generated classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
@@ -20,7 +21,9 @@ from rollserve._codec.tensor_fields import NO_TENSOR, add_named_tensor, read_ten
 from rollserve._codec.tensors import array_from_tensor
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
+from rollserve.multi_agent_batch import MultiAgentBatch, PolicyBatch
 from rollserve.v1 import episode_batch_pb2 as pb
+from rollserve.v1 import multi_agent_batch_pb2 as many_pb2
 from rollserve.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
 from rollserve.v1.tensor_pb2 import NamedTensor
 
@@ -29,7 +32,7 @@ __all__ = ["Bytes", "Content", "read_response", "responses_of"]
 Bytes = bytes | bytearray | memoryview
 """Memory that holds a serialized response."""
 
-Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage | StreamRound
+Content = EpisodeBatch | MultiAgentBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage | StreamRound
 """Content of a response."""
 
 
@@ -64,6 +67,17 @@ _COLUMNS = {
     if field.message_type is NamedTensor.DESCRIPTOR
 }
 _TENSORS = {keys_of(pb.EpisodeBatch.DESCRIPTOR)[name]: name for name in ("rewards", "raw_rewards", "last_values")}
+_MANY_BATCH = keys_of(StreamSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
+_AGENTS, _POLICIES = (keys_of(many_pb2.MultiAgentBatch.DESCRIPTOR)[name] for name in ("agents", "policies"))
+_POLICY, _POLICY_BATCH = (keys_of(many_pb2.PolicyBatch.DESCRIPTOR)[name] for name in ("policy", "batch"))
+_MANY_HEADERS, _POLICY_HEADERS = (
+    {
+        key_of(field.number, LENGTH_DELIMITED): (field.name, _HEADER_DTYPES[field.type])
+        for field in message.DESCRIPTOR.fields
+        if field.type in _HEADER_DTYPES
+    }
+    for message in (many_pb2.MultiAgentBatch, many_pb2.PolicyBatch)
+)
 _FRAME_STACKS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
 _FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
 
@@ -123,6 +137,8 @@ def _content(data: memoryview, num_rows: int) -> Content:
     ((key, _, start, stop),) = contents
     if key == _BATCH:
         return _batch(data, start, stop, num_rows)
+    if key == _MANY_BATCH:
+        return _multi_agent_batch(data, start, stop)
     if key in _OTHER_CONTENTS:
         return _OTHER_CONTENTS[key].FromString(data[start:stop].tobytes())
     raise UnusualError
@@ -150,6 +166,7 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
     for begin, end in stacks:
         _add_stack(columns["observations"], columns["last_observations"], data[begin:end], headers["lengths"])
     workers, returns_before = headers["worker_indices"], headers["returns_before"]
+    discounted_returns_before = headers["discounted_returns_before"]
     return EpisodeBatch(
         observations=columns_of(columns["observations"]),
         last_observations=columns_of(columns["last_observations"]),
@@ -173,7 +190,60 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
         raw_rewards=tensors.get("raw_rewards"),
         env_actions=columns_of(columns["environment_actions"]) if columns["environment_actions"] else None,
         returns_before=returns_before if len(returns_before) else None,  # type: ignore[arg-type]  # the default
+        discounted_returns_before=discounted_returns_before if len(discounted_returns_before) else None,
     )
+
+
+def _multi_agent_batch(data: memoryview, start: int, stop: int) -> MultiAgentBatch:
+    agents: list[str] = []
+    headers = {name: np.empty(0, dtype) for name, dtype in _MANY_HEADERS.values()}
+    policies = []
+    for key, _, begin, end in fields(data, start, stop):
+        if key == _AGENTS:
+            agents.append(_text(data, begin, end))
+        elif key == _POLICIES:
+            policies.append(_policy_batch(data, begin, end))
+        elif key in _MANY_HEADERS and not len(headers[_MANY_HEADERS[key][0]]):
+            name, dtype = _MANY_HEADERS[key]
+            headers[name] = _header(data[begin:end], dtype)
+        else:
+            raise UnusualError
+    columns: dict[str, Any] = {
+        name: value if value.dtype == np.bool_ else value.astype(np.int64) for name, value in headers.items()
+    }
+    return MultiAgentBatch(tuple(agents), **columns, policies=tuple(policies))
+
+
+def _policy_batch(data: memoryview, start: int, stop: int) -> PolicyBatch:
+    headers = {name: np.empty(0, dtype) for name, dtype in _POLICY_HEADERS.values()}
+    policy, batch = "", None
+    for key, _, begin, end in fields(data, start, stop):
+        if key == _POLICY:
+            policy = _text(data, begin, end)
+        elif key == _POLICY_BATCH and batch is None:
+            batch = _batch(data, begin, end, 0)
+        elif key in _POLICY_HEADERS and not len(headers[_POLICY_HEADERS[key][0]]):
+            name, dtype = _POLICY_HEADERS[key]
+            headers[name] = _header(data[begin:end], dtype)
+        else:
+            raise UnusualError
+    if batch is None:
+        raise ValueError(f"policies: {mismatch('a batch', 'none')}")
+    rewards = headers["rewards_before"]
+    return PolicyBatch(
+        policy,
+        batch,
+        headers["agent_positions"].astype(np.int64),
+        headers["environment_steps"].astype(np.int64),
+        rewards if len(rewards) else np.zeros(len(batch)),
+    )
+
+
+def _text(data: memoryview, start: int, stop: int) -> str:
+    try:
+        return data[start:stop].tobytes().decode()
+    except UnicodeDecodeError:
+        raise UnusualError from None
 
 
 def _header(value: memoryview, dtype: np.dtype) -> np.ndarray:

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import malformed_error, mismatch
+from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve.account import Account
-    from rollserve.episode_batch import EpisodeBatch
 
-__all__ = ["REPEATABLE", "Request", "Resumption"]
+__all__ = ["REPEATABLE", "AnyBatch", "Request", "Resumption"]
+
+AnyBatch = EpisodeBatch | MultiAgentBatch
+"""Batch of an environment with one agent, or with many."""
 
 Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 """Request for a stream of batches."""
@@ -73,7 +77,7 @@ class Resumption:
         if self._beginning is None:
             self._beginning = beginning
 
-    def take(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+    def take(self, batch: AnyBatch) -> AnyBatch | None:
         """Record a batch, and return the part of it that was not received before.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rollserve._calls.base_reader import BaseReader
 from rollserve._calls.joining import Joining
@@ -13,6 +13,7 @@ from rollserve._calls.server_warnings import warn_of
 from rollserve.account import account_from_proto
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import malformed_error
+from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.rounds import StreamProgress, round_from_proto, stream_progress_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.episode_batch_pb2 import Account as AccountProto
@@ -80,7 +81,7 @@ class RoundReader(BaseReader):
         except ValueError as error:
             raise malformed_error(str(error)) from None
         match content:
-            case EpisodeBatch():
+            case EpisodeBatch() | MultiAgentBatch():
                 self._add(content)
             case pb.StreamRound():
                 return self._end_round(round_from_proto(content))
@@ -153,14 +154,16 @@ class RoundReader(BaseReader):
         ring, data = self._in_ring(shared)
         try:
             content = read_response(data)
-            if isinstance(content, EpisodeBatch):
+            if isinstance(content, MultiAgentBatch):  # held until the round ends
+                content = read_response(data.tobytes())
+            if isinstance(content, EpisodeBatch | MultiAgentBatch):
                 self._add(content)
             del content
         finally:
             del data
             ring.release()
 
-    def _add(self, batch: EpisodeBatch) -> None:
+    def _add(self, batch: EpisodeBatch | MultiAgentBatch) -> None:
         if self._joining is None:
             self._joining = Joining(self._num_expected_steps)
         self._joining.add(self._with_spaces(batch))
@@ -170,7 +173,7 @@ class RoundReader(BaseReader):
         if joining is None:
             raise malformed_error(f"round {ended.number} has no batches")
         with joining:
-            batch = joining.join_round(ended)
+            batch = cast("EpisodeBatch", joining.join_round(ended))  # of many agents in environments of such
         self._last = ended
         self._num_expected_steps = ended.num_steps + ended.num_steps // 8
         self.num_rounds += 1

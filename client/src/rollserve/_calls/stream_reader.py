@@ -11,6 +11,7 @@ from rollserve._calls.server_warnings import warn_of
 from rollserve.account import Account, account_from_proto
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import malformed_error
+from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rollserve._calls.responses import Bytes, Content
-    from rollserve._calls.resumption import Request
+    from rollserve._calls.resumption import AnyBatch, Request
     from rollserve._calls.shared_memory import SharedRing
 
 __all__ = ["StreamReader"]
@@ -63,7 +64,7 @@ class StreamReader(BaseReader):
         """Whether the account has arrived, which comes last."""
         return self._account is not None
 
-    def read(self, response: Bytes) -> EpisodeBatch | None:
+    def read(self, response: Bytes) -> AnyBatch | None:
         """Return the part of a serialized response's batch that was not received before, if there is any.
 
         Raises:
@@ -75,7 +76,7 @@ class StreamReader(BaseReader):
         except ValueError as error:
             raise malformed_error(str(error)) from None
         match content:
-            case EpisodeBatch():
+            case EpisodeBatch() | MultiAgentBatch():
                 new = self.resumption.take(self._with_spaces(content))
                 self.waiting_for = ""
                 self.num_simulated_steps = max(self.num_simulated_steps, self.resumption.received[1])
@@ -111,7 +112,9 @@ class StreamReader(BaseReader):
             return content
         self._held, data = self._in_ring(content)
         if self.in_place:
-            return read_response(data, self._num_rows)
+            content = read_response(data, self._num_rows)
+            if not isinstance(content, MultiAgentBatch):  # batches of many agents are held until they are joined
+                return content
         copied = data.tobytes()
         self._release()
         return read_response(copied, self._num_rows)

@@ -8,7 +8,7 @@ from rollserve.learning.minibatches import minibatches, shuffled
 from rollserve.learning.off_policy import retrace, vtrace
 from rollserve.learning.policy_estimates import Estimate, PolicyEstimates, policy_estimates
 from rollserve.learning.returns import Advantages, advantages, discounted_returns, n_step_returns
-from rollserve.learning.running_returns import RunningReturns, scaled_rewards
+from rollserve.learning.running_returns import RunningReturns, return_moments_of, scaled_rewards
 from rollserve.learning.sequences import sequences
 from rollserve.learning.transitions import Transitions, transitions
 
@@ -25,6 +25,7 @@ __all__ = [
     "n_step_returns",
     "policy_estimates",
     "retrace",
+    "return_moments_of",
     "scaled_rewards",
     "sequences",
     "shuffled",

@@ -29,8 +29,7 @@ def take_segments(batch: Any, segments: ArrayLike) -> dict[str, Any]:
     if positions.size and not 0 <= positions.min() <= positions.max() < len(batch):
         text = mismatch(f"positions from 0 to {len(batch) - 1}", f"{positions.min()} to {positions.max()}")
         raise ValueError(f"segments: {text}")
-    lengths = batch.lengths[positions]
-    steps = _steps(np.cumsum(batch.lengths)[positions] - lengths, lengths)
+    steps = batch.steps_of(positions)
     fields: dict[str, Any] = {}
     for name in (*STEP_COLUMNS, *SEGMENT_COLUMNS, *HEADERS):
         column, rows = getattr(batch, name), steps if name in STEP_COLUMNS else positions
@@ -69,13 +68,6 @@ def cut_segments(batch: Any, length: int) -> dict[str, Any]:
 def _take(column: Columns, rows: NDArray[np.int64]) -> Columns:
     # Along one axis, `take` copies rows of several numbers about twice as fast as an index does.
     return map_columns(lambda array: np.take(array, rows, axis=0), column)
-
-
-def _steps(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of segments one after the other, given their first rows and lengths."""
-    before = np.cumsum(lengths) - lengths
-    steps: NDArray[np.int64] = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
-    return steps
 
 
 def _returns_before(

@@ -20,6 +20,30 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _MultiAgentApi:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _MultiAgentApiEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_MultiAgentApi.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    MULTI_AGENT_API_UNSPECIFIED: _MultiAgentApi.ValueType  # 0
+    """The environment has one agent, and the interface of gymnasium."""
+    MULTI_AGENT_API_PARALLEL: _MultiAgentApi.ValueType  # 1
+    """All agents act in each step."""
+    MULTI_AGENT_API_AEC: _MultiAgentApi.ValueType  # 2
+    """Agents act one after the other; each step is the action of one agent."""
+
+class MultiAgentApi(_MultiAgentApi, metaclass=_MultiAgentApiEnumTypeWrapper):
+    """An interface of PettingZoo's environments with many agents."""
+
+MULTI_AGENT_API_UNSPECIFIED: MultiAgentApi.ValueType  # 0
+"""The environment has one agent, and the interface of gymnasium."""
+MULTI_AGENT_API_PARALLEL: MultiAgentApi.ValueType  # 1
+"""All agents act in each step."""
+MULTI_AGENT_API_AEC: MultiAgentApi.ValueType  # 2
+"""Agents act one after the other; each step is the action of one agent."""
+global___MultiAgentApi = MultiAgentApi
+
 class _Vectorization:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -86,6 +110,7 @@ class Environment(google.protobuf.message.Message):
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     TRANSFORMS_FIELD_NUMBER: builtins.int
     TEXT_INFO_BYTES_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module that the
     operator allows; or `profile:NAME` for an environment that the operator has declared, see EnvironmentProfile.
@@ -117,6 +142,15 @@ class Environment(google.protobuf.message.Message):
     65,536, and the same for all rows of all workers, else INVALID_ARGUMENT. 0: infos that are no numbers are not
     delivered. A change of the environment keeps it.
     """
+    multi_agent: global___MultiAgentApi.ValueType
+    """Which of PettingZoo's interfaces the environment has; not set for environments with one agent. `id` is then an id of
+    PettingZoo's registry of that interface, such as `classic/connect_four-v3`; or `mpe/NAME-vN` for an environment of
+    the package mpe2; or `module:factory` for a function of a module that the operator allows. `kwargs_json` has the
+    arguments of the environment. NOT_FOUND if the packages are not installed, and for an unknown id; INVALID_ARGUMENT
+    with wrappers, a task, transforms or another vectorization than VECTORIZATION_ROWS, in an update per row, and for an
+    environment of the other interface. The spaces that the server announces are Dict spaces that have the spaces of all
+    possible agents by their names. A change of the environment keeps it.
+    """
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
         """Wrappers around the environment, innermost first; at most 64, else INVALID_ARGUMENT."""
@@ -146,9 +180,10 @@ class Environment(google.protobuf.message.Message):
         episodes_per_row: builtins.int = ...,
         transforms: collections.abc.Iterable[global___Transform] | None = ...,
         text_info_bytes: builtins.int = ...,
+        multi_agent: global___MultiAgentApi.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "text_info_bytes", b"text_info_bytes", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "multi_agent", b"multi_agent", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "text_info_bytes", b"text_info_bytes", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
 
 global___Environment = Environment
 

@@ -14,6 +14,8 @@ import rollserve.v1.agent_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
 import rollserve.v1.evaluation_pb2
+import rollserve.v1.multi_agent_batch_pb2
+import rollserve.v1.policies_pb2
 import rollserve.v1.samplers_pb2
 import rollserve.v1.space_pb2
 import rollserve.v1.tensor_pb2
@@ -192,6 +194,7 @@ class AgentUpdate(google.protobuf.message.Message):
     AGENT_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     CHANGE_FIELD_NUMBER: builtins.int
+    POLICIES_FIELD_NUMBER: builtins.int
     @property
     def agent(self) -> rollserve.v1.agent_pb2.Agent:
         """A whole agent, which replaces any present one."""
@@ -206,18 +209,77 @@ class AgentUpdate(google.protobuf.message.Message):
     def change(self) -> global___AgentChange:
         """A change of the present agent's settings, which keeps its code and its parameters."""
 
+    @property
+    def policies(self) -> global___PolicyUpdates:
+        """Policies by name, for an environment with many agents."""
+
     def __init__(
         self,
         *,
         agent: rollserve.v1.agent_pb2.Agent | None = ...,
         parameters: rollserve.v1.agent_pb2.Parameters | None = ...,
         change: global___AgentChange | None = ...,
+        policies: global___PolicyUpdates | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "update", b"update"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters", "change"] | None: ...
+    def HasField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "policies", b"policies", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent", b"agent", "change", b"change", "parameters", b"parameters", "policies", b"policies", "update", b"update"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["agent", "parameters", "change", "policies"] | None: ...
 
 global___AgentUpdate = AgentUpdate
+
+@typing.final
+class PolicyUpdates(google.protobuf.message.Message):
+    """Updates of policies by name, for an environment with many agents. Policies that are left out stay as they are, with
+    their versions, as long as the map names them. FAILED_PRECONDITION (NO_AGENT) for a part of a policy that is not there;
+    INVALID_ARGUMENT within AgentUpdatePerWorker and in an environment with one agent.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class PoliciesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___AgentUpdate: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: global___AgentUpdate | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    POLICIES_FIELD_NUMBER: builtins.int
+    POLICY_MAP_FIELD_NUMBER: builtins.int
+    @property
+    def policies(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___AgentUpdate]:
+        """Updates of new or changed policies, by their names. Their version becomes the number of this update. INVALID_ARGUMENT
+        for a name that is empty, or that the map does not name; for a policy that acts for no agent of the environment, or
+        for agents with different spaces; and for `policies` within one of them.
+        """
+
+    @property
+    def policy_map(self) -> rollserve.v1.policies_pb2.PolicyMap:
+        """Which policy acts for which agent. Not set: the present map; before there is one, a policy acts for the agent of its
+        name and for agents whose names are its name, `_` and more, and a single policy for all. INVALID_ARGUMENT if an agent
+        has no rule.
+        """
+
+    def __init__(
+        self,
+        *,
+        policies: collections.abc.Mapping[builtins.str, global___AgentUpdate] | None = ...,
+        policy_map: rollserve.v1.policies_pb2.PolicyMap | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["policy_map", b"policy_map"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["policies", b"policies", "policy_map", b"policy_map"]) -> None: ...
+
+global___PolicyUpdates = PolicyUpdates
 
 @typing.final
 class AgentChange(google.protobuf.message.Message):
@@ -379,6 +441,7 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     HAS_TRANSFORMS_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
     environment_version: builtins.int
     """The version of the new environments: one more than before."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
@@ -399,6 +462,12 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     def action_space(self) -> rollserve.v1.space_pb2.Space:
         """The space of their actions."""
 
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the possible agents of an environment with many agents, in its order; the spaces are Dict spaces that have
+        the agents' by these names. Empty for environments with one agent.
+        """
+
     def __init__(
         self,
         *,
@@ -409,9 +478,10 @@ class UpdateEnvResponse(google.protobuf.message.Message):
         row_count: builtins.int = ...,
         episodes_per_row: builtins.int = ...,
         has_transforms: builtins.bool = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agents", b"agents", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "has_transforms", b"has_transforms", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
 
 global___UpdateEnvResponse = UpdateEnvResponse
 
@@ -588,9 +658,11 @@ class Fragments(google.protobuf.message.Message):
     fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
     fragment.
 
-    A row sequence belongs to a seed, an environment version, a maximum episode length and a kind of horizon. The policy
-    may change from call to call: episodes continue, and the new policy takes the next steps. An update of the
-    environments ends the sampler's own row sequence; the next call without a seed starts another one, with another seed.
+    A row sequence belongs to a seed, an environment version, a maximum episode length, a kind of horizon and a
+    `return_discount`, or none: calls of one discount continue another row sequence than calls of another one or of none,
+    so that the discounted returns of their rows are known. The policy may change from call to call: episodes continue,
+    and the new policy takes the next steps. An update of the environments ends the sampler's own row sequence; the next
+    call without a seed starts another one, with another seed.
     The server keeps a few row sequences that no call uses (as many as calls may run at the same time). ResizePool ends
     all row sequences, because it changes the number of rows.
 
@@ -701,6 +773,7 @@ class SamplingOptions(google.protobuf.message.Message):
     RETURN_SPACES_FIELD_NUMBER: builtins.int
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
+    DELIVER_POLICIES_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
     (UNEXPECTED_VERSION) if another one is.
@@ -813,7 +886,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """
     return_discount: builtins.float
     """The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
-    `blackhole`, and for fragments, whose episodes begin in earlier calls. Not set: the account has none.
+    `blackhole`. Batches have `discounted_returns_before`. For fragments, it belongs to the row sequence, see Fragments.
+    Not set: the account has none.
     """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
@@ -834,6 +908,12 @@ class SamplingOptions(google.protobuf.message.Message):
         `policy_version`. PERMISSION_DENIED (SCOPE_MISSING) without the scope `agent:write`. RESOURCE_EXHAUSTED
         (REQUEST_TOO_LARGE) if the request has more than 4 MiB; larger agents need UpdateAgent. A call that resumes a stream
         leaves the update out, and names the version.
+        """
+
+    @property
+    def deliver_policies(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the policies whose segments are delivered, in an environment with many agents; empty for all. The others
+        act alike, and their steps count. INVALID_ARGUMENT for a name of no policy, and in an environment with one agent.
         """
 
     def __init__(
@@ -867,9 +947,10 @@ class SamplingOptions(google.protobuf.message.Message):
         return_spaces: builtins.bool = ...,
         observation_moments: builtins.bool = ...,
         return_discount: builtins.float | None = ...,
+        deliver_policies: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "agent_update", b"agent_update", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "return_discount", b"return_discount", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_discount", b"return_discount", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "deliver_policies", b"deliver_policies", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_discount", b"return_discount", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -979,6 +1060,7 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     ACCOUNT_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -1003,6 +1085,10 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     def joined(self) -> global___JoinedResponses:
         """Several messages of this kind. Only with `accept_joined` of the call."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Episodes of an environment with many agents, in place of `batch`."""
+
     def __init__(
         self,
         *,
@@ -1012,10 +1098,11 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
         joined: global___JoinedResponses | None = ...,
+        multi_agent_batch: rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "multi_agent_batch"] | None: ...
 
 global___ObtainSamplesResponse = ObtainSamplesResponse
 
@@ -1068,6 +1155,7 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     ACCOUNT_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -1092,6 +1180,10 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     def joined(self) -> global___JoinedResponses:
         """Several messages of this kind. Only with `accept_joined` of the call."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Episodes of an environment with many agents, in place of `batch`."""
+
     def __init__(
         self,
         *,
@@ -1101,10 +1193,11 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
         joined: global___JoinedResponses | None = ...,
+        multi_agent_batch: rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "multi_agent_batch"] | None: ...
 
 global___ObtainExactEpisodesResponse = ObtainExactEpisodesResponse
 
@@ -1194,8 +1287,8 @@ class StreamSpec(google.protobuf.message.Message):
     def options(self) -> global___SamplingOptions:
         """Options that all sampling calls share. With `agent_update`, the stream makes the update before its first round.
         Expected versions are conditions of the first round, and with `client_id` of each one: the stream fails once another
-        client has updated the agent. INVALID_ARGUMENT for `policy_version`, `prefetch`, `blackhole`, `observation_moments`
-        and `return_discount`.
+        client has updated the agent. Each round has its own moments, for `observation_moments` and `return_discount`, and
+        the account has none. INVALID_ARGUMENT for `policy_version`, `prefetch` and `blackhole`.
         """
 
     @property
@@ -1324,6 +1417,7 @@ class StreamSamplesResponse(google.protobuf.message.Message):
     SHARED_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream, with the position and the version of its first round."""
@@ -1352,6 +1446,10 @@ class StreamSamplesResponse(google.protobuf.message.Message):
     def round(self) -> global___StreamRound:
         """The end of a round: the batches since the last one are the round's."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Episodes of a round in an environment with many agents, in place of `batch`."""
+
     def __init__(
         self,
         *,
@@ -1362,10 +1460,11 @@ class StreamSamplesResponse(google.protobuf.message.Message):
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
         joined: global___JoinedResponses | None = ...,
         round: global___StreamRound | None = ...,
+        multi_agent_batch: rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "round"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress", "round", b"round", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "round", "multi_agent_batch"] | None: ...
 
 global___StreamSamplesResponse = StreamSamplesResponse
 
@@ -1397,6 +1496,8 @@ class StreamRound(google.protobuf.message.Message):
     WORKER_COUNT_FIELD_NUMBER: builtins.int
     NEXT_ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
+    RETURN_MOMENTS_FIELD_NUMBER: builtins.int
     round_number: builtins.int
     """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
     seed: builtins.int
@@ -1423,6 +1524,16 @@ class StreamRound(google.protobuf.message.Message):
     """For fragments, `row_step_count` of what follows."""
     next_episode_index: builtins.int
     """For whole episodes, the index of the episode that follows."""
+    @property
+    def observation_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.episode_batch_pb2.NamedMoments]:
+        """The moments of the round's observations, as in Account. Only with `observation_moments` of the stream's options."""
+
+    @property
+    def return_moments(self) -> rollserve.v1.episode_batch_pb2.Moments:
+        """The moments of the round's discounted returns, as in Account. Rows of fragments carry the returns of their episodes
+        from round to round, also through discarded ones. Only with `return_discount` of the stream's options.
+        """
+
     def __init__(
         self,
         *,
@@ -1439,8 +1550,11 @@ class StreamRound(google.protobuf.message.Message):
         worker_count: builtins.int = ...,
         next_row_step_count: builtins.int = ...,
         next_episode_index: builtins.int = ...,
+        observation_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.NamedMoments] | None = ...,
+        return_moments: rollserve.v1.episode_batch_pb2.Moments | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
 
 global___StreamRound = StreamRound
 
@@ -1467,6 +1581,22 @@ class GetSamplerResponse(google.protobuf.message.Message):
     """The state of a sampler."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class PoliciesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     @typing.final
     class PackagesEntry(google.protobuf.message.Message):
@@ -1507,6 +1637,8 @@ class GetSamplerResponse(google.protobuf.message.Message):
     QUEUED_CALL_COUNT_FIELD_NUMBER: builtins.int
     POLICY_AGE_FIELD_NUMBER: builtins.int
     PROFILES_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    POLICIES_FIELD_NUMBER: builtins.int
     PACKAGES_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
@@ -1590,6 +1722,16 @@ class GetSamplerResponse(google.protobuf.message.Message):
         """The environments that requests may name as `profile:NAME`, as the server's operator has declared them."""
 
     @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the possible agents, as in UpdateEnvResponse."""
+
+    @property
+    def policies(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """The current version of each policy by its name, where the agent is policies by name: the number of the update of the
+        agent that made it.
+        """
+
+    @property
     def packages(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """The versions of the packages on the server's machine that environments run with, such as gymnasium, by the names of
         their distributions. Empty from servers that do not report it.
@@ -1621,10 +1763,12 @@ class GetSamplerResponse(google.protobuf.message.Message):
         queued_call_count: builtins.int = ...,
         policy_age: google.protobuf.duration_pb2.Duration | None = ...,
         profiles: collections.abc.Iterable[global___EnvironmentProfile] | None = ...,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
+        policies: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         packages: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "policy_age", b"policy_age", "quota", b"quota"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "packages", b"packages", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "packages", b"packages", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 

@@ -29,7 +29,7 @@ from rollserve.v1 import episode_batch_pb2 as rollserve_dot_v1_dot_episode__batc
 from rollserve.v1 import space_pb2 as rollserve_dot_v1_dot_space__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollserve/v1/samplers.proto\x12\x0crollserve.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1erollserve/v1/environment.proto\x1a rollserve/v1/episode_batch.proto\x1a\x18rollserve/v1/space.proto\"{\n\x0cSamplerQuota\x12\x14\n\x0cworker_count\x18\x01 \x01(\r\x12\x11\n\trow_count\x18\x02 \x01(\r\x12\x14\n\x0cresult_bytes\x18\x03 \x01(\x04\x12\x12\n\ncall_count\x18\x04 \x01(\r\x12\x18\n\x10steps_per_second\x18\x05 \x01(\x01\"\xa8\x02\n\x0eSamplerSummary\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12+\n\x07\x63reated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x65nvironment_ids\x18\x04 \x03(\t\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x03\x12(\n\x05lease\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nlease_left\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05quota\x18\t \x01(\x0b\x32\x1a.rollserve.v1.SamplerQuota\"\xf0\x01\n\x14\x43reateSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12.\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.Environment\x12\x14\n\x0cworker_count\x18\x03 \x01(\r\x12\x11\n\x04seed\x18\x04 \x01(\x06H\x00\x88\x01\x01\x12(\n\x05lease\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05quota\x18\x06 \x01(\x0b\x32\x1a.rollserve.v1.SamplerQuota\x12\x10\n\x08\x65xist_ok\x18\x07 \x01(\x08\x42\x07\n\x05_seed\"\x9d\x02\n\x15\x43reateSamplerResponse\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12.\n\x11observation_space\x18\x03 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x04 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x36\n\x0freproducibility\x18\x05 \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x11\n\trow_count\x18\x06 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x07 \x01(\r\x12\x16\n\x0ehas_transforms\x18\x65 \x01(\x08\"\'\n\x14\x44\x65leteSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSamplerResponse\"\x15\n\x13ListSamplersRequest\"F\n\x14ListSamplersResponse\x12.\n\x08samplers\x18\x01 \x03(\x0b\x32\x1c.rollserve.v1.SamplerSummaryb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollserve/v1/samplers.proto\x12\x0crollserve.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1erollserve/v1/environment.proto\x1a rollserve/v1/episode_batch.proto\x1a\x18rollserve/v1/space.proto\"{\n\x0cSamplerQuota\x12\x14\n\x0cworker_count\x18\x01 \x01(\r\x12\x11\n\trow_count\x18\x02 \x01(\r\x12\x14\n\x0cresult_bytes\x18\x03 \x01(\x04\x12\x12\n\ncall_count\x18\x04 \x01(\r\x12\x18\n\x10steps_per_second\x18\x05 \x01(\x01\"\xa8\x02\n\x0eSamplerSummary\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12+\n\x07\x63reated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x65nvironment_ids\x18\x04 \x03(\t\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x03\x12(\n\x05lease\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nlease_left\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05quota\x18\t \x01(\x0b\x32\x1a.rollserve.v1.SamplerQuota\"\xf0\x01\n\x14\x43reateSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12.\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.Environment\x12\x14\n\x0cworker_count\x18\x03 \x01(\r\x12\x11\n\x04seed\x18\x04 \x01(\x06H\x00\x88\x01\x01\x12(\n\x05lease\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05quota\x18\x06 \x01(\x0b\x32\x1a.rollserve.v1.SamplerQuota\x12\x10\n\x08\x65xist_ok\x18\x07 \x01(\x08\x42\x07\n\x05_seed\"\xae\x02\n\x15\x43reateSamplerResponse\x12\x0f\n\x07\x65xisted\x18\x01 \x01(\x08\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12.\n\x11observation_space\x18\x03 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x04 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x36\n\x0freproducibility\x18\x05 \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x11\n\trow_count\x18\x06 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x07 \x01(\r\x12\x16\n\x0ehas_transforms\x18\x65 \x01(\x08\x12\x0f\n\x06\x61gents\x18\xc9\x01 \x03(\t\"\'\n\x14\x44\x65leteSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSamplerResponse\"%\n\x12SaveSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\"#\n\x13SaveSamplerResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"I\n\x15RestoreSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\tclient_id\x18\x03 \x01(\t\"M\n\x16RestoreSamplerResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\"\x15\n\x13ListSamplersRequest\"F\n\x14ListSamplersResponse\x12.\n\x08samplers\x18\x01 \x03(\x0b\x32\x1c.rollserve.v1.SamplerSummaryb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,13 +43,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATESAMPLERREQUEST']._serialized_start=627
   _globals['_CREATESAMPLERREQUEST']._serialized_end=867
   _globals['_CREATESAMPLERRESPONSE']._serialized_start=870
-  _globals['_CREATESAMPLERRESPONSE']._serialized_end=1155
-  _globals['_DELETESAMPLERREQUEST']._serialized_start=1157
-  _globals['_DELETESAMPLERREQUEST']._serialized_end=1196
-  _globals['_DELETESAMPLERRESPONSE']._serialized_start=1198
-  _globals['_DELETESAMPLERRESPONSE']._serialized_end=1221
-  _globals['_LISTSAMPLERSREQUEST']._serialized_start=1223
-  _globals['_LISTSAMPLERSREQUEST']._serialized_end=1244
-  _globals['_LISTSAMPLERSRESPONSE']._serialized_start=1246
-  _globals['_LISTSAMPLERSRESPONSE']._serialized_end=1316
+  _globals['_CREATESAMPLERRESPONSE']._serialized_end=1172
+  _globals['_DELETESAMPLERREQUEST']._serialized_start=1174
+  _globals['_DELETESAMPLERREQUEST']._serialized_end=1213
+  _globals['_DELETESAMPLERRESPONSE']._serialized_start=1215
+  _globals['_DELETESAMPLERRESPONSE']._serialized_end=1238
+  _globals['_SAVESAMPLERREQUEST']._serialized_start=1240
+  _globals['_SAVESAMPLERREQUEST']._serialized_end=1277
+  _globals['_SAVESAMPLERRESPONSE']._serialized_start=1279
+  _globals['_SAVESAMPLERRESPONSE']._serialized_end=1314
+  _globals['_RESTORESAMPLERREQUEST']._serialized_start=1316
+  _globals['_RESTORESAMPLERREQUEST']._serialized_end=1389
+  _globals['_RESTORESAMPLERRESPONSE']._serialized_start=1391
+  _globals['_RESTORESAMPLERRESPONSE']._serialized_end=1468
+  _globals['_LISTSAMPLERSREQUEST']._serialized_start=1470
+  _globals['_LISTSAMPLERSREQUEST']._serialized_end=1491
+  _globals['_LISTSAMPLERSRESPONSE']._serialized_start=1493
+  _globals['_LISTSAMPLERSRESPONSE']._serialized_end=1563
 # @@protoc_insertion_point(module_scope)

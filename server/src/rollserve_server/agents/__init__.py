@@ -1,12 +1,13 @@
 """Agents: what acts in rows of environments, checked and built from specs."""
 
-from rollserve_server.agents.action_masks import is_without_choice
+from rollserve_server.agents.action_masks import is_without_choice, legal_values
 from rollserve_server.agents.agent import (
     VALUE,
     ActionMask,
     Agent,
     Decision,
     InfoSpec,
+    LeafMask,
     NoiseKind,
     PopulationAgent,
     StateSpec,
@@ -14,8 +15,18 @@ from rollserve_server.agents.agent import (
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
+from rollserve_server.agents.onnx.model import join_model
 from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
+from rollserve_server.agents.policies import (
+    check_delivered,
+    choices_of_agents,
+    load_policies,
+    policies_after,
+    policy_versions,
+    prepare_for_env,
+)
+from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import (
@@ -31,6 +42,8 @@ from rollserve_server.agents.specs.kinds import (
     SPEC_CLASSES,
     AgentSource,
     AgentSpec,
+    PolicySource,
+    PolicySpec,
     content_bytes,
     kind_of,
     parameters_bytes,
@@ -39,6 +52,7 @@ from rollserve_server.agents.specs.kinds import (
 from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Normalization, Value
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
+from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
 from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.values import check_value
 
@@ -54,15 +68,18 @@ __all__ = [
     "AgentInputs",
     "AgentSource",
     "AgentSpec",
+    "BuiltPolicy",
     "ConstantSpec",
     "CoreSpec",
     "Decision",
     "Exploration",
     "HeadKind",
     "HeadSettings",
+    "HeldPolicy",
     "InfoSpec",
     "InstalledFactory",
     "LeafHead",
+    "LeafMask",
     "MaskSource",
     "MlpHeadKind",
     "MlpSpec",
@@ -72,6 +89,10 @@ __all__ = [
     "OnnxModel",
     "OnnxSpec",
     "PickledFactory",
+    "PolicyAgents",
+    "PolicySet",
+    "PolicySource",
+    "PolicySpec",
     "PopulationAgent",
     "PythonPolicy",
     "PythonSource",
@@ -81,20 +102,28 @@ __all__ = [
     "Value",
     "build_agent",
     "build_population",
+    "check_delivered",
     "check_exploration",
     "check_population",
     "check_providers",
     "check_value",
+    "choices_of_agents",
     "content_bytes",
     "content_hash",
     "is_quick_to_prepare",
     "is_same",
     "is_without_choice",
+    "join_model",
     "kind_of",
+    "legal_values",
     "load_agent",
+    "load_policies",
     "parameters_bytes",
     "parameters_of",
+    "policies_after",
+    "policy_versions",
     "prepare_agent",
+    "prepare_for_env",
     "with_kwargs",
     "with_parameters",
 ]

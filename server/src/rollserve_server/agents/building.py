@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.specs.kinds import AgentSource, AgentSpec
+    from rollserve_server.agents.specs.kinds import AgentSource, PolicySource, PolicySpec
     from rollserve_server.settings import AgentSettings
 
 __all__ = ["build_agent", "is_quick_to_prepare", "load_agent", "prepare_agent"]
@@ -36,11 +36,11 @@ _QUICK_BYTES = 1 << 18
 
 
 def prepare_agent(
-    agent: AgentSource,
+    agent: PolicySource,
     observation_space: Space[Any],
     action_space: Space[Any],
     settings: AgentSettings,
-) -> AgentSpec:
+) -> PolicySpec:
     """Check an agent before workers get it; probe models and Python code in a sandbox.
 
     Args:
@@ -73,7 +73,7 @@ def is_quick_to_prepare(agent: AgentSource) -> bool:
     return isinstance(agent, MlpSpec | RandomSpec | ConstantSpec) and content_bytes(agent) <= _QUICK_BYTES
 
 
-def load_agent(spec: AgentSpec) -> AgentSpec:
+def load_agent(spec: PolicySpec) -> PolicySpec:
     """Load an agent on a worker: make the policy of a Python agent, which runs its code.
 
     Raises:
@@ -83,7 +83,7 @@ def load_agent(spec: AgentSpec) -> AgentSpec:
 
 
 def build_agent(
-    spec: AgentSpec,
+    spec: PolicySpec,
     observation_space: Space[Any],
     action_space: Space[Any],
     num_rows: int,

@@ -10,6 +10,7 @@ from rollserve_server.agents.specs.kinds import kind_of
 from rollserve_server.agents.specs.mlp import MlpSpec
 from rollserve_server.agents.specs.onnx import OnnxSpec
 from rollserve_server.agents.specs.open_loop import RandomSpec
+from rollserve_server.agents.specs.policies import PolicySet
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -76,7 +77,15 @@ _MAX_COMBINATIONS = 1 << 16
 
 
 def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
-    """Raise InvalidValueError if the agent cannot explore like that; it names a field of the message Exploration."""
+    """Raise InvalidValueError if the agent cannot explore like that; it names a field of the message Exploration.
+
+    Of several policies, each has to explore like that.
+    """
+    if isinstance(spec, PolicySet):
+        for held in spec.policies.values():
+            for each in held:
+                check_exploration(each.spec, exploration)
+        return
     if exploration.deterministic and isinstance(spec, RandomSpec):
         expected = "false: a random agent has no best action"
         raise InvalidValueError.of("deterministic", expected=expected, got="true")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
+from rollserve_server.agents.specs.policies import PolicySet
 from rollserve_server.agents.specs.python import PythonSource, PythonSpec
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs.kinds import AgentSource, AgentSpec
+    from rollserve_server.agents.specs.kinds import AgentSource, AgentSpec, PolicySource, PolicySpec
 
 __all__ = ["content_hash", "is_same", "model_digest"]
 
@@ -24,6 +25,8 @@ _Part = bytes | np.ndarray
 def is_same(spec: AgentSpec, source: AgentSource) -> bool:
     """Whether an accepted agent equals a source to the last bit; an ONNX model is compared by its serialized bytes."""
     match source:
+        case PolicySet():
+            return isinstance(spec, PolicySet) and _are_same_policies(spec, source)
         case OnnxModel():
             return isinstance(spec, OnnxSpec) and spec.source == model_digest(source)
         case PythonSource():
@@ -31,6 +34,13 @@ def is_same(spec: AgentSpec, source: AgentSource) -> bool:
                 (spec.factory, spec.parameters, spec.inputs), (source.factory, source.parameters, source.inputs)
             )
     return _are_same(spec, source)
+
+
+def _are_same_policies(spec: PolicySet[PolicySpec], source: PolicySet[PolicySource]) -> bool:
+    """Whether the map and the current versions of all policies are the same, whatever the numbers of the versions."""
+    if spec.policy_map != source.policy_map or spec.policies.keys() != source.policies.keys():
+        return False
+    return all(is_same(held[0].spec, source.policies[name][0].spec) for name, held in spec.policies.items())
 
 
 def content_hash(value: object) -> str:

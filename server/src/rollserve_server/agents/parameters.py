@@ -17,13 +17,13 @@ from rollserve_server.errors import InvalidValueError, listed, show
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from rollserve_server.agents.specs.kinds import AgentSpec
+    from rollserve_server.agents.specs.kinds import PolicySpec
     from rollserve_server.agents.specs.shapes import Shapes
 
 __all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_kwargs", "with_parameters"]
 
 
-def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:
+def with_parameters(spec: PolicySpec, parameters: Mapping[str, np.ndarray]) -> PolicySpec:
     """Return the agent with other parameters, whose values `prepare_agent` checks.
 
     For an MLP, `parameters` replaces all parameters. ONNX models and Python agents keep the parameters that are missing
@@ -43,7 +43,7 @@ def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Ag
     raise _without_parameters(spec, parameters)
 
 
-def with_kwargs(spec: AgentSpec, kwargs: Mapping[str, object], parameters: Mapping[str, np.ndarray]) -> PythonSource:
+def with_kwargs(spec: PolicySpec, kwargs: Mapping[str, object], parameters: Mapping[str, np.ndarray]) -> PythonSource:
     """Return an installed Python agent with further settings and parameters, for `prepare_agent` to probe.
 
     Args:
@@ -60,7 +60,7 @@ def with_kwargs(spec: AgentSpec, kwargs: Mapping[str, object], parameters: Mappi
     return PythonSource(factory, {**spec.parameters, **parameters}, spec.inputs)
 
 
-def shapes_of_agent(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Shapes:
+def shapes_of_agent(spec: PolicySpec, parameters: Mapping[str, np.ndarray]) -> Shapes:
     """Return dtypes and shapes of the agent's parameters.
 
     Args:
@@ -111,6 +111,6 @@ def check_finite(parameters: Mapping[str, np.ndarray]) -> None:
             )
 
 
-def _without_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> InvalidValueError:
+def _without_parameters(spec: PolicySpec, parameters: Mapping[str, np.ndarray]) -> InvalidValueError:
     expected = f"none: agents of kind {kind_of(spec)} have no parameters"
     return InvalidValueError.of("parameters", expected=expected, got=listed(parameters))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.specs.kinds import AgentSpec
+    from rollserve_server.agents.specs.kinds import PolicySpec
 
 __all__ = ["build_population", "check_population"]
 
@@ -33,7 +33,7 @@ _MAX_STACKED_BYTES = 256 << 20
 """Largest size of the parameters of members that act side by side: each row has a copy."""
 
 
-def check_population(spec: AgentSpec, stacked: Mapping[str, np.ndarray]) -> int:
+def check_population(spec: PolicySpec, stacked: Mapping[str, np.ndarray]) -> int:
     """Return the number of members of a population.
 
     Args:
@@ -61,7 +61,7 @@ def check_population(spec: AgentSpec, stacked: Mapping[str, np.ndarray]) -> int:
 
 
 def build_population(
-    spec: AgentSpec,
+    spec: PolicySpec,
     stacked: Mapping[str, np.ndarray],
     agent: Agent,
     observation_space: Space[Any],
@@ -126,6 +126,6 @@ class _OneMemberAtATime(PopulationAgent):
         return self._agent.failures()
 
 
-def _member_parameters(spec: AgentSpec, stacked: Mapping[str, np.ndarray], member: int) -> Mapping[str, np.ndarray]:
+def _member_parameters(spec: PolicySpec, stacked: Mapping[str, np.ndarray], member: int) -> Mapping[str, np.ndarray]:
     """Return all parameters of a member: the agent's, replaced by the member's own."""
     return {**parameters_of(spec), **{name: values[member, ...] for name, values in stacked.items()}}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve.v1 import environment_pb2
-from rollserve_server.envs import make_rows
+from rollserve_server.envs import ManyEnvs, make_rows
 from rollserve_server.settings import RowSettings
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ _SETTINGS = RowSettings(rows=1, native_rows=8)
 
 def make_checked_rows(spec: EnvSpec) -> RowEnvs | VectorEnvs:
     """Make one row, or 8 that are stepped together."""
-    return make_rows(spec, _SETTINGS)
+    rows = make_rows(spec, _SETTINGS)
+    assert not isinstance(rows, ManyEnvs)  # noqa: S101  # the command names environments with one agent
+    return rows
 
 
 def run_on_fresh_envs(spec: EnvSpec, seeds: Sequence[int], max_steps: int) -> list[Trace]:

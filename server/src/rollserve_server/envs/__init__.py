@@ -3,6 +3,8 @@
 from rollserve_server.envs.callbacks import Callback, CallbackSteps
 from rollserve_server.envs.determinism import Difference, Trace, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
+from rollserve_server.envs.many.many_envs import ManyEnvs
+from rollserve_server.envs.many.turns import Turn
 from rollserve_server.envs.native.single_rows import why_not_single
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.permissions import check_allowed, check_method_allowed
@@ -35,6 +37,7 @@ __all__ = [
     "CallbackSteps",
     "Difference",
     "Leaf",
+    "ManyEnvs",
     "MethodCall",
     "ProfileDescription",
     "ProfileEnv",
@@ -42,6 +45,7 @@ __all__ = [
     "RowEnvs",
     "RowSpecs",
     "Trace",
+    "Turn",
     "VectorEnvs",
     "WorkerSpecs",
     "check_allowed",

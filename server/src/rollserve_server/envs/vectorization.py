@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rollserve import EnvSpec
+from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native.arguments import check_arguments
 from rollserve_server.envs.native.making import why_not_native
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
@@ -36,14 +37,19 @@ class FreeRows(Protocol):
 
 def with_envpool(specs: WorkerSpecs, settings: RowSettings) -> WorkerSpecs:
     """Return the specs with vectorization `envpool` where the settings alone say so: EnvPool has ids of its own."""
-    if isinstance(specs, EnvSpec) and specs.vectorization is None and settings.vectorization == "envpool":
+    if (
+        settings.vectorization == "envpool"
+        and isinstance(specs, EnvSpec)
+        and specs.vectorization is None
+        and specs.multi_agent is None
+    ):
         return dataclasses.replace(specs, vectorization="envpool")
     return specs
 
 
 def make_rows(
     specs: WorkerSpecs, settings: RowSettings, free: FreeRows | None = None, max_episode_length: int | None = None
-) -> RowEnvs | VectorEnvs:
+) -> RowEnvs | VectorEnvs | ManyEnvs:
     """Make the rows of a worker. The caller has checked that the environments are allowed.
 
     Kind and number of rows depend on specs, settings and limit alone, not on which rows are free.
@@ -62,6 +68,8 @@ def make_rows(
     if isinstance(specs, RowSpecs):
         _check_row_specs(specs)
         return _make_one_by_one(specs, len(specs.specs), free, settings.callbacks)
+    if specs.multi_agent is not None:
+        return ManyEnvs(specs, specs.num_rows or settings.rows, settings.callbacks)
     vectorization = specs.vectorization or settings.vectorization
     if vectorization == "auto" and why_not_native(specs) is None:
         check_arguments(specs)
@@ -152,6 +160,9 @@ def _check_row_specs(specs: RowSpecs) -> None:
     num_rows = len(specs.specs)
     for row, spec in enumerate(specs.specs):
         with at_row(row):
+            if spec.multi_agent is not None:
+                expected = "none, because rows that differ have one agent each"
+                raise InvalidValueError.of("multi_agent", expected=expected, got=repr(spec.multi_agent))
             if spec.vectorization not in (None, "rows"):
                 expected = "'rows', because rows that differ are stepped one by one"
                 raise InvalidValueError.of("vectorization", expected=expected, got=repr(spec.vectorization))

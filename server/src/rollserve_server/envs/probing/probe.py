@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from rollserve import EnvSpec, Reason
 from rollserve_server.envs.columns import leaves_of_batch
 from rollserve_server.envs.legal_actions import legal_columns
+from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit, observation_bytes
 from rollserve_server.envs.rows.row_envs import RowEnvs
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["probe"]
 
-_Rows = TypeVar("_Rows", bound=RowEnvs | VectorEnvs)
+_Rows = TypeVar("_Rows", bound=RowEnvs | VectorEnvs | ManyEnvs)
 
 _NUM_STEPS, _NUM_NATIVE_STEPS = 8, 64
 _MAX_SECONDS = 0.2  # for the steps of one environment
@@ -100,12 +101,15 @@ def _probe_other_kinds(spec: EnvSpec, envs: VectorEnvs, settings: WorkerSettings
             _try(single, num_retries)
 
 
-def _try(envs: RowEnvs | VectorEnvs, num_retries: int) -> None:
+def _try(envs: RowEnvs | VectorEnvs | ManyEnvs, num_retries: int) -> None:
     """Reset and step the rows; raise InvalidValueError if every attempt fails."""
     envs.check_precision()
     for seed in range(num_retries + 1):
         try:
-            _step(envs, seed, _reset(envs, seed))
+            if isinstance(envs, ManyEnvs):
+                envs.try_steps(seed, _NUM_STEPS, time.perf_counter() + _MAX_SECONDS)
+            else:
+                _step(envs, seed, _reset(envs, seed))
         except EnvFailedError as error:
             last = error
         else:

@@ -6,14 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollserve import InvalidArgumentError
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto
+from rollserve.policy_map import policy_map_from_proto
 from rollserve.v1 import agent_pb2
 from rollserve_server.agents import (
     DEFAULT_HEAD_SETTINGS,
     NO_INPUTS,
     AgentInputs,
-    AgentSource,
     ConstantSpec,
     CoreSpec,
     HeadSettings,
@@ -24,24 +25,33 @@ from rollserve_server.agents import (
     Normalization,
     OnnxModel,
     PickledFactory,
+    PolicySource,
     PythonSource,
     RandomSpec,
 )
 from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import in_field, updates_from_proto
-from rollserve_server.pool import AgentChange
+from rollserve_server.pool import AgentChange, PolicyUpdates
 
 if TYPE_CHECKING:
     import numpy as np
 
     from rollserve.v1 import sampler_service_pb2 as pb
     from rollserve_server.agents import Activation, HeadKind, MlpHeadKind, Value
-    from rollserve_server.pool import AgentUpdate
+    from rollserve_server.pool import AgentUpdate, PolicyUpdate
 
-__all__ = ["agent_update_from_proto", "agent_updates_from_proto", "has_pickle", "is_pickle", "mlp_from_proto"]
+__all__ = [
+    "ACTIVATIONS",
+    "agent_from_proto",
+    "agent_update_from_proto",
+    "agent_updates_from_proto",
+    "has_pickle",
+    "is_pickle",
+    "mlp_from_proto",
+]
 
-_ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
+ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
     agent_pb2.ACTIVATION_RELU: "relu",
     agent_pb2.ACTIVATION_ELU: "elu",
@@ -49,6 +59,7 @@ _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_GELU_TANH: "gelu_tanh",
     agent_pb2.ACTIVATION_SILU: "silu",
 }
+"""Activations by their numbers on the wire."""
 _Kind = (
     agent_pb2.MlpAgent
     | agent_pb2.RandomAgent
@@ -81,8 +92,8 @@ def has_pickle(request: pb.UpdateAgentRequest) -> bool:
 
 
 def is_pickle(update: pb.AgentUpdate) -> bool:
-    """Whether the agent of an update is a pickle."""
-    return update.agent.HasField("pickled")
+    """Whether the agent of an update, or one of its policies, is a pickle."""
+    return update.agent.HasField("pickled") or any(map(is_pickle, update.policies.policies.values()))
 
 
 def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]) -> MlpSpec:
@@ -95,13 +106,13 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
     if head is None:
         kinds = [field.name for field in mlp.DESCRIPTOR.oneofs_by_name["head"].fields]
         raise InvalidValueError.of("head", expected=f"{', '.join(kinds[:-1])} or {kinds[-1]}", got="none")
-    if mlp.activation not in (*_ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
+    if mlp.activation not in (*ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
         raise InvalidValueError.of("activation", expected="a value of Activation", got=mlp.activation)
     norm, core = mlp.layer_norm, mlp.WhichOneof("core")
     norm_epsilon = norm.epsilon if norm.HasField("epsilon") else _NORM_EPSILON
     return MlpSpec(
         layer_sizes=tuple(mlp.layer_sizes),
-        activation=_ACTIVATIONS.get(mlp.activation),
+        activation=ACTIVATIONS.get(mlp.activation),
         head=head,
         parameters=parameters,
         settings=_settings_from_proto(mlp, head) if head != "hybrid" else DEFAULT_HEAD_SETTINGS,
@@ -124,18 +135,41 @@ def agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Pa
     match update.WhichOneof("update"):
         case "agent":
             with in_field("agent"):
-                return _agent_from_proto(update.agent, allowed_paths)
+                return agent_from_proto(update.agent, allowed_paths)
         case "parameters":
             return _parameters_from_proto(update.parameters)
         case "change":
             with in_field("change"):
                 kwargs = _kwargs_from_proto(update.change, allowed_paths)
                 return AgentChange(kwargs, _parameters_from_proto(update.change.parameters))
+        case "policies":
+            with in_field("policies"):
+                return _policy_updates_from_proto(update.policies, allowed_paths)
         case _:
-            raise InvalidValueError.of("update", expected="agent, parameters or change", got="none")
+            raise InvalidValueError.of("update", expected="agent, parameters, change or policies", got="none")
 
 
-def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
+def _policy_updates_from_proto(message: pb.PolicyUpdates, allowed_paths: Collection[Path]) -> PolicyUpdates:
+    policies: dict[str, PolicyUpdate] = {}
+    for name, update in sorted(message.policies.items()):
+        with in_field(f"policies[{name!r}]"):
+            if not name:
+                raise InvalidValueError.of("", expected="the name of a policy", got="an empty text")
+            read = agent_update_from_proto(update, allowed_paths)
+            if isinstance(read, PolicyUpdates):
+                raise InvalidValueError.of("policies", expected="agent, parameters or change", got="policies")
+            policies[name] = read
+    if not message.HasField("policy_map"):
+        return PolicyUpdates(policies, None)
+    try:
+        return PolicyUpdates(policies, policy_map_from_proto(message.policy_map))
+    except InvalidArgumentError as error:
+        text = error.message.removeprefix(f"{error.field}: ")
+        raise InvalidValueError(text, field=f"policy_map.{error.field}") from error
+
+
+def agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> PolicySource:
+    """Return an agent; raises as `agent_updates_from_proto`."""
     match agent.WhichOneof("kind"):
         case "mlp":
             with in_field("mlp"):

@@ -51,6 +51,7 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
         row_count=updated.description.num_rows,
         episodes_per_row=updated.description.num_episodes_per_row or 0,
         has_transforms=any(spec.transforms for spec in updated.specs),
+        agents=updated.description.agents,
     )
 
 

@@ -35,6 +35,7 @@ def sample_format_from_proto(options: pb.SamplingOptions) -> MessageFormat:
         last_values=options.return_last_values,
         last_states=options.return_last_states,
         returns_before=options.return_returns_before,
+        policies=tuple(options.deliver_policies),
     )
     return MessageFormat(limit, None if options.blackhole else columns)
 

@@ -67,6 +67,7 @@ def created_to_proto(sampler: Sampler, *, existed: bool) -> samplers_pb2.CreateS
         row_count=env.num_rows,
         episodes_per_row=env.num_episodes_per_row or 0,
         has_transforms=any(spec.transforms for spec in status.env_specs),
+        agents=env.agents,
     )
 
 

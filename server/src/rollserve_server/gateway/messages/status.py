@@ -66,6 +66,7 @@ def status_to_proto(
         owner=sampler.owner,
         lease=None if sampler.lease is None else duration_to_proto(sampler.lease.seconds),
         quota=quota_to_proto(sampler.quota),
+        agents=status.env.agents,
         packages=_packages(),
     )
 

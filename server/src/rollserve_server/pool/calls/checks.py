@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
-from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError
+from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, listed
+from rollserve_server.pool.interface.targets import Fragments
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.interface.requests import SamplingOptions
-    from rollserve_server.pool.interface.targets import Fragments, Target
+    from rollserve_server.pool.interface.requests import SampleRequest, SamplingOptions
+    from rollserve_server.pool.interface.targets import Target
+    from rollserve_server.sampling import EnvDescription
 
-__all__ = ["check_fragments", "check_num_steps", "check_num_workers", "check_run"]
+__all__ = [
+    "check_fragments",
+    "check_many_agents",
+    "check_many_samples",
+    "check_num_steps",
+    "check_num_workers",
+    "check_run",
+]
 
 
 def check_run(expected: str | None, run: str) -> None:
@@ -21,6 +30,26 @@ def check_run(expected: str | None, run: str) -> None:
         hint = "update the environment, then the agent, and call again"
         field, reason = "options.sampler_run", Reason.SAMPLER_RUN
         raise NotReadyError.of(field, expected=repr(expected), got=got, hint=hint, reason=reason)
+
+
+def check_many_agents(description: EnvDescription, field: str, what: str) -> None:
+    """Raise InvalidValueError if an environment has many agents, for what works with one only."""
+    if description.agents:
+        got = f"one with the agents {listed(description.agents)}"
+        raise InvalidValueError.of(field, expected=f"an environment with one agent for {what}", got=got)
+
+
+def check_many_samples(description: EnvDescription, request: SampleRequest) -> None:
+    """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
+    refused = {
+        "fragments": ("fragments", isinstance(request.target, Fragments)),
+        "options.return_last_values": ("last values", request.messages.has_values),
+        "options.observation_moments": ("moments of observations", request.observation_moments),
+        "options.return_discount": ("moments of returns", request.return_discount is not None),
+    }
+    for field, (what, is_asked) in refused.items():
+        if is_asked:
+            check_many_agents(description, field, what)
 
 
 def check_num_steps(target: Target | Fragments, max_steps: int) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import check_population
+from rollserve_server.agents import PolicySet, check_population
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.pool.calls.checks import check_run
+from rollserve_server.pool.calls.checks import check_many_agents, check_run
 from rollserve_server.pool.calls.evaluation import EvaluationCall
 from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.interface.requests import PopulationRequest
@@ -156,6 +156,7 @@ class Evaluations:
                 specs = await self._stepped_by_rows(specs, own)
             number = await self._env_number(specs)
         stack.enter_context(versions.evaluation_envs.using(-number))
+        check_many_agents(versions.env_in_use(number).description, "options.environment", "evaluations")
         # The agent may have been checked against the sampler's own, and another check takes long for a large one.
         checked = number if own is None or env_version not in versions.envs else env_version
         await selection.check_fit(policy_version, checked)
@@ -220,6 +221,7 @@ class Evaluations:
         if len(agents) != 1:
             expected = "one agent for all workers, whose parameters the members replace"
             raise InvalidValueError.of("parameters", expected=expected, got="an agent for each worker")
+        assert not isinstance(agents[0], PolicySet)  # noqa: S101  # those fit environments with many agents only
         num_members = await asyncio.to_thread(check_population, agents[0], parameters)
         population = Population(
             work_id=next(parts.ids),

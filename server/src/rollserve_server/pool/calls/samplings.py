@@ -10,9 +10,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import check_exploration, check_value
+from rollserve_server.agents import check_delivered, check_exploration, check_value
 from rollserve_server.errors import DomainError, InvalidValueError, within
-from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
+from rollserve_server.pool.calls.checks import (
+    check_fragments,
+    check_many_samples,
+    check_num_steps,
+    check_num_workers,
+    check_run,
+)
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.moments import with_moments
@@ -146,6 +152,7 @@ class Samplings:
         with within("options"):
             check_expected_policy(parts.versions, options.expected)
         env = parts.versions.env_in_use(parts.selection.choose_env(options))
+        check_many_samples(env.description, request)
         with_moments(request, env.description)
         num_workers = len(parts.workers.workforce)
         check_num_workers(request.num_workers, num_workers)
@@ -159,6 +166,9 @@ class Samplings:
             if request.messages.has_values:
                 with within("options.return_last_values"):
                     check_value(agent)
+            if request.messages.columns is not None:
+                with within("options.deliver_policies"):
+                    check_delivered(agent, request.messages.columns.policies)
 
         return await self.update_agent(
             [update], options.expected, per_worker=False, field="options.agent_update", check=check
@@ -174,6 +184,9 @@ class Samplings:
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.agents.using(policy_version))
         stack.enter_context(parts.versions.envs.using(env_version))
+        description = parts.versions.env_in_use(env_version).description
+        check_many_samples(description, request)
+        parts.selection.check_delivered(policy_version, request.messages)
         await parts.selection.check_fit(policy_version, env_version)
         parts.selection.check_exploration(policy_version, options.exploration)
         if request.messages.has_values:
@@ -245,7 +258,7 @@ class Samplings:
         description = parts.versions.env_in_use(env_version).description
         num_rows, max_episode_length = description.num_rows, parts.max_episode_length(options)
         check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
-        kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon)
+        kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon, request.return_discount)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if stream is not None:
             sequence = stream.take_rows(kind, initial)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.accounts.counters import WorkerTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollserve import EnvSpec
     from rollserve_server.envs import ProfileDescription
@@ -61,6 +61,7 @@ class PoolStatus:
         num_queued_calls: number of sampling calls and evaluations that queue.
         min_healthy_workers: number of workers that must be healthy for a call or an update to begin.
         profiles: environments that clients may request by profiles.
+        policies: current version of each policy by name, where the agent is policies by name.
     """
 
     env_specs: Sequence[EnvSpec]
@@ -80,3 +81,4 @@ class PoolStatus:
     num_queued_calls: int
     min_healthy_workers: int = 0
     profiles: Sequence[ProfileDescription] = ()
+    policies: Mapping[str, int] = field(default_factory=dict)

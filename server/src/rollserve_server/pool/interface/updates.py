@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve import EnvChange, EnvSpec
-from rollserve_server.agents import AgentSource, AgentSpec
+from rollserve_server.agents import AgentSpec, PolicySource
 
 if TYPE_CHECKING:
+    from rollserve.policy_map import PolicyMap
     from rollserve_server.sampling import EnvDescription
 
-__all__ = ["AgentChange", "AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "EnvValues", "RowUpdates"]
+__all__ = [
+    "AgentChange",
+    "AgentUpdate",
+    "AgentUpdated",
+    "EnvUpdate",
+    "EnvUpdated",
+    "EnvValues",
+    "PolicyUpdate",
+    "PolicyUpdates",
+    "RowUpdates",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +41,25 @@ class AgentChange:
     parameters: Mapping[str, np.ndarray]
 
 
-AgentUpdate = AgentSource | Mapping[str, np.ndarray] | AgentChange
+PolicyUpdate = PolicySource | Mapping[str, np.ndarray] | AgentChange
 """A whole agent; or parameters for the current one, or a change of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyUpdates:
+    """Updates of policies by name, and of the map from agents to them.
+
+    Attributes:
+        policies: an update for each new or changed policy.
+        policy_map: the map; None for the present one.
+    """
+
+    policies: Mapping[str, PolicyUpdate]
+    policy_map: PolicyMap | None
+
+
+AgentUpdate = PolicyUpdate | PolicyUpdates
+"""An update of the agent; or of policies by name, for an environment with many agents."""
 
 
 @dataclass(frozen=True)

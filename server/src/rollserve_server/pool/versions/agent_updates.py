@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollserve import Reason
 from rollserve_server.agents import (
     AgentSource,
     AgentSpec,
+    PolicySet,
+    PolicySource,
+    PolicySpec,
     content_bytes,
     is_quick_to_prepare,
     is_same,
     kind_of,
-    prepare_agent,
+    policies_after,
+    prepare_for_env,
     with_kwargs,
     with_parameters,
 )
-from rollserve_server.errors import NotReadyError, within
-from rollserve_server.pool.interface.updates import AgentChange, AgentUpdated
+from rollserve_server.errors import InvalidValueError, NotReadyError, within
+from rollserve_server.pool.interface.updates import AgentChange, AgentUpdated, PolicyUpdates
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
 from rollserve_server.pool.versions.fields import ALL_WORKERS, element_field
@@ -43,7 +47,7 @@ __all__ = ["SHARED_BYTES", "AgentUpdates"]
 SHARED_BYTES = 1 << 18
 """Size from which an agent is copied once for all workers; a smaller one is sent to each sooner."""
 
-_PARTIAL = Mapping, AgentChange, type(None)
+_PARTIAL = Mapping, AgentChange, type(None), PolicyUpdates
 """Classes of updates that keep the present agent, or a part of it."""
 
 
@@ -90,7 +94,7 @@ class AgentUpdates:
 
             async def add_agent(index: int, worker: WorkerHandle) -> None:
                 with within(spread_fields[index]):
-                    await worker.call(Worker.add_agent, number, spread[index])
+                    await worker.call_urgently(Worker.add_agent, number, spread[index])
 
             with versions.installing("agent", number):
                 await Broadcast(versions.workers, add_agent, wait_for_lost=len(agents) > 1).answers()
@@ -143,11 +147,11 @@ class AgentUpdates:
             fields.append(_field_in(field_of(index), update, agent))
             with within(fields[-1]):
                 spaces = description.observation_space, description.action_space
-                arguments = agent, *spaces, self._settings
+                arguments = agent, *spaces, self._settings, description.agents
                 if is_quick_to_prepare(agent):
-                    agents.append(prepare_agent(*arguments))
+                    agents.append(prepare_for_env(*arguments))
                 else:
-                    agents.append(await asyncio.to_thread(prepare_agent, *arguments))
+                    agents.append(await asyncio.to_thread(prepare_for_env, *arguments))
         return agents, fields
 
     def _resolve(self, updates: Sequence[AgentUpdate | None], field_of: Callable[[int], str]) -> list[AgentSource]:
@@ -158,14 +162,37 @@ class AgentUpdates:
         agents: list[AgentSource] = []
         for index, update in enumerate(updates):
             with within(field_of(index)):
-                if isinstance(update, _PARTIAL):
+                if isinstance(update, PolicyUpdates):
+                    agents.append(self._policies_after(update, len(updates)))
+                elif update is None or isinstance(update, Mapping | AgentChange):
                     agents.append(_updated(self._versions.spread(held)[index] if held else None, update))
                 else:
                     agents.append(update)
         return agents
 
+    def _policies_after(self, update: PolicyUpdates, num_updates: int) -> PolicySet[PolicySource]:
+        """Return the policies by name after an update of some of them, which is for all workers."""
+        if num_updates > 1:
+            raise InvalidValueError.of("policies", expected="one update for all workers", got="one for each")
+        versions = self._versions.agents
+        specs = [spec for _, version in sorted(versions.items(), reverse=True) for spec in version]
+        held: list[PolicySet[PolicySpec]] = []
+        if versions.current is not None and isinstance(specs[0], PolicySet):  # else an agent has replaced them
+            held = [spec for spec in specs if isinstance(spec, PolicySet)]
+        with within("policies"):
+            sources: dict[str, PolicySource] = {}
+            for name, each in update.policies.items():
+                current = held[0].policies.get(name) if held else None
+                with within(f"policies[{name!r}]"):
+                    if isinstance(each, Mapping | AgentChange):
+                        sources[name] = _updated(current[0].spec if current else None, each)
+                    else:
+                        sources[name] = each
+            agents = self._versions.description.agents
+            return policies_after(held, sources, update.policy_map, agents, versions.number + 1)
 
-def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentChange | None) -> AgentSource:
+
+def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentChange | None) -> Any:
     """Return a worker's present agent with an update of a part of it, or as it is."""
     if held is None:
         got = "none" if update is None else "a change" if isinstance(update, AgentChange) else "parameters alone"
@@ -173,6 +200,8 @@ def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentCha
         raise NotReadyError(text, reason=Reason.NO_AGENT)
     if update is None:
         return held
+    if isinstance(held, PolicySet):
+        raise InvalidValueError.of("", expected="updates of policies by name, as the present ones", got="one without")
     if isinstance(update, AgentChange):
         with within("change"):
             return with_kwargs(held, update.kwargs, update.parameters)
@@ -183,4 +212,6 @@ def _field_in(element: str, update: AgentUpdate | None, agent: AgentSource) -> s
     """Return the field of an update, given the path of the update, that an agent after it comes from."""
     if isinstance(update, AgentChange):
         return f"{element}.change"
+    if isinstance(update, PolicyUpdates):
+        return f"{element}.policies"
     return element if isinstance(update, _PARTIAL) else f"{element}.agent.{kind_of(agent)}"

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.envs import ProfileEnv, check_method_allowed, specs_of_rows
-from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError, TooFewWorkersError, WorkerLostError
+from rollserve_server.errors import (
+    DomainError,
+    InvalidValueError,
+    OverLimitError,
+    TooFewWorkersError,
+    WorkerLostError,
+    listed,
+)
 from rollserve_server.futures import in_background
 from rollserve_server.pool.interface.updates import EnvValues
 from rollserve_server.pool.versions.env_specs import MAX_ENV_BYTES
@@ -64,6 +71,9 @@ class EnvCalls:
         if any(isinstance(spec, ProfileEnv) for specs in env.specs for spec in specs_of_rows(specs, num_rows=1)):
             expected = "none for an environment of a profile, which takes arguments (kwargs) alone"
             raise InvalidValueError.of("method", expected=expected, got=repr(call.method))
+        if env.description.agents:
+            expected = "an environment with one agent, to call its methods"
+            raise InvalidValueError.of("method", expected=expected, got=f"agents {listed(env.description.agents)}")
         if env.description.why_not_single:
             expected = "an environment that can be stepped one by one, to call its methods"
             got = f"rows that are stepped at once: {env.description.why_not_single}"

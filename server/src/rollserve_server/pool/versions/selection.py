@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rollserve import Reason, Reproducibility
-from rollserve_server.agents import check_exploration, check_value, kind_of, prepare_agent
+from rollserve_server.agents import check_delivered, check_exploration, check_value, kind_of, prepare_for_env
 from rollserve_server.errors import DomainError, NotReadyError, within
 from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
-    from rollserve_server.pool.interface.requests import SamplingOptions
+    from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import AgentSettings
 
@@ -69,6 +69,13 @@ class Selection:
         with within("options.return_last_values"):
             for agent in self._versions.agents.get(policy_version) or ():
                 check_value(agent)
+
+    def check_delivered(self, policy_version: int, messages: MessageFormat) -> None:
+        """Raise InvalidValueError if policies shall be delivered that a version of the agents does not have."""
+        if messages.columns is not None and messages.columns.policies:
+            with within("options.deliver_policies"):
+                for agent in self._versions.agents.get(policy_version) or ():
+                    check_delivered(agent, messages.columns.policies)
 
     async def check_fit(self, policy_version: int, env_number: int) -> None:
         """Raise NotReadyError if the agents of a version do not fit environments; both are kept."""
@@ -128,7 +135,7 @@ class Selection:
                 with within(kind_of(agent)):
                     if env is not None:
                         spaces = env.description.observation_space, env.description.action_space
-                        prepare_agent(agent, *spaces, self._settings)
+                        prepare_for_env(agent, *spaces, self._settings, env.description.agents)
         except DomainError as error:
             return error
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -23,37 +23,30 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.step_columns import StepColumns
 
-__all__ = ["Collector", "column_keys", "write_untransformed"]
+__all__ = ["Collector", "EpisodeCollector", "column_keys", "write_untransformed"]
+
+_Episode = TypeVar("_Episode")
 
 
-class Collector(ABC):
+class EpisodeCollector(ABC, Generic[_Episode]):
     """Runs episodes of one sequence in rows of environments, and records their steps.
 
     Attributes:
         attempts: failed attempts at episodes or blocks.
-        infos: reader of the environments' infos.
-        recorder: recorder of the steps.
         num_simulated_steps: number of steps that rows have made.
         num_idle_steps: number of those steps that rows made only because they are stepped together with others.
     """
 
-    def __init__(self, root_seed: int, envs: RowEnvs | VectorEnvs, agent: Agent, num_retries: int) -> None:
+    def __init__(self, root_seed: int, num_retries: int) -> None:
         """Start without episodes.
 
         Args:
             root_seed: root seed of the sequence.
-            envs: environments that nothing else uses.
-            agent: agent that acts.
             num_retries: how often an episode may run again whose environment failed.
         """
         self.attempts = Attempts(num_retries)
         self.num_simulated_steps = self.num_idle_steps = 0
         self._root_seed = root_seed
-        self._agent = agent
-        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
-        self._mask = mask_input(agent, envs.num_rows)
-        self.infos = InfoReader(envs.text_info_bytes)
-        self.recorder = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
 
     @property
     @abstractmethod
@@ -85,7 +78,7 @@ class Collector(ABC):
         """
 
     @abstractmethod
-    def step(self) -> list[Episode]:
+    def step(self) -> list[_Episode]:
         """Step the rows that have episodes, and return the requested episodes that ended.
 
         Raises:
@@ -95,6 +88,39 @@ class Collector(ABC):
     @abstractmethod
     def cancel(self, index: int) -> int:
         """Forget an episode that waits or runs, and return the number of its recorded steps."""
+
+    @abstractmethod
+    def release(self, episode: _Episode) -> None:
+        """Forget a finished episode."""
+
+
+class Collector(EpisodeCollector["Episode"]):
+    """Runs episodes with one agent in each row.
+
+    Attributes:
+        infos: reader of the environments' infos.
+        recorder: recorder of the steps.
+    """
+
+    def __init__(self, root_seed: int, envs: RowEnvs | VectorEnvs, agent: Agent, num_retries: int) -> None:
+        """Start without episodes.
+
+        Args:
+            root_seed: root seed of the sequence.
+            envs: environments that nothing else uses.
+            agent: agent that acts.
+            num_retries: how often an episode may run again whose environment failed.
+        """
+        super().__init__(root_seed, num_retries)
+        self._agent = agent
+        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
+        self._mask = mask_input(agent, envs.num_rows)
+        self.infos = InfoReader(envs.text_info_bytes)
+        self.recorder = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
+
+    def release(self, episode: Episode) -> None:
+        """Forget a finished episode: its steps may be overwritten."""
+        self.recorder.release(episode)
 
 
 def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:

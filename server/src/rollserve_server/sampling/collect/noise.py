@@ -11,7 +11,7 @@ from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
 
-__all__ = ["BlockNoise", "RowNoise"]
+__all__ = ["BlockNoise", "LaneNoise", "RowNoise"]
 
 _DRAW_STEPS = 64
 """Number of steps whose noise is drawn at once. It determines the numbers: an agent that needs several kinds of them
@@ -124,3 +124,37 @@ class BlockNoise:
         self.agent.draw_noise(self._generator.actions, self._numbers)
         self._next_draw += 1
         self._position = 0
+
+
+class LaneNoise:
+    """Noise of L lanes, each at its own step of its own episode; only some of them act at a time."""
+
+    def __init__(self, num_lanes: int, agent: Agent) -> None:
+        self._agent = agent
+        self._generators: dict[int, EpisodeGenerator] = {}
+        self._drawn = np.zeros((num_lanes, _DRAW_STEPS, agent.noise_width))
+        self._positions = np.zeros(num_lanes, np.int64)
+        self._indices = np.zeros(num_lanes, np.int64)
+
+    def begin(self, lane: int, root_seed: int, episode_index: int, part: int) -> None:
+        """Begin an episode in a lane, whose noise is one part of the episode's."""
+        self._indices[lane] = episode_index
+        if lane not in self._generators:
+            self._generators[lane] = EpisodeGenerator()
+        self._generators[lane].begin(root_seed, episode_index, part)
+        self._positions[lane] = _DRAW_STEPS
+
+    def next(self, lanes: np.ndarray) -> np.ndarray:
+        """Return the noise (lanes, K) of the next step of some lanes."""
+        for lane in lanes[self._positions[lanes] == _DRAW_STEPS].tolist():
+            self._draw(lane)
+        noise: np.ndarray = self._drawn[lanes, self._positions[lanes]]
+        self._positions[lanes] += 1
+        return noise
+
+    def _draw(self, lane: int) -> None:
+        agent = self._agent
+        agent.draw_noise(self._generators[lane].actions, self._drawn[lane])
+        if agent.factors is not None:
+            self._drawn[lane, :, 0] = agent.factors[self._indices[lane] % len(agent.factors)]
+        self._positions[lane] = 0

@@ -14,7 +14,7 @@ import numpy as np
 __all__ = ["EpisodeGenerator"]
 
 
-_ENV_SEED, _ACTIONS = 0, 1
+_ENV_SEED, _ACTIONS, _POLICIES = 0, 1, 2
 """Purposes."""
 
 
@@ -55,6 +55,11 @@ class EpisodeGenerator:
         """
         self._move(_ENV_SEED, root_seed, episode_index, 0)
         return int(self._bits.random_raw()) >> 33
+
+    def policy_numbers(self, root_seed: int, episode_index: int, count: int) -> np.ndarray:
+        """Return the numbers (count,) from 0 up to 1 by which policies are drawn; then as after `env_seed`."""
+        self._move(_POLICIES, root_seed, episode_index, 0)
+        return self.actions.random(count)
 
     def _move(self, purpose: int, root_seed: int, episode_index: int, part: int) -> None:
         self._key[:] = root_seed, purpose

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from rollserve._codec.protobuf import keys_of, length_delimited, size_of
 from rollserve.v1.episode_batch_pb2 import EpisodeBatch
+from rollserve.v1.multi_agent_batch_pb2 import MultiAgentBatch, PolicyBatch
 from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, ObtainSamplesResponse
 from rollserve_server.sampling.encode.columns import Column, Headers, Observations
 from rollserve_server.sampling.encode.compression import Compressor
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.sampling.encode.fields import Part
+    from rollserve_server.sampling.encode.many_content import ManyContent, ManyHeaders
     from rollserve_server.sampling.encode.segment_content import SegmentContent
     from rollserve_server.sampling.encode.table_content import TableContent
 
@@ -42,6 +45,11 @@ _BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
 if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
     raise AssertionError("expected the same number of the field `batch` in the responses of both sampling calls")
 
+_MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
+_MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
+if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["multi_agent_batch"] != _MANY_BATCH:
+    raise AssertionError("expected the same number of `multi_agent_batch` in the responses of both sampling calls")
+
 _MAX_SHRINKAGE = 4
 """Upper bound for how many times more plain data messages hold because they shrink: beyond it, nothing is gained."""
 
@@ -50,18 +58,18 @@ class Evaluate(Protocol):
     """Evaluator of observations; see `Evaluator` of `collect`.
 
     Attributes:
-        mask_info: name of the environment's info that has the action masks; None if there are none, or if they are part
+        mask_infos: names of the environment's infos that have the action mask; empty if there is none, or if it is part
             of the observations.
     """
 
-    mask_info: str | None
+    mask_infos: tuple[str, ...]
 
     def __call__(
         self,
         observations: Sequence[np.ndarray],
         states: Sequence[np.ndarray],
         episode_indices: Sequence[int],
-        masks: tuple[np.ndarray, NDArray[np.bool_]] | None = None,
+        masks: Sequence[tuple[np.ndarray, NDArray[np.bool_]] | None] = (),
     ) -> np.ndarray:
         """Return the values (S,) of observations."""
 
@@ -97,6 +105,43 @@ class Encoder:
     def encode(self, content: SegmentContent | TableContent, encoding: Encoding) -> EncodedMessage:
         """Return the message with the content. It refers to the content's columns until it is written."""
         headers, options = content.headers(), encoding.columns
+        batch, num_raw_bytes = self._batch(content, headers, encoding)
+        moments = () if options.moments is None else moments_of(content, options.moments)
+        return self._message(length_delimited(_BATCH, batch), num_raw_bytes, headers, content, moments)
+
+    def encode_many(self, content: ManyContent, encoding: Encoding) -> EncodedMessage:
+        """Return the message with parts of episodes with many agents; as `encode`."""
+        headers = content.headers()
+        fields: list[Part] = []
+        for agent in content.agents:
+            fields += length_delimited(_MANY_KEYS["agents"], [agent.encode()])
+        for name, column in headers._asdict().items():
+            fields += array_field(_MANY_KEYS[name], column)
+        num_raw_bytes = 0
+        for part in content.parts():
+            if encoding.columns.policies and part.policy not in encoding.columns.policies:
+                continue
+            of_policy = dataclasses.replace(encoding, policy_version=part.version)
+            batch, raw_bytes = self._batch(part.content, part.content.headers(), of_policy, part.policy, part.version)
+            num_raw_bytes += raw_bytes
+            policy: list[Part] = [*length_delimited(_POLICY_KEYS["policy"], [part.policy.encode()])]
+            policy += length_delimited(_POLICY_KEYS["batch"], batch)
+            policy += array_field(_POLICY_KEYS["agent_positions"], part.agent_positions)
+            policy += array_field(_POLICY_KEYS["environment_steps"], part.environment_steps)
+            if part.rewards_before.any():
+                policy += array_field(_POLICY_KEYS["rewards_before"], part.rewards_before)
+            fields += length_delimited(_MANY_KEYS["policies"], policy)
+        return self._message(length_delimited(_MANY_BATCH, fields), num_raw_bytes, headers, content)
+
+    def _batch(
+        self,
+        content: SegmentContent | TableContent,
+        headers: Headers,
+        encoding: Encoding,
+        *owner: Hashable,
+    ) -> tuple[list[Part], int]:
+        """Return the fields of a batch, and the size that its columns would have if they were plain."""
+        options = encoding.columns
         columns: list[Column] = []
         for observations in content.observations():
             columns += self._observations(observations, frames_once=options.frames_once)
@@ -105,11 +150,23 @@ class Encoder:
         batch = list(_header_fields(headers, encoding))
         if options.returns_before and headers.first_steps.any():
             batch += array_field(_KEYS["returns_before"], content.returns_before())
+        discount = None if options.moments is None else options.moments.discount
+        if discount is not None:
+            batch += array_field(_KEYS["discounted_returns_before"], content.discounted_before(discount))
         for column in columns:
-            batch += self._field(column, options.compression)
-        parts = length_delimited(_BATCH, batch)
+            batch += self._field(column, options.compression, owner)
+        return batch, sum(column.num_raw_bytes for column in columns)
+
+    def _message(
+        self,
+        parts: Sequence[Part],
+        num_raw_bytes: int,
+        headers: Headers | ManyHeaders,
+        content: SegmentContent | TableContent | ManyContent,
+        moments: tuple[bytes, ...] = (),
+    ) -> EncodedMessage:
+        """Return the message of these parts, and remember how much it shrank."""
         num_bytes = sum(map(size_of, parts))
-        num_raw_bytes = sum(column.num_raw_bytes for column in columns)
         self._shrinkage = min(max(num_raw_bytes / num_bytes, 1.0), _MAX_SHRINKAGE)
         return EncodedMessage(
             parts,
@@ -119,7 +176,7 @@ class Encoder:
             num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
             dropped_infos=content.dropped_infos(),
             endings=content.endings(),
-            moments=() if options.moments is None else moments_of(content.ending_pieces(), options.moments),
+            moments=moments,
         )
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:
@@ -133,11 +190,13 @@ class Encoder:
             num_raw_bytes = rows.num_bytes + last.num_bytes
             yield Column("frame_stacks", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
 
-    def _field(self, column: Column, compression: Compression.ValueType | None) -> list[Part]:
+    def _field(
+        self, column: Column, compression: Compression.ValueType | None, owner: tuple[Hashable, ...]
+    ) -> list[Part]:
         """Return the column as a field of the message, compressed if it may be and shrinks by it."""
         rows: Rows | Gathered | CompressedRows = column.rows
         if compression is not None:
-            rows = self._compressor.compress((column.group, column.name), column.rows, compression)
+            rows = self._compressor.compress((*owner, column.group, column.name), column.rows, compression)
         key = _KEYS[column.group]
         if column.group in ("rewards", "raw_rewards", "last_values"):
             return tensor_field(key, rows)
@@ -158,12 +217,12 @@ def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: En
     if options.last_values:
         assert encoding.evaluate is not None  # noqa: S101  # the format asks for values
         evaluate, goes_on = encoding.evaluate, np.flatnonzero(~headers.terminated)
-        masks = None if evaluate.mask_info is None else content.last_infos(evaluate.mask_info)
+        masks = [content.last_infos(name) for name in evaluate.mask_infos]
         found = evaluate(
             [column[goes_on] for column in content.last_observations()],
             [column[goes_on] for _, column in states],
             headers.episode_indices[goes_on].tolist(),
-            None if masks is None else (masks[0][goes_on], masks[1][goes_on]),
+            [each and (each[0][goes_on], each[1][goes_on]) for each in masks],
         )
         values = np.zeros(len(headers.terminated), found.dtype)
         values[goes_on] = found

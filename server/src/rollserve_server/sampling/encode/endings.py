@@ -12,11 +12,12 @@ from rollserve_server.sampling.protocol.orders import ENDING
 if TYPE_CHECKING:
     from rollserve_server.sampling.encode.tables import FragmentTable
     from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.lives import ManyEpisode
 
 __all__ = ["endings_of", "endings_of_table"]
 
 
-def endings_of(episodes: Iterable[Episode]) -> bytes:
+def endings_of(episodes: Iterable[Episode | ManyEpisode]) -> bytes:
     """Return the ends of the episodes that have ended, as the bytes of an array of `ENDING`."""
     endings = [
         (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from rollserve.learning.recurrences import forward_recurrence
 from rollserve_server.sampling.encode.sizes import FILL_BYTES, Sizes
 from rollserve_server.sampling.protocol.orders import PLAIN
 from rollserve_server.sampling.record.columns import Piece
@@ -15,8 +16,19 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.orders import ColumnFormat
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["Segment", "cut_into_messages", "info_keys", "return_after"]
+__all__ = [
+    "Segment",
+    "cut_into_messages",
+    "discounted_after",
+    "groups_of_one_shape",
+    "info_keys",
+    "return_after",
+]
+
+_T = TypeVar("_T")
+_OwnedKey = tuple[Hashable, "InfoKey"]
 
 
 class Segment(NamedTuple):
@@ -51,6 +63,12 @@ class Segment(NamedTuple):
         """Sum of the episode's rewards before the segment, added up step by step."""
         before = Segment(self.episode, 0, self.start).pieces() if self.start else ()
         return return_after(self.episode.return_before, before)
+
+    def discounted_before(self, discount: float) -> float:
+        """Return the discounted return of the episode before the segment."""
+        if not self.start:
+            return self.episode.discounted_before
+        return discounted_after(self.episode.discounted_before, Segment(self.episode, 0, self.start).pieces(), discount)
 
     def _following(self, group: str) -> Sequence[np.ndarray]:
         """Return the values of the step after the segment, for each column of the group."""
@@ -92,7 +110,7 @@ def cut_into_messages(
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
-    for group in _groups_of_one_shape(episodes):
+    for group in groups_of_one_shape(episodes, lambda episode: info_keys([episode])):
         keys = {*group[0].pieces[0].buffer.columns, *info_keys(group)}
         sizes = Sizes.of(keys, columns)
         yield from _cut(group, sizes, max_message_bytes, first_step, fill_bytes)
@@ -108,27 +126,39 @@ def return_after(total: float, pieces: Sequence[Piece]) -> float:
     return total
 
 
+def discounted_after(before: float, pieces: Sequence[Piece], discount: float) -> float:
+    """Return a discounted return after further steps."""
+    keys = {key[0]: key for key in pieces[0].buffer.columns}
+    terms = np.concatenate([array for piece in pieces for array in piece.arrays(keys["rewards"])], dtype=np.float64)
+    return float(forward_recurrence(discount, terms, np.array([len(terms)]), np.array([before]))[-1])
+
+
 def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
     """Return the keys of all infos that any of the episodes has."""
     keys: set[ColumnKey] = {("episode_infos", key) for episode in episodes for key in episode.reset_infos}
     return keys | {("env_infos", key) for episode in episodes for key in episode.env_infos}
 
 
-def _groups_of_one_shape(episodes: Sequence[Episode]) -> Iterator[Sequence[Episode]]:
-    """Group consecutive episodes whose infos of one name have one shape; nearly always, one group holds all."""
-    keys = info_keys(episodes)
-    names = {(group, key.name) for group, key in keys}
-    if len(names) == len({(group, key.name, key.shape) for group, key in keys}):
-        yield episodes
+def groups_of_one_shape(items: Sequence[_T], keys_of: Callable[[_T], Collection[_OwnedKey]]) -> Iterator[Sequence[_T]]:
+    """Group consecutive items whose infos of one name have one shape; nearly always, one group holds all.
+
+    Args:
+        items: the items, such as episodes.
+        keys_of: returns the keys of an item's infos, with their owners.
+    """
+    keys = {key for item in items for key in keys_of(item)}
+    names = {(owner, key.name) for owner, key in keys}
+    if len(names) == len({(owner, key.name, key.shape) for owner, key in keys}):
+        yield items
         return
-    members: list[Episode] = []
-    shapes: dict[tuple[str, str], tuple[int, ...]] = {}
-    for episode in episodes:
-        new_shapes = {(group, key.name): key.shape for group, key in info_keys([episode])}
+    members: list[_T] = []
+    shapes: dict[tuple[Hashable, str], tuple[int, ...]] = {}
+    for item in items:
+        new_shapes = {(owner, key.name): key.shape for owner, key in keys_of(item)}
         if any(shapes.get(name, shape) != shape for name, shape in new_shapes.items()):
             yield members
             members, shapes = [], {}
-        members.append(episode)
+        members.append(item)
         shapes |= new_shapes
     yield members
 

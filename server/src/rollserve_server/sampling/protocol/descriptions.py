@@ -34,6 +34,7 @@ class EnvDescription:
         num_episodes_per_row: number of episodes of each row in a block; None if rows are stepped one by one.
         why_not_single: why rows that are stepped one by one are not the environment of these rows, which are stepped
             together; empty if they are.
+        agents: names of the possible agents, whose spaces are in Dict spaces; empty for an environment with one agent.
     """
 
     observation_space: Space[Any]
@@ -43,3 +44,4 @@ class EnvDescription:
     num_rows: int
     num_episodes_per_row: int | None = None
     why_not_single: str = ""
+    agents: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ class ColumnFormat:
         last_states: whether the recurrent states after each segment's last step are written.
         returns_before: whether the sum of rewards is written that each segment's episode has before it.
         moments: moments that come beside the columns; None for none.
+        policies: names of the policies whose segments are written, where there are many agents; empty for all.
     """
 
     compression: Compression.ValueType | None = None
@@ -53,6 +54,7 @@ class ColumnFormat:
     last_states: bool = False
     returns_before: bool = False
     moments: MomentsFormat | None = None
+    policies: tuple[str, ...] = ()
 
 
 PLAIN = ColumnFormat()

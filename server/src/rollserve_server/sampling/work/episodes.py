@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollserve_server.activity import current_activity
-from rollserve_server.envs import VectorEnvs
+from rollserve_server.agents import PolicyAgents
+from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import AgentFailedError, DomainError, OverLimitError
+from rollserve_server.sampling.collect.many import ManyCollector
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.endings import endings_of
 from rollserve_server.sampling.protocol.episodes import Claim, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import Message, Outcome
-from rollserve_server.sampling.work.claims import ClaimWriter
+from rollserve_server.sampling.work.claims import ONE_AGENT, ClaimWriter, MessageForm
 from rollserve_server.sampling.work.early import EarlyEpisodes
+from rollserve_server.sampling.work.many import many_agents
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
-    from rollserve_server.sampling.collect.collector import Collector
+    from rollserve_server.sampling.collect.collector import EpisodeCollector
     from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.lives import ManyEpisode
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["EpisodeWork"]
@@ -52,8 +56,8 @@ class EpisodeWork:
     def __init__(
         self,
         sequence: SequenceSpec,
-        envs: RowEnvs | VectorEnvs,
-        agent: Agent,
+        envs: RowEnvs | VectorEnvs | ManyEnvs,
+        agent: Agent | PolicyAgents,
         build_evaluator: Callable[[], Evaluator],
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
@@ -72,24 +76,22 @@ class EpisodeWork:
         self.spec = sequence
         self.envs = envs
         self._buffer_bytes = buffer_bytes(settings)
-        self.collector: Collector
-        if isinstance(envs, VectorEnvs):
-            self.collector = VectorCollector(sequence.root_seed, envs, agent, settings.env_retries)
-        else:
-            max_episode_length, num_retries = sequence.max_episode_length, settings.env_retries
-            self.collector = RowCollector(sequence.root_seed, envs, agent, max_episode_length, num_retries)
+        self.collector: EpisodeCollector[Any] = _collector(sequence, envs, agent, settings.env_retries)
         self._build_evaluator = build_evaluator
         self._evaluator: Evaluator | None = None
-        self._finished: dict[int, Episode] = {}
+        self._finished: dict[int, Any] = {}  # of the collector's kind
         self._held_bytes = 0
-        self._writer = ClaimWriter(self._finished, new_buffer)
+        form: MessageForm[Any, Any] = many_agents(agent) if isinstance(agent, PolicyAgents) else ONE_AGENT
+        self._writer = ClaimWriter(self._finished, form, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
         # In the order: steps thrown away of cancelled episodes, and steps that had been delivered before.
         self._num_cancelled_steps = 0
 
-    def run(self, order: Order, is_stopped: Callable[[], bool]) -> tuple[Report, NDArray[np.uint8]]:
-        """Carry out an order; `is_stopped` is called before each step and ends the steps when it returns True.
+    def run(
+        self, order: Order, is_stopped: Callable[[], bool], is_urgent: Callable[[], bool]
+    ) -> tuple[Report, NDArray[np.uint8]]:
+        """Carry out an order. `is_stopped` ends the steps before one, and `is_urgent` after one, by returning True.
 
         Returns:
             The report, and the buffer with its messages. The caller closes the work if the report says so.
@@ -112,7 +114,7 @@ class EpisodeWork:
         early = None if order.early is None else EarlyEpisodes(order.early, self._finished)
         try:
             if order.seconds > 0 and not (early is not None and early.end_call):
-                finished = self._sample(order, early, is_stopped)
+                finished = self._sample(order, early, is_stopped, is_urgent)
             if order.report_outcomes:
                 outcomes = self._outcomes(index for index, _, _ in finished)
             sampled = time.perf_counter()
@@ -142,7 +144,11 @@ class EpisodeWork:
         return report, buffer
 
     def _sample(
-        self, order: Order, early: EarlyEpisodes | None, is_stopped: Callable[[], bool]
+        self,
+        order: Order,
+        early: EarlyEpisodes | None,
+        is_stopped: Callable[[], bool],
+        is_urgent: Callable[[], bool],
     ) -> list[tuple[int, int, int]]:
         """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""
         collector, before = self.collector, order.before
@@ -155,7 +161,8 @@ class EpisodeWork:
 
         finished = []
         # The pool has nothing more for rows that become idle while there is an early claim.
-        for ended in run_slice(collector, begin, order.seconds, is_stopped, ends_dry=early is None):
+        ends = is_stopped, is_urgent
+        for ended in run_slice(collector, begin, order.seconds, *ends, ends_dry=early is None):
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
@@ -223,8 +230,8 @@ class EpisodeWork:
                 self._num_cancelled_steps += episode.length - self._writer.num_written_steps(episode)
         self._writer.forget_incomplete()
 
-    def _forget(self, episode: Episode) -> None:
-        self.collector.recorder.release(episode)
+    def _forget(self, episode: Episode | ManyEpisode) -> None:
+        self.collector.release(episode)
         self._held_bytes -= episode.num_bytes
 
     def _outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
@@ -233,3 +240,17 @@ class EpisodeWork:
             Outcome(episode.index, episode.total_reward, episode.length, episode.terminated, episode.truncated)
             for episode in episodes
         )
+
+
+def _collector(
+    sequence: SequenceSpec, envs: RowEnvs | VectorEnvs | ManyEnvs, agent: Agent | PolicyAgents, num_retries: int
+) -> EpisodeCollector[Any]:
+    """Return the loop for environments and what acts in them."""
+    max_episode_length = sequence.max_episode_length
+    if isinstance(envs, ManyEnvs):
+        assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
+        return ManyCollector(sequence.root_seed, envs, agent, max_episode_length, num_retries)
+    assert not isinstance(agent, PolicyAgents)  # noqa: S101
+    if isinstance(envs, VectorEnvs):
+        return VectorCollector(sequence.root_seed, envs, agent, num_retries)
+    return RowCollector(sequence.root_seed, envs, agent, max_episode_length, num_retries)

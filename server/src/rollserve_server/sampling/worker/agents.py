@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.agents import build_agent, build_population, load_agent
+from rollserve_server.agents import PolicyAgents, PolicySet, build_agent, build_population, load_agent, load_policies
 from rollserve_server.envs import VectorEnvs
 from rollserve_server.sampling.collect.evaluator import Evaluator
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from rollserve_server.agents import Agent, AgentSpec, Exploration, PopulationAgent
-    from rollserve_server.envs import RowEnvs
+    from rollserve_server.agents import Agent, AgentSpec, Exploration, PolicySpec, PopulationAgent
+    from rollserve_server.envs import ManyEnvs, RowEnvs
     from rollserve_server.sampling.protocol.populations import Population
 
 __all__ = ["InstalledAgents"]
@@ -45,7 +45,7 @@ class InstalledAgents:
             NotFoundError, InvalidValueError: as `load_agent`.
         """
         current_activity().begin(Phase.LOADING)
-        self._specs[version] = load_agent(spec)
+        self._specs[version] = load_policies(spec) if isinstance(spec, PolicySet) else load_agent(spec)
         self.forget_built()
 
     def retain(self, versions: Collection[int]) -> None:
@@ -62,6 +62,18 @@ class InstalledAgents:
         """Return an agent for the rows. Works may share it: it reads and writes its memory within one step only."""
         return self._built_for(version, env_version, exploration, envs, is_joint=isinstance(envs, VectorEnvs))
 
+    def built_policies(self, version: int, exploration: Exploration, envs: ManyEnvs) -> PolicyAgents:
+        """Return policies for rows with many agents. Each work has its own."""
+        spec = self._specs[version]
+        assert isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
+
+        def build(policy: PolicySpec, agent: int, num_places: int) -> Agent:
+            spaces = envs.observation_spaces[agent], envs.action_spaces[agent]
+            return build_agent(policy, *spaces, num_places, exploration=exploration)
+
+        current_activity().begin(Phase.LOADING)
+        return PolicyAgents(spec, envs.agents, envs.max_acting, envs.num_rows, build)
+
     def evaluator(
         self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs
     ) -> Evaluator:
@@ -75,7 +87,7 @@ class InstalledAgents:
         """Return an agent that acts as the members of a population; their parameters (K, *shape) have been checked."""
         current_activity().begin(Phase.LOADING)
         return build_population(
-            self._specs[population.policy_version],
+            self._single(population.policy_version),
             parameters,
             self.built(population.policy_version, population.env_version, population.exploration, envs),
             envs.observation_space,
@@ -99,7 +111,7 @@ class InstalledAgents:
                 del self._built[next(iter(self._built))]
             current_activity().begin(Phase.LOADING)
             self._built[key] = build_agent(
-                self._specs[version],
+                self._single(version),
                 envs.observation_space,
                 envs.action_space,
                 envs.num_rows,
@@ -107,3 +119,8 @@ class InstalledAgents:
                 exploration=exploration,
             )
         return self._built[key]
+
+    def _single(self, version: int) -> PolicySpec:
+        spec = self._specs[version]
+        assert not isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
+        return spec

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec
 from rollserve_server.envs import (
+    ManyEnvs,
     RowEnvs,
     VectorEnvs,
     check_space_sizes,
@@ -31,7 +32,7 @@ __all__ = ["InstalledEnv", "InstalledEnvs"]
 
 _T = TypeVar("_T")
 _Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
-_AnyRows = TypeVar("_AnyRows", bound=RowEnvs | VectorEnvs)
+_AnyRows = TypeVar("_AnyRows", bound=RowEnvs | VectorEnvs | ManyEnvs)
 
 
 class InstalledEnvs:
@@ -75,7 +76,7 @@ class InstalledEnvs:
         env = self._envs[version] = InstalledEnv(specs, rows, self._settings)
         return env
 
-    def give_back(self, version: int, rows: RowEnvs | VectorEnvs) -> None:
+    def give_back(self, version: int, rows: RowEnvs | VectorEnvs | ManyEnvs) -> None:
         """Keep rows that a work no longer uses for others; close them if no other work can use them."""
         env = self._envs.get(version)
         if env is None or not env.give_back(rows):
@@ -107,15 +108,17 @@ class InstalledEnv:
         free: rows that no work uses.
     """
 
-    def __init__(self, specs: WorkerSpecs, rows: RowEnvs | VectorEnvs, settings: WorkerSettings) -> None:
+    def __init__(self, specs: WorkerSpecs, rows: RowEnvs | VectorEnvs | ManyEnvs, settings: WorkerSettings) -> None:
         """Begin with free rows that were made from the specs."""
         self._specs = specs
         # The spec of rows that are stepped together, which are all alike; None if they are stepped one by one.
         self._joint_spec = specs if isinstance(specs, EnvSpec) and isinstance(rows, VectorEnvs) else None
+        # The spec of rows with many agents.
+        self._many_spec = specs if isinstance(specs, EnvSpec) and isinstance(rows, ManyEnvs) else None
         self._spaces = rows.observation_space, rows.action_space
         self._num_rows = rows.num_rows
         self._settings = settings
-        self.free = [rows]
+        self.free: list[RowEnvs | VectorEnvs | ManyEnvs] = [rows]
 
     def describe(self) -> EnvDescription:
         """Return the properties of the environment, which must have free rows.
@@ -135,6 +138,7 @@ class InstalledEnv:
             num_rows,
             episodes_per_row(self._specs, self._settings, num_rows) if is_joint else None,
             self._why_not_single,
+            rows.agents if isinstance(rows, ManyEnvs) else (),
         )
 
     @functools.cached_property
@@ -147,12 +151,14 @@ class InstalledEnv:
             return "EnvPool has no code for single rows"
         return why_not_single(spec, *self._spaces)
 
-    def take(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
+    def take(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs | ManyEnvs:
         """Return rows for a work whose episodes have at most `max_episode_length` steps.
 
         Raises:
             DomainError: the environments cannot be made.
         """
+        if self._many_spec is not None:
+            return self._take_many(self._many_spec)
         if self._joint_spec is None:
             return self.take_single_rows()
         if max_episode_length is None and self.free:
@@ -180,6 +186,14 @@ class InstalledEnv:
             raise InvalidValueError.of("fragments", expected=expected, got=got, hint=self._why_not_single)
         return self.take_single_rows()
 
+    def _take_many(self, spec: EnvSpec) -> ManyEnvs:
+        """Return rows with many agents; raises as `take_single_rows`."""
+        free = self.free.pop() if self.free else None
+        if isinstance(free, ManyEnvs):
+            return self._configured(free)
+        make = functools.partial(ManyEnvs, spec, self._num_rows, self._settings.callbacks)
+        return self._configured(_make_again(make, self._settings.env_retries))
+
     def take_single_rows(self) -> RowEnvs:
         """Return rows that are stepped one by one.
 
@@ -195,7 +209,7 @@ class InstalledEnv:
         )
         return self._configured(rows)
 
-    def give_back(self, rows: RowEnvs | VectorEnvs) -> bool:
+    def give_back(self, rows: RowEnvs | VectorEnvs | ManyEnvs) -> bool:
         """Keep rows for other works; return whether other works can use them."""
         is_joint = isinstance(rows, VectorEnvs)
         is_usable = is_joint == (self._joint_spec is not None)

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from rollserve_server.envs import ManyEnvs
 from rollserve_server.sampling.work.episodes import EpisodeWork
 from rollserve_server.sampling.work.fragments import FragmentWork
 from rollserve_server.sampling.work.populations import PopulationWork
@@ -61,12 +62,18 @@ class Works:
         if sequence.work_id not in self._works:
             envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
             with self._giving_back_on_error(sequence.env_version, envs):
-                versions = sequence.policy_version, sequence.env_version
-                agent = self._agents.built(*versions, sequence.exploration, envs)
-                build_evaluator = functools.partial(self._agents.evaluator, *versions, sequence.exploration, envs)
-                work = EpisodeWork(sequence, envs, agent, build_evaluator, self._settings, self._new_buffer)
-                self._works[sequence.work_id] = work
+                self._works[sequence.work_id] = self._episode_work(sequence, envs)
         return self.find(EpisodeWork, sequence.work_id)
+
+    def _episode_work(self, sequence: SequenceSpec, envs: RowEnvs | VectorEnvs | ManyEnvs) -> EpisodeWork:
+        settings = self._settings, self._new_buffer
+        if isinstance(envs, ManyEnvs):
+            agents = self._agents.built_policies(sequence.policy_version, sequence.exploration, envs)
+            return EpisodeWork(sequence, envs, agents, _no_evaluator, *settings)
+        versions = sequence.policy_version, sequence.env_version
+        agent = self._agents.built(*versions, sequence.exploration, envs)
+        build_evaluator = functools.partial(self._agents.evaluator, *versions, sequence.exploration, envs)
+        return EpisodeWork(sequence, envs, agent, build_evaluator, *settings)
 
     def for_fragments(self, order: FragmentOrder) -> FragmentWork:
         """Return the work on a row sequence, opened with the order's states if it is new.
@@ -146,9 +153,14 @@ class Works:
         return work
 
     @contextlib.contextmanager
-    def _giving_back_on_error(self, env_version: int, envs: RowEnvs | VectorEnvs) -> Iterator[None]:
+    def _giving_back_on_error(self, env_version: int, envs: RowEnvs | VectorEnvs | ManyEnvs) -> Iterator[None]:
         try:
             yield
         except BaseException:
             self._envs.give_back(env_version, envs)
             raise
+
+
+def _no_evaluator() -> Evaluator:
+    """Raise an error: the pool refuses last values where there are many agents."""
+    raise AssertionError("expected no last values where there are many agents")

@@ -1,0 +1,341 @@
+"""Episodes of environments with many agents: one EpisodeBatch for each policy, and views by agent and by step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve._codec.columns import leaves_of, map_columns
+from rollserve.episode_batch import EpisodeBatch, with_spaces
+from rollserve.errors import mismatch
+
+if TYPE_CHECKING:
+    from rollserve._codec.columns import Columns
+    from rollserve.account import Account
+    from rollserve.rounds import Round
+    from rollserve.spaces import Space
+
+__all__ = ["AgentSteps", "MultiAgentBatch", "PolicyBatch"]
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyBatch:
+    """The segments of N lives of agents, with T steps, in which a policy acted.
+
+    Attributes:
+        policy: name of the policy.
+        batch: the segments, by episode and agent. `policy_versions` has the versions of this policy.
+        agent_positions: (N,) int64, agent of each segment: its position among the environment's agents.
+        env_steps: (T,) int64, environment step of the episode in which each step was made, from 0.
+        rewards_before: (N,), sum of the rewards that the agent got in its life before its first action.
+    """
+
+    policy: str
+    batch: EpisodeBatch
+    agent_positions: np.ndarray
+    env_steps: np.ndarray
+    rewards_before: np.ndarray
+
+    def __post_init__(self) -> None:
+        num_segments, num_steps = len(self.batch), self.batch.num_steps
+        for name, length in (
+            ("agent_positions", num_segments),
+            ("env_steps", num_steps),
+            ("rewards_before", num_segments),
+        ):
+            if len(getattr(self, name)) != length:
+                raise ValueError(f"{name}: {mismatch(f'{length} elements', len(getattr(self, name)))}")
+
+    def take(self, segments: np.ndarray) -> PolicyBatch:
+        """Return the segments at these positions, in this order, in new arrays."""
+        return PolicyBatch(
+            self.policy,
+            self.batch.take(segments),
+            self.agent_positions[segments],
+            self.env_steps[self.batch.steps_of(segments)],
+            self.rewards_before[segments],
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[PolicyBatch]) -> PolicyBatch:
+        """Return the segments of all parts, which are of one policy, in their order."""
+        return cls(
+            parts[0].policy,
+            EpisodeBatch.concatenate(*(part.batch for part in parts)),
+            np.concatenate([part.agent_positions for part in parts]),
+            np.concatenate([part.env_steps for part in parts]),
+            np.concatenate([part.rewards_before for part in parts]),
+        )
+
+    def joined(self) -> PolicyBatch:
+        """Return the segments by episode, agent and time, where parts of one life are one segment."""
+        indices = self.batch.episode_indices
+        ordered = self.take(np.lexsort((np.arange(len(indices)), self.agent_positions, indices)))
+        batch = ordered.batch.joined()
+        first = np.searchsorted(np.cumsum(ordered.batch.lengths), np.cumsum(batch.lengths) - batch.lengths, "right")
+        return dataclasses.replace(
+            ordered,
+            batch=batch,
+            agent_positions=ordered.agent_positions[first],
+            rewards_before=ordered.rewards_before[first],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AgentSteps:
+    """An agent's part in the environment steps of a batch, with zeros where it did not act.
+
+    Attributes:
+        acted: (T,) bool, whether the agent acted in the step.
+        observations: (T, *O), its observation before the step.
+        actions: (T, *A), its action.
+        rewards: (T,), reward of its action: the sum of what it got until it acted again.
+        terminated: (T,) bool, whether its life was terminated after the action.
+        truncated: (T,) bool, whether its life was truncated after the action.
+        policy_versions: (T,) int64, version of the policy that acted.
+    """
+
+    acted: np.ndarray
+    observations: Columns
+    actions: Columns
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    policy_versions: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class MultiAgentBatch:
+    """Parts of E episodes of an environment with many agents, with T environment steps in all.
+
+    An episode has one segment for each life of each agent: from its first observation to its end. All segments in which
+    a policy acted are one EpisodeBatch; its headers `terminated`, `truncated`, `first_steps` and `lengths` are those of
+    the agent's life and count its own steps.
+
+    >>> batch = rollserve.MultiAgentBatch.of(sampler.obtain_samples(10_000))  # doctest: +SKIP
+    >>> batch.by_policy()["main"].returns.mean()  # doctest: +SKIP
+
+    Attributes:
+        agents: names of the environment's possible agents.
+        episode_indices: (E,) int64, index of each episode; rising.
+        first_steps: (E,) int64, number of environment steps of the episode before this part.
+        lengths: (E,) int64, number of environment steps.
+        terminated: (E,) bool, whether the episode ended with its last step here, and an agent was terminated then.
+        truncated: (E,) bool, whether the episode ended with its last step here, and an agent was truncated then.
+        policies: the policies that acted. The batches of a stream have one for each version of a policy.
+        account: account of the call whose whole result the batch is, in environment steps; otherwise None.
+        round: round of `Sampler.stream` that the batch is; otherwise None.
+    """
+
+    agents: tuple[str, ...]
+    episode_indices: np.ndarray
+    first_steps: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    policies: tuple[PolicyBatch, ...]
+    account: Account | None = None
+    round: Round | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("first_steps", "lengths", "terminated", "truncated"):
+            if len(getattr(self, name)) != len(self):
+                raise ValueError(f"{name}: {mismatch(f'{len(self)} elements', len(getattr(self, name)))}")
+
+    def __len__(self) -> int:
+        """Return E, the number of parts of episodes."""
+        return len(self.episode_indices)
+
+    def __repr__(self) -> str:
+        policies = ", ".join(dict.fromkeys(part.policy for part in self.policies))
+        return f"<MultiAgentBatch: {len(self)} episodes, {self.num_steps} environment steps, policies {policies}>"
+
+    @classmethod
+    def of(cls, batch: object) -> MultiAgentBatch:
+        """Return a batch of an environment with many agents as such, for type checkers.
+
+        Raises:
+            TypeError: a batch of an environment with one agent.
+        """
+        if not isinstance(batch, cls):
+            raise TypeError(f"batch: {mismatch('one of an environment with many agents', type(batch).__name__)}")
+        return batch
+
+    def with_spaces(self, spaces: tuple[Space, Space]) -> MultiAgentBatch:
+        """Return the batch with the spaces of its policies' agents, given the Dict spaces of all agents."""
+        observations, actions = (getattr(space, "spaces", {}) for space in spaces)
+        policies = []
+        for part in self.policies:
+            agent = self.agents[int(part.agent_positions[0])]
+            described = with_spaces(part.batch, (observations[agent], actions[agent]))
+            policies.append(dataclasses.replace(part, batch=described))
+        return dataclasses.replace(self, policies=tuple(policies))
+
+    @property
+    def num_steps(self) -> int:
+        """T, the number of environment steps."""
+        return int(self.lengths.sum())
+
+    @property
+    def num_agent_steps(self) -> int:
+        """Number of steps of all agents."""
+        return sum(part.batch.num_steps for part in self.policies)
+
+    def by_policy(self) -> dict[str, EpisodeBatch]:
+        """Return the segments in which each policy acted, by episode, agent and time."""
+        return {part.policy: part.batch for part in self.joined().policies}
+
+    def by_agent(self) -> dict[str, EpisodeBatch]:
+        """Return the segments of each agent, by episode and time, whatever policies acted.
+
+        Infos that only some of the policies have are gaps of the others.
+
+        Raises:
+            ValueError: policies whose infos of one name differ in shape.
+        """
+        segments: dict[str, list[EpisodeBatch]] = {}
+        for part in self.joined().policies:
+            for position, agent in enumerate(self.agents):
+                of_agent = np.flatnonzero(part.agent_positions == position)
+                if len(of_agent):
+                    segments.setdefault(agent, []).append(part.batch.take(of_agent))
+        batches = {}
+        for agent in self.agents:
+            if agent in segments:
+                batch = EpisodeBatch.concatenate(*segments[agent])
+                batches[agent] = batch.take(np.argsort(batch.episode_indices, kind="stable"))
+        return batches
+
+    def joint(self) -> dict[str, AgentSteps]:
+        """Return the steps of each agent that acted, aligned to the environment steps of all episodes, (T, …).
+
+        The environment steps of the episodes follow each other as in `lengths`. Where an agent did not act, `acted` is
+        False and the other columns are zeros. Agents whose policies have spaces of their own have columns of their own.
+        """
+        starts = np.cumsum(self.lengths) - self.lengths
+        steps: dict[str, AgentSteps] = {}
+        for part in self.policies:
+            episodes = np.searchsorted(self.episode_indices, part.batch.episode_indices)
+            rows = np.repeat(starts[episodes] - self.first_steps[episodes], part.batch.lengths) + part.env_steps
+            ends = np.cumsum(part.batch.lengths) - 1
+            owners = np.repeat(part.agent_positions, part.batch.lengths)
+            for position in np.unique(part.agent_positions).tolist():
+                of_agent = np.flatnonzero(owners == position)
+                segments = np.flatnonzero(part.agent_positions == position)
+                agent = self.agents[position]
+                if agent not in steps:
+                    steps[agent] = _no_steps(part.batch, self.num_steps)
+                _put(steps[agent], part.batch, rows[of_agent], of_agent)
+                last = rows[ends[segments]]
+                steps[agent].terminated[last] = part.batch.terminated[segments]
+                steps[agent].truncated[last] = part.batch.truncated[segments]
+        return {agent: steps[agent] for agent in self.agents if agent in steps}
+
+    @classmethod
+    def concatenate(cls, *batches: MultiAgentBatch) -> MultiAgentBatch:
+        """Return the parts of all batches of one environment, in their order; `joined` makes whole episodes of them.
+
+        Raises:
+            ValueError: no batches, of other agents, or columns that do not match.
+        """
+        if not batches:
+            raise ValueError(f"batches: {mismatch('at least one', 'none')}")
+        for batch in batches:
+            if batch.agents != batches[0].agents:
+                raise ValueError(f"agents: {mismatch(batches[0].agents, batch.agents)}")
+        headers: dict[str, Any] = {
+            name: np.concatenate([getattr(batch, name) for batch in batches]) for name in _HEADERS
+        }
+        policies = tuple(part for batch in batches for part in batch.policies)
+        return cls(batches[0].agents, **headers, policies=policies)
+
+    def joined(self) -> MultiAgentBatch:
+        """Return the batch with one part for each episode, and one batch for each policy."""
+        parts: dict[str, list[PolicyBatch]] = {}
+        for part in self.policies:
+            parts.setdefault(part.policy, []).append(part)
+        if all(len(each) == 1 for each in parts.values()) and not self._continues.any():
+            return self
+        begins = np.flatnonzero(np.append(True, ~self._continues))
+        ends = np.append(begins[1:], len(self)) - 1
+        return dataclasses.replace(
+            self,
+            episode_indices=self.episode_indices[begins],
+            first_steps=self.first_steps[begins],
+            lengths=np.add.reduceat(self.lengths, begins),
+            terminated=self.terminated[ends],
+            truncated=self.truncated[ends],
+            policies=tuple(PolicyBatch.concatenate(parts[policy]).joined() for policy in sorted(parts)),
+        )
+
+    def without_first_steps(self, num_steps: int) -> MultiAgentBatch:
+        """Return the batch without the first environment steps of its first episode, as many as it has at most.
+
+        Raises:
+            ValueError: a negative number, or more steps than the first episode has here.
+        """
+        if not 0 <= num_steps <= self.lengths[0]:
+            raise ValueError(f"num_steps: {mismatch(f'a number from 0 to {self.lengths[0]}', num_steps)}")
+        stop = int(self.first_steps[0]) + num_steps
+        policies = []
+        for part in self.policies:
+            kept = []
+            for position, segment in enumerate(part.batch.split()):
+                steps = part.env_steps[part.batch.steps_of(np.array([position]))]
+                is_first = segment.episode_indices[0] == self.episode_indices[0]
+                num_dropped = int(np.count_nonzero(steps < stop)) if is_first else 0
+                if num_dropped < len(steps):
+                    rest = segment.without_first_steps(num_dropped)
+                    entry = part.agent_positions[position], steps[num_dropped:], part.rewards_before[position]
+                    kept.append((rest, *entry))
+            if kept:
+                batches, agents, env_steps, rewards = zip(*kept, strict=True)
+                whole = EpisodeBatch.concatenate(*batches), np.array(agents), np.concatenate(env_steps)
+                policies.append(PolicyBatch(part.policy, *whole, np.array(rewards)))
+        first = int(num_steps == self.lengths[0])
+        headers = {name: getattr(self, name)[first:].copy() for name in _HEADERS}
+        if not first:
+            headers["first_steps"][0] += num_steps
+            headers["lengths"][0] -= num_steps
+        return dataclasses.replace(self, **headers, policies=tuple(policies))
+
+    @property
+    def _continues(self) -> np.ndarray:
+        """Whether each part but the first goes on with the episode of the part before it, (E - 1,)."""
+        continues: np.ndarray = self.episode_indices[1:] == self.episode_indices[:-1]
+        return continues
+
+
+_HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated")
+
+
+def _no_steps(batch: EpisodeBatch, num_steps: int) -> AgentSteps:
+    """Return columns of zeros for an agent of a policy."""
+
+    def zeros(column: np.ndarray) -> np.ndarray:
+        return np.zeros((num_steps, *column.shape[1:]), column.dtype)
+
+    return AgentSteps(
+        np.zeros(num_steps, np.bool_),
+        map_columns(zeros, batch.observations),
+        map_columns(zeros, batch.actions),
+        zeros(batch.rewards),
+        np.zeros(num_steps, np.bool_),
+        np.zeros(num_steps, np.bool_),
+        np.zeros(num_steps, np.int64),
+    )
+
+
+def _put(steps: AgentSteps, batch: EpisodeBatch, rows: np.ndarray, of_batch: np.ndarray) -> None:
+    """Write some steps of a batch to rows of an agent's columns."""
+    steps.acted[rows] = True
+    for column, values in ((steps.observations, batch.observations), (steps.actions, batch.actions)):
+        sources = leaves_of(values)
+        for name, array in leaves_of(column).items():
+            array[rows] = sources[name][of_batch]
+    steps.rewards[rows] = batch.rewards[of_batch]
+    steps.policy_versions[rows] = np.repeat(batch.policy_versions, batch.lengths)[of_batch]

@@ -1,0 +1,134 @@
+"""Train an agent for connect four by self-play: PPO against its own present and past.
+
+    python examples/self_play.py                           # starts a server of its own
+    python examples/self_play.py --server HOST:PORT        # uses a running server
+
+In each iteration, the current version of `main` plays one side, and a version that the map draws for each game plays
+the other one. Now and then `main` plays against random moves, on both sides: the returns of the learning curve, from -1
+for a loss to 1 for a win.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# One thread is fastest for matrices this small. numpy reads the variable when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from numpy_ppo import Adam, Perceptron, Ppo, policy_loss
+from training_run import TrainingRun, parser_of, sampler_of
+
+import rollserve
+
+STEPS_PER_ITERATION = 3000
+ITERATIONS_PER_EVALUATION = 5
+NUM_EVALUATION_EPISODES = 50
+PLAYERS = "player_0", "player_1"
+OPPONENTS = (("main", 0, 0.6), ("main", -1, 0.2), ("main", -2, 0.2))
+"""Versions that the opponent may have, counted from the current one, with their weights."""
+MASK = rollserve.ActionMask(observation="action_mask")
+
+
+class MaskedPpo(Ppo):
+    """PPO for an environment whose observations are a board and a mask of the legal actions."""
+
+    def __init__(self, board_size: int, num_actions: int, **settings: Any) -> None:
+        super().__init__(board_size + num_actions, num_actions, **settings)
+        self._board_size = board_size
+        # The policy gets the board alone; the mask rules out its logits.
+        sizes = board_size, *self.hidden_sizes, num_actions
+        self.policy = Perceptron.initial(sizes, 0.01, self.seed)
+        self._policy_adam = Adam(self.policy.parameters)
+
+    def agent(self) -> rollserve.MlpAgent:
+        """Return the policy as an agent that gets the mask."""
+        return rollserve.MlpAgent(self.policy.parameters, head="categorical", action_mask=MASK)
+
+    def learn(self, batch: rollserve.EpisodeBatch, rate: float = 1.0) -> None:
+        """Improve policy and value with a batch of whole episodes."""
+        joined = {name: _joined(getattr(batch, name)) for name in ("observations", "last_observations")}
+        super().learn(dataclasses.replace(batch, **joined), rate)
+
+    def _improve_policy(
+        self,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        advantages: np.ndarray,
+        old_log_probs: np.ndarray,
+        rate: float,
+    ) -> None:
+        boards, masks = observations[:, : self._board_size], observations[:, self._board_size :]
+        logits = np.where(masks > 0, self.policy.forward(boards), np.float32(-1e9))
+        loss = policy_loss(logits, actions, advantages, old_log_probs, self.clip, self.entropy_bonus)
+        self._policy_adam.update(self.policy.parameters, self.policy.backward(loss.gradient), rate * self.learning_rate)
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint: the parameters of the policy."""
+        with path.open("wb") as file:
+            np.savez(file, **self.policy.parameters)
+
+
+def _joined(columns: Any) -> np.ndarray:
+    """Return boards and masks side by side, (T, board + actions)."""
+    parts = [columns["observation"].reshape(len(columns["observation"]), -1), columns["action_mask"]]
+    return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def train(sampler: rollserve.Sampler, learner: MaskedPpo, run: TrainingRun, num_steps: int, target: float) -> float:
+    """Train for a number of moves, or until the mean return against random moves reaches a target; return it."""
+    sampler.update_agent({"main": learner.agent()})
+    iteration = 0
+    while True:
+        if iteration % ITERATIONS_PER_EVALUATION == 0:
+            mean_return = evaluate(sampler)
+            run.report(run.num_steps, mean_return)
+            if run.num_steps >= num_steps or mean_return >= target:
+                return mean_return
+        side = iteration % 2
+        opponents = [choice for choice in OPPONENTS if -choice[1] <= iteration]  # versions that there are
+        policy_map = {PLAYERS[side]: "main", PLAYERS[1 - side]: opponents}
+        sampler.update_agent(rollserve.Policies({}, policy_map))
+        batch = rollserve.MultiAgentBatch.of(sampler.obtain_samples(STEPS_PER_ITERATION))
+        segments = batch.by_policy()["main"]
+        # Moves of earlier versions are not learned from.
+        current = np.flatnonzero(segments.policy_versions == segments.policy_versions.max())
+        learner.learn(segments.select(current))
+        run.num_steps += batch.num_steps
+        iteration += 1
+        sampler.update_agent({"main": learner.policy.parameters})
+
+
+def evaluate(sampler: rollserve.Sampler) -> float:
+    """Return the mean return of `main` in games against random moves, on both sides."""
+    returns = []
+    for side in range(2):
+        policy_map = {PLAYERS[side]: "main", PLAYERS[1 - side]: "random"}
+        sampler.update_agent(rollserve.Policies({"random": rollserve.RandomAgent(MASK)}, policy_map))
+        batch = rollserve.MultiAgentBatch.of(sampler.obtain_exact_episodes(NUM_EVALUATION_EPISODES))
+        returns.append(batch.by_policy()["main"].returns)
+    return float(np.concatenate(returns).mean())
+
+
+def main() -> int:
+    """Run the example; return 0 if the target was reached or none was given, else 1."""
+    parser = parser_of("Train an agent by self-play through Rollserve.", "classic/connect_four-v3", 600_000)
+    options = parser.parse_args()
+    with sampler_of(options.server, options.out) as sampler:
+        env = sampler.update_env(rollserve.EnvSpec(options.env, num_rows=16, multi_agent="aec"))
+        space = env.observation_space.spaces[PLAYERS[0]].spaces["observation"]
+        num_actions = env.action_space.spaces[PLAYERS[0]].flat_size
+        learner = MaskedPpo(space.flat_size, num_actions, learning_rate=1e-3, seed=options.seed)
+        title, label = f"PPO learns {options.env} by self-play through Rollserve", "mean return against random moves"
+        run = TrainingRun(options, title, learner.save, label)
+        mean_return = train(sampler, learner, run, options.steps, options.target)
+        run.save()
+    return 0 if mean_return >= options.target or options.target == float("inf") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Policies by name: put together from an update and from what is held, and checked against the agents' spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rollserve.policy_map import PolicyMap, is_called_like
+from rollserve_server.agents.building import load_agent, prepare_agent
+from rollserve_server.agents.specs.kinds import AgentSpec, kind_of
+from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
+from rollserve_server.errors import InvalidValueError, listed, show, within
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+    from rollserve.policy_map import PolicyChoice
+    from rollserve_server.agents.specs.kinds import AgentSource, PolicySource, PolicySpec
+    from rollserve_server.settings import AgentSettings
+
+__all__ = [
+    "check_delivered",
+    "choices_of_agents",
+    "load_policies",
+    "policies_after",
+    "policy_versions",
+    "prepare_for_env",
+]
+
+
+def policies_after(
+    held: Sequence[PolicySet[PolicySpec]],
+    sources: Mapping[str, PolicySource],
+    policy_map: PolicyMap | None,
+    agents: Sequence[str],
+    number: int,
+) -> PolicySet[PolicySource]:
+    """Return the policies after an update.
+
+    Policies that the update leaves out stay, as long as the map names them.
+
+    Args:
+        held: policies of the versions that are kept, the current ones first.
+        sources: whole policies by name, new or changed.
+        policy_map: the new map; None for the present one. Without one, or where that one is `PolicyMap.by_names`,
+            policies act for the agents that are called like them, and others are dropped unless they are new.
+        agents: names of the environment's possible agents.
+        number: number of the update.
+
+    Raises:
+        InvalidValueError: the map names a policy or a version that is not held, or leaves out one of the update.
+    """
+    current = held[0].policies if held else {}
+    names = [*current, *(name for name in sources if name not in current)]
+    if policy_map is None:
+        if held and held[0].policy_map != PolicyMap.by_names(list(current)):
+            policy_map = held[0].policy_map
+        else:
+            names = [name for name in names if name in sources or any(is_called_like(each, name) for each in agents)]
+            policy_map = PolicyMap.by_names(names)
+    choices = [choice for rule in policy_map.rules for choice in rule.choices]
+    named = {choice.policy for choice in choices}
+    for choice in choices:
+        if choice.policy not in names:
+            raise InvalidValueError.of(
+                "policy_map", expected=f"policies among {listed(names)}", got=repr(choice.policy)
+            )
+    for name in sources:
+        if name not in named:
+            expected, got = f"a policy that the map names, one of {listed(sorted(named))}", repr(name)
+            raise InvalidValueError.of(f"policies[{name!r}]", expected=expected, got=got)
+    policies = {}
+    for name in names:
+        if name in named:
+            versions: dict[int, PolicySource] = {
+                each.version: each.spec for policy_set in reversed(held) for each in policy_set.policies.get(name, ())
+            }
+            if name in sources:
+                versions[number] = sources[name]
+            policies[name] = _named(versions, [choice for choice in choices if choice.policy == name])
+    return PolicySet(policies, policy_map)
+
+
+def prepare_for_env(
+    agent: AgentSource,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    settings: AgentSettings,
+    agents: Sequence[str] = (),
+) -> AgentSpec:
+    """Check an agent before workers get it, or each of several policies; see `prepare_agent`.
+
+    Args:
+        agent: an agent, or policies by name, as a request sends them, or as they were accepted before.
+        observation_space: observation space of one row; of an environment with many agents, a Dict of theirs.
+        action_space: action space, alike.
+        settings: operator's limits and permissions.
+        agents: names of the possible agents; empty for an environment with one.
+
+    Raises:
+        InvalidValueError: as of `prepare_agent`; policies by name in an environment with one agent, or one agent in an
+            environment with many; an agent without a policy, a policy without an agent, or agents of different spaces
+            that share one.
+    """
+    if isinstance(agent, PolicySet):
+        if not agents:
+            expected = "an agent, because the environment has a single one"
+            raise InvalidValueError.of("", expected=expected, got="policies by name")
+        return _prepare_policies(agent, observation_space, action_space, settings, agents)
+    if agents:
+        expected, got = f"policies by name, for the agents {listed(agents)}", f"one agent of kind {kind_of(agent)}"
+        raise InvalidValueError.of("", expected=expected, got=got)
+    return prepare_agent(agent, observation_space, action_space, settings)
+
+
+def load_policies(policies: PolicySet[PolicySpec]) -> PolicySet[PolicySpec]:
+    """Load policies on a worker, each as `load_agent` does."""
+    loaded = {
+        name: tuple(HeldPolicy(each.version, load_agent(each.spec)) for each in held)
+        for name, held in policies.policies.items()
+    }
+    return PolicySet(loaded, policies.policy_map)
+
+
+def policy_versions(agent: AgentSpec) -> dict[str, int]:
+    """Return the current version of each policy by name; nothing for a single agent."""
+    if not isinstance(agent, PolicySet):
+        return {}
+    return {name: held[0].version for name, held in agent.policies.items()}
+
+
+def check_delivered(agent: AgentSpec, names: Sequence[str]) -> None:
+    """Raise InvalidValueError, without a field, if policies shall be delivered that an agent does not have."""
+    if names and not isinstance(agent, PolicySet):
+        raise InvalidValueError.of("", expected="none for a single agent", got=listed(names))
+    known = policy_versions(agent)
+    for name in names:
+        if name not in known:
+            raise InvalidValueError.of("", expected=f"policies among {listed(known)}", got=repr(name))
+
+
+def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str]) -> list[int]:
+    """Return the position of the rule of each agent.
+
+    Raises:
+        InvalidValueError: an agent has no rule.
+    """
+    found = []
+    for agent, rule in zip(agents, policy_map.rules_of(agents), strict=True):
+        if rule is None:
+            expected = f"a rule for each of the agents {listed(agents)}"
+            raise InvalidValueError.of("policy_map", expected=expected, got=f"none for {agent!r}")
+        found.append(rule)
+    return found
+
+
+def _named(versions: Mapping[int, PolicySource], choices: Sequence[PolicyChoice]) -> tuple[HeldPolicy[Any], ...]:
+    """Return the versions of a policy that choices name, in the order of `PolicySet`."""
+    falling = sorted(versions, reverse=True)
+    for choice in choices:
+        back = -choice.version if choice.version <= 0 else None
+        if (choice.version not in versions) if back is None else (back >= len(falling)):
+            expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
+            got = choice.version if back is None else f"{choice.version}, counted from the current one"
+            raise InvalidValueError.of("policy_map", expected=expected, got=got)
+    depth = 1 + max((-choice.version for choice in choices if choice.version <= 0), default=0)
+    pinned = {choice.version for choice in choices if choice.version > 0}
+    numbers = [*falling[:depth], *sorted(pinned.difference(falling[:depth]), reverse=True)]
+    return tuple(HeldPolicy(number, versions[number]) for number in numbers)
+
+
+def _prepare_policies(
+    policies: PolicySet[PolicySource],
+    observation_space: Any,
+    action_space: Any,
+    settings: AgentSettings,
+    agents: Sequence[str],
+) -> PolicySet[PolicySpec]:
+    """Return the policies, each checked against the spaces of the agents that it may act for."""
+    rules = choices_of_agents(policies.policy_map, agents)
+    acts_for: dict[str, list[str]] = {}
+    for agent, rule in zip(agents, rules, strict=True):
+        for name in {choice.policy for choice in policies.policy_map.rules[rule].choices}:
+            acts_for.setdefault(name, []).append(agent)
+    prepared: dict[str, tuple[HeldPolicy[PolicySpec], ...]] = {}
+    for name, held in policies.policies.items():
+        with within(f"policies[{name!r}]"):
+            if name not in acts_for:
+                expected = f"a policy that acts for one of the agents {listed(agents)}"
+                raise InvalidValueError.of("", expected=expected, got="one for none of them")
+            first, *others = acts_for[name]
+            for space in (observation_space, action_space):
+                for other in others:
+                    if space[other] != space[first]:
+                        expected = f"agents with the same spaces, as {first!r} has with {show(space[first])}"
+                        raise InvalidValueError.of("", expected=expected, got=f"{other!r} with {show(space[other])}")
+            prepared[name] = tuple(
+                HeldPolicy(
+                    each.version, prepare_agent(each.spec, observation_space[first], action_space[first], settings)
+                )
+                for each in held
+            )
+    return PolicySet(prepared, policies.policy_map)

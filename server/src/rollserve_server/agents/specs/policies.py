@@ -1,0 +1,54 @@
+"""Policies by name, and the map from the agents of an environment to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["POLICY_CLASSES", "HeldPolicy", "PolicySet"]
+
+_Spec = TypeVar("_Spec", covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldPolicy(Generic[_Spec]):
+    """A version of a policy.
+
+    Attributes:
+        version: number of the sampler's update that made it.
+        spec: the policy, as an agent.
+    """
+
+    version: int
+    spec: _Spec
+
+
+@dataclass(frozen=True, eq=False)
+class PolicySet(Generic[_Spec]):
+    """Policies by name, as an update sends them or as they were accepted.
+
+    Attributes:
+        policies: for each policy the versions that the map names: the current one, earlier ones in falling order up to
+            the oldest one that the map counts back to, and then all that the map names by number.
+        policy_map: map from agents to policies.
+    """
+
+    policies: Mapping[str, Sequence[HeldPolicy[_Spec]]]
+    policy_map: PolicyMap
+
+    def find(self, choice: PolicyChoice) -> HeldPolicy[_Spec]:
+        """Return the version of a policy that a choice of the map names."""
+        held = self.policies[choice.policy]
+        if choice.version <= 0:
+            return held[-choice.version]
+        return next(each for each in held if each.version == choice.version)
+
+
+POLICY_CLASSES: tuple[type, ...] = (HeldPolicy, PolicySet, PolicyMap, PolicyRule, PolicyChoice)
+"""Classes of policies by name, and of the values within them."""

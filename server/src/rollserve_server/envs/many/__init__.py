@@ -1,0 +1,1 @@
+"""Environments with many agents, over PettingZoo's two interfaces, as rows whose agents take turns."""

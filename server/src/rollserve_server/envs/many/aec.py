@@ -1,0 +1,84 @@
+"""Environments of PettingZoo's AEC interface, where agents act one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollserve.errors import mismatch
+from rollserve_server.envs.many.turns import Turn, TurnEnv, check_known, positions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pettingzoo import AECEnv
+
+__all__ = ["AecTurns"]
+
+
+class AecTurns(TurnEnv):
+    """An AEC environment. A step is the action of one agent.
+
+    The turns are what `env.last()` returns when an agent is selected: a reward is the sum of the agent's rewards since
+    its last action. Agents that have ended make their step without an action at once, and it counts as none.
+    """
+
+    max_acting = 1
+
+    def __init__(self, env: AECEnv[Any, Any, Any]) -> None:
+        self._env = env
+        self.agents = tuple(env.possible_agents)
+        self.observation_spaces = tuple(map(env.observation_space, self.agents))
+        self.action_spaces = tuple(map(env.action_space, self.agents))
+        self._positions = positions_of(self.agents)
+
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+        """Begin an episode, and return the first turn, after the turns of agents that have ended before it."""
+        self._env.reset(seed=seed, options=options)
+        return self._turns()
+
+    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+        """Make the step of the selected agent, and return the next turn, after the turns of agents that have ended."""
+        (action,) = actions.values()
+        self._env.step(action)
+        return self._turns()
+
+    def cut(self) -> Sequence[Turn]:
+        """Return the turns of all agents but the selected one, as if they were selected now."""
+        env = self._env
+        return [
+            Turn(
+                self._positions[agent],
+                env.observe(agent),
+                float(env._cumulative_rewards.get(agent, 0.0)),  # wrappers of PettingZoo pass it on
+                bool(env.terminations[agent]),
+                bool(env.truncations[agent]),
+                env.infos.get(agent) or {},
+            )
+            for agent in env.agents
+            if agent != env.agent_selection
+        ]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _turns(self) -> list[Turn]:
+        """Return the turns up to the next agent that acts; each that has ended makes its last step."""
+        env, turns = self._env, []
+        check_known(env.agents, self._positions)
+        while env.agents:
+            agent = env.agent_selection
+            if agent not in env.agents:
+                raise ValueError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
+            observation, reward, terminated, truncated, info = env.last()
+            position = self._positions[agent]
+            turn = Turn(position, observation, float(reward), bool(terminated), bool(truncated), info or {})
+            turns.append(turn)
+            if not turn.ended:
+                break
+            env.step(None)
+            if agent in env.agents:
+                expected = f"an agent {agent!r} that has ended to leave them with its step"
+                raise ValueError(f"agents: {mismatch(expected, list(env.agents))}")
+            check_known(env.agents, self._positions)
+        return turns

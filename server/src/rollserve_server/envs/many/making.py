@@ -1,0 +1,148 @@
+"""Environments of PettingZoo: found by their ids, made with their arguments, and closed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from rollserve import Reason
+from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.many.aec import AecTurns
+from rollserve_server.envs.many.parallel import ParallelTurns
+from rollserve_server.envs.refusals import call_with_arguments
+from rollserve_server.envs.registry import module_of, suggestion
+from rollserve_server.errors import InvalidValueError, NotFoundError, describe, show
+
+if TYPE_CHECKING:
+    from rollserve import EnvSpec, MultiAgentApi
+    from rollserve_server.envs.many.turns import TurnEnv
+
+__all__ = ["close_turn_env", "make_turn_env"]
+
+_MPE_ID = re.compile(r"mpe/(\w+)[-_]v(\d+)")
+"""Ids of the package mpe2, which has no registry: `mpe/simple_spread-v3` is its module `simple_spread_v3`."""
+
+_FACTORIES: dict[MultiAgentApi, str] = {"parallel": "parallel_env", "aec": "env"}
+"""Name of the function of a module of PettingZoo's that makes an environment of each interface."""
+
+
+def make_turn_env(spec: EnvSpec) -> TurnEnv:
+    """Make an environment with many agents. The caller has checked that the spec is allowed.
+
+    Raises:
+        NotFoundError: a module, id or factory does not exist, or a package is not installed.
+        InvalidValueError: the spec asks for what environments with many agents do not have, the environment refused
+            its arguments, is of the other interface, or has no agents or no spaces.
+    """
+    api = spec.multi_agent
+    assert api is not None  # noqa: S101  # the caller makes others elsewhere
+    _check_spec(spec)
+    current_activity().begin(Phase.MAKING)
+    make = _factory(spec.id, api)
+    env = call_with_arguments(spec.id, lambda: make(**spec.kwargs))
+    try:
+        return _in_turns(spec, api, env)
+    except BaseException:
+        _close(env)
+        raise
+
+
+def close_turn_env(env: TurnEnv) -> None:
+    """Close an environment. Its exceptions are ignored: nobody uses the environment any more."""
+    _close(env)
+
+
+def _close(env: Any) -> None:
+    current_activity().begin(Phase.CLOSING)
+    with contextlib.suppress(BaseException):
+        env.close()
+
+
+def _check_spec(spec: EnvSpec) -> None:
+    """Raise InvalidValueError if the spec has what only environments with one agent have."""
+    for field, value in (
+        ("wrappers", spec.wrappers),
+        ("task", spec.task),
+        ("transforms", spec.transforms),
+        ("episodes_per_row", spec.num_episodes_per_row),
+    ):
+        if value:
+            expected = "none for an environment with many agents"
+            raise InvalidValueError.of(field, expected=expected, got=show(value))
+    if spec.vectorization not in (None, "rows"):
+        expected = "'rows', because environments with many agents are stepped one by one"
+        raise InvalidValueError.of("vectorization", expected=expected, got=repr(spec.vectorization))
+
+
+def _factory(env_id: str, api: MultiAgentApi) -> Callable[..., Any]:
+    """Return the function that makes the environment of an id."""
+    module_name, name = module_of(env_id), env_id.rpartition(":")[2]
+    if module_name is not None:
+        return _found(module_name, name, env_id)
+    if importlib.util.find_spec("pettingzoo") is None:
+        text = "PettingZoo is not installed on the server (extra `pettingzoo`)"
+        raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="id")
+    mpe = _MPE_ID.fullmatch(env_id)
+    if mpe is not None:
+        return _found(f"mpe2.{mpe[1]}_v{mpe[2]}", _FACTORIES[api], env_id)
+    return _registered(env_id, api)
+
+
+def _registered(env_id: str, api: MultiAgentApi) -> Callable[..., Any]:
+    """Return the function of PettingZoo's registry that makes an environment, with its id bound."""
+    from pettingzoo.env_registry import registration  # an extra of the server
+
+    known = registration.aec_registry if api == "aec" else registration.parallel_registry
+    try:
+        found = registration.spec(api, env_id)
+    except BaseException as error:
+        hint = suggestion(env_id, known) or show(error, str)
+        expected = f"a registered id of PettingZoo's {api} environments, or `mpe/NAME-vN`"
+        raise NotFoundError.of(
+            "id", expected=expected, got=repr(env_id), hint=hint, reason=Reason.ENV_NOT_FOUND
+        ) from None
+    return lambda **kwargs: registration.make(api, found, **kwargs)
+
+
+def _found(module_name: str, name: str, env_id: str) -> Callable[..., Any]:
+    """Return a function or a class of a module."""
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as error:
+        text = f"module {module_name!r} cannot be imported on the server: {describe(error)}"
+        raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field="id") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        expected = f"a function of module {module_name!r} that makes an environment"
+        hint = suggestion(name, (each for each, value in vars(module).items() if callable(value)))
+        raise NotFoundError.of("id", expected=expected, got=repr(env_id), hint=hint, reason=Reason.ENV_NOT_FOUND)
+    return found  # type: ignore[no-any-return]  # what it returns is checked
+
+
+def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
+    """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
+    import pettingzoo  # an extra of the server
+
+    expected_class = pettingzoo.AECEnv if api == "aec" else pettingzoo.ParallelEnv
+    if not isinstance(env, expected_class):
+        expected = f"an environment of PettingZoo's class {expected_class.__name__}, for multi_agent={api!r}"
+        raise InvalidValueError.of("id", expected=expected, got=show(env), reason=Reason.ENV_REFUSED)
+    turn_env: TurnEnv = call_with_arguments(spec.id, lambda: (AecTurns if api == "aec" else ParallelTurns)(env))
+    if not turn_env.agents or not all(isinstance(agent, str) and agent for agent in turn_env.agents):
+        expected = "an environment whose possible_agents are names"
+        raise InvalidValueError.of("id", expected=expected, got=show(turn_env.agents), reason=Reason.ENV_REFUSED)
+    if len(set(turn_env.agents)) < len(turn_env.agents):
+        expected = "an environment whose possible_agents differ"
+        raise InvalidValueError.of("id", expected=expected, got=show(turn_env.agents), reason=Reason.ENV_REFUSED)
+    spaces: list[Any] = [*turn_env.observation_spaces, *turn_env.action_spaces]
+    for space in spaces:
+        if not isinstance(space, gymnasium.Space):
+            expected = "an environment whose agents have spaces of gymnasium"
+            raise InvalidValueError.of("id", expected=expected, got=show(space), reason=Reason.ENV_REFUSED)
+    return turn_env

@@ -1,0 +1,86 @@
+"""Environments of PettingZoo's parallel interface, where all agents act in each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollserve.errors import mismatch
+from rollserve_server.envs.many.turns import Turn, TurnEnv, check_known, positions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pettingzoo import ParallelEnv
+
+__all__ = ["ParallelTurns"]
+
+
+class ParallelTurns(TurnEnv):
+    """A parallel environment.
+
+    An agent that leaves `env.agents` without being terminated or truncated is absent: it does not act, and its rewards
+    add up until it comes back. If it does not, what followed its last action stays unknown. Rewards of agents that are
+    not alive belong to no life, and are ignored, as in a loop over `env.agents`.
+    """
+
+    def __init__(self, env: ParallelEnv[Any, Any, Any]) -> None:
+        self._env = env
+        self.agents = tuple(env.possible_agents)
+        self.observation_spaces = tuple(map(env.observation_space, self.agents))
+        self.action_spaces = tuple(map(env.action_space, self.agents))
+        self.max_acting = len(self.agents)
+        self._positions = positions_of(self.agents)
+        # Rewards of the agents that are alive and absent.
+        self._absent: dict[Any, float] = {}
+
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+        """Begin an episode, and return the first turns."""
+        self._absent = {}
+        observations, infos = self._env.reset(seed=seed, options=options)
+        check_known(self._env.agents, self._positions)
+        return [self._turn(agent, observations, 0.0, infos=infos) for agent in self._ordered(self._env.agents)]
+
+    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+        """Make a step with an action of each agent that acts, and return the next turns."""
+        names = {self.agents[position]: action for position, action in actions.items()}
+        observations, rewards, terminated, truncated, infos = self._env.step(names)
+        present = set(self._env.agents)
+        check_known(self._env.agents, self._positions)
+        turns = []
+        for agent in self._ordered({*names, *self._absent, *present}):
+            flags = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+            reward = self._absent.pop(agent, 0.0) + float(rewards.get(agent, 0.0))
+            if any(flags) and agent in present:
+                expected = f"an agent {agent!r} that is terminated or truncated to leave them"
+                raise ValueError(f"agents: {mismatch(expected, list(self._env.agents))}")
+            if any(flags) or agent in present:
+                turns.append(self._turn(agent, observations, reward, *flags, infos=infos))
+            else:
+                self._absent[agent] = reward
+        return turns
+
+    def cut(self) -> Sequence[Turn]:
+        """Return no turns: all present agents have had theirs."""
+        return ()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _ordered(self, agents: Any) -> list[Any]:
+        return sorted(agents, key=self._positions.__getitem__)
+
+    def _turn(
+        self,
+        agent: Any,
+        observations: Mapping[Any, Any],
+        reward: float,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        infos: Mapping[Any, Any],
+    ) -> Turn:
+        if agent not in observations:
+            raise ValueError(f"observations: {mismatch(f'one for agent {agent!r}', f'some for {list(observations)}')}")
+        info = infos.get(agent) or {}
+        return Turn(self._positions[agent], observations[agent], reward, terminated, truncated, info)

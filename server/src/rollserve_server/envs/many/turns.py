@@ -1,0 +1,92 @@
+"""The one interface behind which PettingZoo's two are: agents that get observations, and act or have ended."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollserve.errors import mismatch
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+__all__ = ["Turn", "TurnEnv", "check_known", "positions_of"]
+
+
+class Turn(NamedTuple):
+    """What an agent gets before it acts, or when it has ended.
+
+    Attributes:
+        agent: position of the agent among the environment's possible agents.
+        observation: the observation.
+        reward: sum of the rewards since the agent's last action, or since it appeared.
+        terminated: whether the agent has reached a terminal state.
+        truncated: whether a limit outside the task has ended the agent's life.
+        info: the environment's infos for the agent.
+    """
+
+    agent: int
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Mapping[Any, Any]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the agent acts no more, unless it appears again."""
+        return self.terminated or self.truncated
+
+
+class TurnEnv(ABC):
+    """An environment with many agents. In each step, the agents act whose last turns have not ended them.
+
+    An agent's life goes from its first turn to the turn that ends it; an agent that appears again has another life.
+
+    Attributes:
+        agents: names of the possible agents, in the environment's order.
+        observation_spaces: observation space of each agent.
+        action_spaces: action space of each agent.
+        max_acting: largest number of agents that act in the same step.
+    """
+
+    agents: tuple[str, ...]
+    observation_spaces: tuple[Space[Any], ...]
+    action_spaces: tuple[Space[Any], ...]
+    max_acting: int
+
+    @abstractmethod
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+        """Begin an episode, and return the first turns. Raises what the environment raises."""
+
+    @abstractmethod
+    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+        """Make a step with an action of each agent that acts, and return the next turns.
+
+        Without a turn of an agent that goes on, the episode is over.
+
+        Raises:
+            ValueError: the environment breaks the rules of PettingZoo.
+            BaseException: what the environment raises.
+        """
+
+    @abstractmethod
+    def cut(self) -> Sequence[Turn]:
+        """Return the turns of the agents that wait for theirs, because the caller ends the episode here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the environment."""
+
+
+def positions_of(agents: Sequence[str]) -> dict[Any, int]:
+    """Return the position of each agent by its name."""
+    return {agent: position for position, agent in enumerate(agents)}
+
+
+def check_known(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
+    """Raise ValueError if an agent has appeared that is not among the possible ones."""
+    for agent in agents:
+        if agent not in known:
+            raise ValueError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")

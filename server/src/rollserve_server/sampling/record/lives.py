@@ -1,0 +1,245 @@
+"""Lives of agents in environments with many agents: their steps, recorded side by side, each at its own step."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve_server.sampling.record.columns import MIN_BUFFER_STEPS, ColumnBuffer, Piece, bytes_of
+from rollserve_server.sampling.record.info_columns import InfoRecorder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.infos import InfoReader
+
+__all__ = ["Life", "LifeRecorder", "ManyEpisode", "drop_mixed_shapes"]
+
+_MAX_STEPS = 128
+"""Steps of a life that are recorded before they move to a buffer of their own."""
+
+_BEFORE = ("observations", "states")
+"""Groups of columns that are known before a step."""
+
+_LIFE_BYTES = 1024
+"""Memory of a life's objects without steps, infos and last observations, about."""
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """A life of an agent: from its first observation in an episode to its end.
+
+    Attributes:
+        agent: position of the agent among the environment's possible agents.
+        policy: position of the acting policy among all that may act.
+        segment: the life's steps, as an episode.
+        environment_steps: the environment step of the episode in which each step was made, from 0.
+        reward_before: sum of the rewards before the first step.
+        infos: recorder of the environment's infos; None before the first ones.
+        ended_at: number of environment steps of the episode after which the life ended; 0 until then.
+    """
+
+    agent: int
+    policy: int
+    segment: Episode
+    environment_steps: array[int] = field(default_factory=lambda: array("I"))
+    reward_before: float = 0.0
+    infos: InfoRecorder | None = None
+    ended_at: int = 0
+
+    @property
+    def steps(self) -> NDArray[np.uint32]:
+        """The environment steps, (length,)."""
+        return np.frombuffer(self.environment_steps, np.uint32)
+
+
+@dataclass(eq=False, slots=True)
+class ManyEpisode:
+    """An episode of an environment with many agents, finished or not.
+
+    Attributes:
+        index: index of the episode in its sequence.
+        env_seed: seed of the environment's reset.
+        length: number of environment steps.
+        lives: lives with at least one step; once it is finished, by agent and time.
+        dropped_infos: number of values of infos that have no place in a column, by name; of all lives.
+        row: row that ran it, within its worker.
+        began: when it began (`time.perf_counter`).
+        seconds: time from there to its last step; 0 until it is finished.
+        num_bytes: approximate memory of the episode; 0 until it is finished.
+    """
+
+    index: int
+    env_seed: int
+    row: int
+    began: float
+    length: int = 0
+    lives: list[Life] = field(default_factory=list)
+    dropped_infos: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    num_bytes: int = 0
+    first_step: int = 0
+
+    @property
+    def total_reward(self) -> float:
+        """Sum of the rewards of all agents."""
+        return sum((life.segment.total_reward for life in self.lives), 0.0)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether an agent was terminated by the last step."""
+        return any(life.segment.terminated for life in self._last)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether an agent was truncated by the last step."""
+        return any(life.segment.truncated for life in self._last)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode has ended."""
+        return self.num_bytes > 0
+
+    @property
+    def _last(self) -> list[Life]:
+        """The lives that ended with the last step."""
+        return [life for life in self.lives if life.ended_at == self.length]
+
+
+class LifeRecorder:
+    """Records the steps of agents of one policy in L lanes, each at its own step, and cuts lives out of them.
+
+    Attributes:
+        keys: keys of the columns that every step has.
+    """
+
+    def __init__(self, num_lanes: int, keys: Iterable[ColumnKey], reader: InfoReader, buffer_bytes: int) -> None:
+        """Allocate the columns.
+
+        Args:
+            num_lanes: L.
+            keys: columns that every step has.
+            reader: reads the infos of steps.
+            buffer_bytes: upper bound for the size of the columns, if a few steps fit into it.
+        """
+        self.keys = tuple(keys)
+        self._reader = reader
+        step_bytes = bytes_of(self.keys, ())
+        self._room = max(MIN_BUFFER_STEPS, min(buffer_bytes // max(step_bytes * num_lanes, 1), _MAX_STEPS))
+        self._step_bytes = step_bytes
+        self._columns = {
+            (group, key): np.empty((num_lanes, self._room, *key.shape), key.dtype) for group, key in self.keys
+        }
+        self._groups: dict[str, list[np.ndarray]] = {}
+        for (group, _), column in self._columns.items():
+            self._groups.setdefault(group, []).append(column)
+        (self._rewards,) = self._groups["rewards"]
+        self._positions = np.zeros(num_lanes, np.int64)
+        # Whether the reward of the current step is written, and so what followed the step is known.
+        self._settled = np.ones(num_lanes, np.bool_)
+        self._lives: dict[int, Life] = {}
+
+    def begin(self, lane: int, life: Life) -> None:
+        """Record the lane's next steps as steps of a life."""
+        self._lives[lane] = life
+        self._positions[lane] = 0
+        self._settled[lane] = True
+
+    def life(self, lane: int) -> Life:
+        """Return the life that a lane runs."""
+        return self._lives[lane]
+
+    def advance(self, lanes: NDArray[np.int64]) -> None:
+        """Begin the next step of some lanes."""
+        for lane in lanes[self._positions[lanes] == self._room].tolist():
+            self._lives[lane].segment.pieces.append(self._moved(lane))
+        self._positions[lanes] += 1
+        self._settled[lanes] = False
+
+    def write(self, group: str, lanes: NDArray[np.int64], values: Iterable[np.ndarray]) -> None:
+        """Write the current step of some lanes, (lanes, *shape) for each column of the group."""
+        positions = self._positions[lanes] - 1
+        for column, value in zip(self._groups.get(group, ()), values, strict=True):
+            column[lanes, positions] = value
+
+    def write_reward(self, lane: int, reward: float) -> None:
+        """Write the reward of the current step of a lane."""
+        self._rewards[lane, self._positions[lane] - 1] = reward
+        self._settled[lane] = True
+        self._lives[lane].segment.total_reward += reward
+
+    def write_infos(self, lane: int, info: Mapping[Any, Any]) -> None:
+        """Write an environment's infos of the current step of a lane."""
+        life = self._lives[lane]
+        if life.infos is None:
+            life.infos = InfoRecorder(self._reader, life.segment.dropped_infos)
+        life.infos.write(len(life.environment_steps) - 1, info)
+
+    def is_settled(self, lane: int) -> bool:
+        """Return whether the reward of the lane's current step is written, if it has made any."""
+        return bool(self._settled[lane])
+
+    def undo(self, lane: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Forget the lane's current step; return the observation and the recurrent states before it."""
+        position = self._positions[lane] - 1
+        self._positions[lane] = position
+        self._lives[lane].environment_steps.pop()
+        before = [[column[lane, position].copy() for column in self._groups.get(group, ())] for group in _BEFORE]
+        return before[0], before[1]
+
+    def finish(
+        self, lane: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray] = ()
+    ) -> Life:
+        """End the lane's life, which has at least one step, with the current step, and return it."""
+        life = self._lives.pop(lane)
+        segment = life.segment
+        segment.length = len(life.environment_steps)
+        if self._positions[lane]:  # else its last steps have moved, and a later one was forgotten
+            segment.pieces.append(self._moved(lane))
+        segment.last_observations, segment.last_states = last_observations, last_states
+        if life.infos is not None:
+            segment.env_infos = life.infos.finish(segment.length)
+        segment.column_bytes = segment.length * self._step_bytes
+        arrays = (*last_observations, *last_states, *segment.reset_infos.values())
+        segment.num_bytes = segment.column_bytes + _LIFE_BYTES + 4 * segment.length
+        segment.num_bytes += sum(map(sys.getsizeof, arrays))
+        segment.num_bytes += sum(column.num_bytes for column in segment.env_infos.values())
+        return life
+
+    def abandon(self, lane: int) -> None:
+        """Forget the lane's life, if it runs one."""
+        self._lives.pop(lane, None)
+
+    def _moved(self, lane: int) -> Piece:
+        """Return the lane's steps as a piece of a buffer of their own, and make room for others."""
+        stop = int(self._positions[lane])
+        self._positions[lane] = 0
+        copies = {key: column[lane : lane + 1, :stop].copy() for key, column in self._columns.items()}
+        return Piece(ColumnBuffer(copies), 0, 0, stop)  # type: ignore[arg-type]  # a dict of arrays is one of columns
+
+
+def drop_mixed_shapes(lives: Sequence[Life]) -> None:
+    """Drop and count the infos of an episode whose values differ in shape between lives with the same policy."""
+    shapes: dict[tuple[int, bool, str], set[tuple[int, ...]]] = {}
+    for life in lives:
+        for is_reset, keys in enumerate((life.segment.env_infos, life.segment.reset_infos)):
+            for key in keys:
+                shapes.setdefault((life.policy, bool(is_reset), key.name), set()).add(key.shape)
+    mixed = {name for name, found in shapes.items() if len(found) > 1}
+    for life in lives if mixed else ():
+        segment, policy = life.segment, life.policy
+        for key, column in segment.env_infos.items():
+            if (policy, False, key.name) in mixed:
+                segment.dropped_infos[key.name] += len(column.steps)
+        segment.env_infos = {k: v for k, v in segment.env_infos.items() if (policy, False, k.name) not in mixed}
+        for key in segment.reset_infos:
+            segment.dropped_infos[key.name] += (policy, True, key.name) in mixed
+        segment.reset_infos = {k: v for k, v in segment.reset_infos.items() if (policy, True, k.name) not in mixed}

@@ -1,0 +1,254 @@
+"""Rows of environments with many agents, compared to plain loops over PettingZoo to the last bit."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from pettingzoo.env_registry.registration import make as make_registered
+
+import rollserve
+from rollserve import EnvSpec, Reproducibility
+from rollserve_server.envs import ManyEnvs
+from rollserve_server.envs.legal_actions import legal_action
+from rollserve_server.errors import EnvFailedError, InvalidValueError, NotFoundError
+
+SPECS = [
+    EnvSpec("sample_envs:crowd", {"length": 40}, multi_agent="parallel"),
+    EnvSpec("sample_envs:relay", {"num_agents": 4}, multi_agent="aec"),
+    EnvSpec("mpe/simple_spread-v3", {"max_cycles": 10}, multi_agent="parallel"),
+    EnvSpec("mpe/simple_adversary-v3", {"max_cycles": 10}, multi_agent="aec"),
+    EnvSpec("classic/connect_four-v3", multi_agent="aec"),
+    EnvSpec("classic/leduc_holdem-v4", multi_agent="aec"),
+    EnvSpec("classic/chess-v6", multi_agent="aec"),
+    EnvSpec("butterfly/pistonball-v6", {"max_cycles": 6}, multi_agent="parallel"),
+]
+
+
+class Event(NamedTuple):
+    """What an agent got: all numbers as bytes."""
+
+    agent: str
+    observation: tuple[bytes, ...]
+    reward: float
+    flags: tuple[bool, bool]
+
+
+def plain_env(spec: EnvSpec) -> Any:
+    """Return the environment as a user of PettingZoo makes it."""
+    kwargs: dict[str, Any] = dict(spec.kwargs)
+    if spec.id.startswith("mpe/"):
+        module = importlib.import_module("mpe2." + spec.id[len("mpe/") :].replace("-", "_"))
+        return (module.env if spec.multi_agent == "aec" else module.parallel_env)(**kwargs)
+    if ":" in spec.id:
+        module, _, name = spec.id.partition(":")
+        return getattr(importlib.import_module(module), name)(**kwargs)
+    return make_registered(spec.multi_agent, spec.id, **kwargs)  # type: ignore[call-overload]
+
+
+def parts_of(observation: Any) -> list[Any]:
+    return [observation[key] for key in sorted(observation)] if isinstance(observation, dict) else [observation]
+
+
+def content(observation: Any) -> tuple[bytes, ...]:
+    return tuple(np.asarray(part).tobytes() for part in parts_of(observation))
+
+
+def plain_parallel(env: Any, seed: int, spaces: dict[str, Any], max_steps: int) -> list[Event]:
+    """Run an episode as the documentation of PettingZoo's parallel interface does."""
+    events = []
+    observations, infos = env.reset(seed=seed)
+    for _ in range(max_steps):
+        if not env.agents:
+            break
+        actions = {
+            agent: legal_action(spaces[agent], spaces[agent].sample(), observations[agent], infos.get(agent, {}))
+            for agent in env.agents
+        }
+        observations, rewards, terminated, truncated, infos = env.step(actions)
+        for agent in actions:
+            flags = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+            if any(flags) or agent in env.agents:
+                events.append(Event(agent, content(observations[agent]), float(rewards[agent]), flags))
+    return events
+
+
+def plain_aec(env: Any, seed: int, spaces: dict[str, Any], max_steps: int) -> list[Event]:
+    """Run an episode as the documentation of PettingZoo's AEC interface does."""
+    events, acted, num_steps = [], set(), 0
+    env.reset(seed=seed)
+    for agent in env.agent_iter(max_iter=1 << 20):
+        observation, reward, terminated, truncated, info = env.last()
+        if agent in acted:
+            events.append(Event(agent, content(observation), float(reward), (bool(terminated), bool(truncated))))
+        if terminated or truncated:
+            env.step(None)
+            continue
+        if num_steps == max_steps:
+            break
+        env.step(legal_action(spaces[agent], spaces[agent].sample(), observation, info))
+        acted.add(agent)
+        num_steps += 1
+    return events
+
+
+def turns_of(envs: ManyEnvs, row: int, seed: int, spaces: dict[str, Any], max_steps: int) -> list[Event]:
+    """Run an episode in a row, and return what agents got for their actions."""
+    events: list[Event] = []
+    acted: set[int] = set()
+    turns = envs.reset(row, seed)
+    for _ in range(max_steps):
+        actions = {}
+        for turn in turns:
+            if not turn.ended:
+                space = spaces[envs.agents[turn.agent]]
+                actions[turn.agent] = legal_action(space, space.sample(), turn.observation, turn.info)
+        if not actions:
+            break
+        acted |= actions.keys()
+        turns = envs.step(row, actions)
+        for turn in turns:
+            if turn.agent in acted:
+                place = row * len(envs.agents) + turn.agent
+                columns = [column[place] for column in envs.observations(turn.agent)]
+                for column, part in zip(columns, parts_of(turn.observation), strict=True):
+                    np.testing.assert_array_equal(column, part)
+                flags = turn.terminated, turn.truncated
+                events.append(Event(envs.agents[turn.agent], content(turn.observation), turn.reward, flags))
+    return events
+
+
+def seeded_spaces(env: Any, seed: int) -> dict[str, Any]:
+    spaces = {agent: env.action_space(agent) for agent in env.possible_agents}
+    for number, space in enumerate(spaces.values()):
+        space.seed(seed + number)
+    return spaces
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.id} {spec.multi_agent}")
+def test_rows_equal_plain_loops(spec: EnvSpec) -> None:
+    envs, plain = ManyEnvs(spec, 2), plain_env(spec)
+    run = plain_aec if spec.multi_agent == "aec" else plain_parallel
+    num_events = 0
+    try:
+        assert envs.agents == tuple(plain.possible_agents)
+        for seed, row in ((3, 1), (4, 0), (5, 1), (6, 1), (7, 0)):
+            expected = run(plain, seed, seeded_spaces(plain, seed), 60)
+            spaces = dict(zip(envs.agents, envs.action_spaces, strict=True))
+            for number, agent in enumerate(envs.agents):
+                spaces[agent].seed(seed + number)
+            events = turns_of(envs, row, seed, spaces, 60)
+            num_events += len(expected)
+            if "crowd" in spec.id:  # agents that were absent have no observation in a plain loop until they are back
+                known = {event[:2] for event in events}
+                assert {event[:2] for event in expected} <= known
+            else:
+                assert events == expected
+        assert num_events > 6
+    finally:
+        envs.close()
+        plain.close()
+
+
+def crowd_lives(seed: int) -> tuple[dict[str, float], dict[str, float], int]:
+    """Return the sums of rewards by agent of an episode of `crowd`, of its turns and of a plain loop, and its lives."""
+    spec = EnvSpec("sample_envs:crowd", {"length": 40}, multi_agent="parallel")
+    envs, plain = ManyEnvs(spec, 1), plain_env(spec)
+    sums, expected = dict.fromkeys(envs.agents, 0.0), dict.fromkeys(envs.agents, 0.0)
+    turns = envs.reset(0, seed)
+    plain.reset(seed=seed)
+    num_ended = 0
+    while any(not turn.ended for turn in turns):
+        actions = {turn.agent: envs.action_spaces[turn.agent].sample() for turn in turns if not turn.ended}
+        turns = envs.step(0, actions)
+        for turn in turns:
+            sums[envs.agents[turn.agent]] += turn.reward
+            num_ended += turn.ended
+        _, rewards, *_ = plain.step({envs.agents[agent]: action for agent, action in actions.items()})
+        for agent, reward in rewards.items():
+            expected[agent] += reward
+    return sums, expected, num_ended
+
+
+def test_rewards_of_agents_that_come_and_go_are_all_there() -> None:
+    num_ended = 0
+    for seed in range(5):
+        sums, expected, ended = crowd_lives(seed)
+        assert sums == pytest.approx(expected)
+        num_ended += ended
+    assert num_ended > 5 * 4  # more lives than agents
+
+
+def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got() -> None:
+    spec = EnvSpec("sample_envs:relay", {"num_agents": 3}, multi_agent="aec")
+    envs, plain = ManyEnvs(spec, 1), plain_env(spec)
+    (turn,) = envs.reset(0, 1)
+    plain.reset(seed=1)
+    action = int(np.flatnonzero(turn.info["action_mask"])[0])
+    (following,) = envs.step(0, {turn.agent: action})
+    plain.step(action)
+    cut = envs.cut(0)
+    assert {envs.agents[each.agent] for each in (*cut, following)} == set(plain.agents)
+    for each in (*cut, following):
+        agent = envs.agents[each.agent]
+        assert each.reward == plain._cumulative_rewards[agent] != 0
+        assert content(each.observation) == content(plain.observe(agent))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "api", "fault", "text"),
+    [
+        ("crowd", "parallel", "unknown", "agents: expected some of possible_agents, .* got 'stranger'"),
+        ("crowd", "parallel", "stays", "agents: expected an agent '.*' that is terminated or truncated to leave them"),
+        ("relay", "aec", "out_of_turn", "agent_selection: expected one of agents, .* got 'nobody'"),
+    ],
+)
+def test_rows_name_broken_rules(env_id: str, api: rollserve.MultiAgentApi, fault: str, text: str) -> None:
+    envs = ManyEnvs(EnvSpec(f"sample_envs:{env_id}", {"fault": fault}, multi_agent=api), 1)
+    with pytest.raises(EnvFailedError, match=text):
+        envs.try_steps(0, 8, np.inf)
+    assert envs.reset(0, 1)  # in a new environment
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "text"),
+    [
+        (
+            EnvSpec("classic/connect_five-v3", multi_agent="aec"),
+            NotFoundError,
+            "id: .*did you mean 'classic/connect_four",
+        ),
+        (EnvSpec("classic/connect_four-v3", multi_agent="parallel"), NotFoundError, "id: expected a registered id"),
+        (EnvSpec("mpe/simple_nothing-v3", multi_agent="aec"), NotFoundError, "id: .*mpe2.simple_nothing_v3"),
+        (EnvSpec("sample_envs:relay", multi_agent="parallel"), InvalidValueError, "id: .*ParallelEnv"),
+        (EnvSpec("sample_envs:nothing", multi_agent="aec"), NotFoundError, "id: expected a function of module"),
+        (
+            EnvSpec("sample_envs:relay", {"num_agents": 0}, multi_agent="aec"),
+            InvalidValueError,
+            "id: .*possible_agents",
+        ),
+        (EnvSpec("sample_envs:relay", {"x": 0}, multi_agent="aec"), InvalidValueError, "kwargs_json: refused by"),
+        (
+            EnvSpec("sample_envs:relay", wrappers=[rollserve.Wrapper("TimeLimit")], multi_agent="aec"),
+            InvalidValueError,
+            "wrappers: expected none",
+        ),
+        (
+            EnvSpec("sample_envs:relay", vectorization="native", multi_agent="aec"),
+            InvalidValueError,
+            "vectorization: expected 'rows'",
+        ),
+    ],
+)
+def test_rows_refuse_by_field(spec: EnvSpec, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        ManyEnvs(spec, 1)
+    assert re.search(text, caught.value.message)  # type: ignore[attr-defined]
+
+
+def test_classify_finds_environments_that_repeat() -> None:
+    assert ManyEnvs(SPECS[0], 2).classify() is Reproducibility.EPISODE
+    assert ManyEnvs(SPECS[1], 1).classify() is Reproducibility.EPISODE

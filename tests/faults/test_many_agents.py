@@ -1,0 +1,42 @@
+"""Lost workers do not change what agents of an environment with many get."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from many_agents import CROWD, POLICIES, many_equal
+from pools import adds_up
+
+import rollserve
+from rollserve import EnvSpec, MultiAgentBatch
+
+LONG = EnvSpec(CROWD.id, {"length": 200}, num_rows=4, multi_agent="parallel")
+
+
+@pytest.mark.slow
+def test_calls_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sampler) -> None:
+    updated = sampler.update_env(LONG)
+    spaces = [space.spaces["runner_0"] for space in (updated.observation_space, updated.action_space)]
+    agent = rollserve.MlpAgent.initial(*spaces, seed=0, core="gru", core_size=4)
+    sampler.update_agent(rollserve.Policies({**POLICIES[CROWD.id].updates, "runner": agent}))
+    expected = MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3))
+    victim = sampler.status().workers[0].process_id
+
+    def kill() -> None:
+        time.sleep(0.2)
+        os.kill(victim, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    batch = MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3))
+    thread.join()
+    assert many_equal(batch, expected)
+    assert batch.account is not None
+    assert batch.account.num_retried_episodes > 0
+    assert adds_up(batch.account)
+    # A replaced worker has the policies, too.
+    assert many_equal(MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3)), expected)

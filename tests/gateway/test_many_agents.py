@@ -1,0 +1,251 @@
+"""Requests about environments with many agents that a server refuses by name, and that leave its state as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from many_agents import CONNECT_FOUR, CROWD, MASKED, POLICIES, RELAY, SPREAD
+from support import equal, raises
+
+import rollserve
+from rollserve import (
+    EnvSpec,
+    InvalidArgumentError,
+    MlpAgent,
+    MultiAgentBatch,
+    Policies,
+    PreconditionError,
+    RandomAgent,
+    Reason,
+    Sampler,
+)
+from rollserve.v1 import agent_pb2, policies_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_server.local import LocalServer
+
+POLICIES_FIELD = "all_workers.policies"
+RANDOM = RandomAgent()
+
+
+@pytest.fixture
+def crowd(thread_sampler: Sampler) -> Sampler:
+    thread_sampler.update_env(CROWD)
+    thread_sampler.update_agent(POLICIES[CROWD.id])
+    return thread_sampler
+
+
+@pytest.mark.parametrize(
+    ("update", "field", "text"),
+    [
+        (
+            RANDOM,
+            "all_workers.agent.random",
+            "expected policies by name, for the agents .*, got one agent of kind random",
+        ),
+        ({"runner": RANDOM, "ghost": RANDOM}, f"{POLICIES_FIELD}.policies['ghost']", "one of the agents .* for none"),
+        (Policies({"a": RANDOM}, {"runner_*": "a"}), f"{POLICIES_FIELD}.policy_map", "a rule for each .* for 'guard'"),
+        (Policies({"a": RANDOM}, {"*": "b"}), f"{POLICIES_FIELD}.policy_map", "policies among .*'a'.*, got 'b'"),
+        (
+            Policies({"a": RANDOM, "b": RANDOM}, {"*": "b"}),
+            f"{POLICIES_FIELD}.policies['a']",
+            "a policy that the map names, .*'b'.*, got 'a'",
+        ),
+        (
+            Policies({"a": RANDOM}, {"*": "a"}),
+            f"{POLICIES_FIELD}.policies['a']",
+            "agents with the same spaces, as 'runner_0' has with Box.* got 'guard' with Dict",
+        ),
+        (
+            Policies({"runner": RANDOM}, {"runner_*": [("runner", -7, 1.0)], "guard": "guard", "late": "late"}),
+            f"{POLICIES_FIELD}.policy_map",
+            "versions of 'runner' that are held, .* got -7, counted from the current one",
+        ),
+        (
+            Policies({}, {"runner_*": ("runner", 1 << 40), "guard": "guard", "late": "late"}),
+            f"{POLICIES_FIELD}.policy_map",
+            "versions of 'runner' that are held, .* got 1099511627776",
+        ),
+        (
+            {"runner": {"0/weight": np.zeros(3)}},
+            f"{POLICIES_FIELD}.policies['runner'].parameters",
+            "have no parameters",
+        ),
+        (
+            {"runner": rollserve.ConstantAgent(np.zeros(3, np.float32))},
+            f"{POLICIES_FIELD}.policies['runner'].action[''].shape",
+            "expected",
+        ),
+    ],
+)
+def test_updates_are_refused_by_name(crowd: Sampler, update: Any, field: str, text: str) -> None:
+    before = crowd.obtain_samples(40, seed=1)
+    with raises(InvalidArgumentError, field=field, reason=Reason.INVALID_VALUE, match=text):
+        crowd.update_agent(update)
+    after = crowd.obtain_samples(40, seed=1)
+    assert crowd.status().policy_version == 1
+    assert before.num_steps == after.num_steps
+
+
+def test_parts_of_policies_that_are_not_there_are_refused(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(CROWD)
+    with raises(PreconditionError, reason=Reason.NO_AGENT):
+        thread_sampler.update_agent({"runner": {"0/weight": np.zeros(3)}})
+    with raises(InvalidArgumentError, field="per_worker.updates[0].policies", match="one update for all workers"):
+        thread_sampler.update_agent(per_worker=[POLICIES[CROWD.id], POLICIES[CROWD.id]])
+
+
+def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env("CartPole-v1")
+    with raises(
+        InvalidArgumentError, field=POLICIES_FIELD, match="expected an agent, because the environment has a sin"
+    ):
+        thread_sampler.update_agent({"main": RANDOM})
+    thread_sampler.update_agent(RANDOM)
+    thread_sampler.update_env(SPREAD)
+    with raises(PreconditionError, reason=Reason.AGENT_MISFIT, match="expected policies by name"):
+        thread_sampler.obtain_samples(10)
+    thread_sampler.update_agent({"main": RANDOM})
+    with raises(InvalidArgumentError, match="updates of policies by name"):
+        thread_sampler.update_agent({"0/weight": np.zeros(3)})
+    thread_sampler.update_env("CartPole-v1")
+    with raises(PreconditionError, reason=Reason.AGENT_MISFIT, match="expected an agent"):
+        thread_sampler.obtain_samples(10)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda sampler: sampler.obtain_fragments(8), "fragments"),
+        (lambda sampler: next(iter(sampler.stream(fragment_length=8))), "spec.fragments"),
+        (lambda sampler: sampler.evaluate(2), "options.environment"),
+        (lambda sampler: sampler.evaluate(2, env=CROWD), "options.environment"),
+        (lambda sampler: sampler.call_environments("set_task"), "method"),
+        (lambda sampler: sampler.obtain_samples(8, return_last_values=True), "options.return_last_values"),
+        (lambda sampler: sampler.obtain_samples(8, observation_moments=True), "options.observation_moments"),
+        (lambda sampler: sampler.obtain_samples(8, return_discount=0.9), "options.return_discount"),
+        (
+            lambda sampler: sampler.obtain_samples(8, agent={"guard": MASKED}, return_discount=0.9),
+            "options.return_discount",
+        ),
+    ],
+)
+def test_calls_for_one_agent_are_refused_by_name(crowd: Sampler, call: Any, field: str) -> None:
+    version = crowd.status().policy_version
+    with raises(InvalidArgumentError, reason=Reason.INVALID_VALUE, field=field, match="one agent"):
+        call(crowd)
+    assert crowd.status().policy_version == version
+
+
+def test_calls_may_bring_policies(crowd: Sampler) -> None:
+    batch = rollserve.MultiAgentBatch.of(crowd.obtain_samples(40, agent={"guard": MASKED}))
+    versions = {part.policy: set(part.batch.policy_versions) for part in batch.policies}
+    assert versions == {"guard": {2}, "runner": {1}, "late": {1}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (EnvSpec(RELAY.id, multi_agent="parallel"), "all_workers.environment.id"),
+        (EnvSpec("classic/nothing-v0", multi_agent="aec"), "all_workers.environment.id"),
+        (EnvSpec("os:system", multi_agent="aec"), "all_workers.environment.id"),
+        (EnvSpec(CONNECT_FOUR.id, {"render_mode": "human"}, multi_agent="aec"), "all_workers.environment.kwargs_json"),
+        (EnvSpec(RELAY.id, {"fault": "out_of_turn"}, multi_agent="aec"), "all_workers.environment"),
+    ],
+)
+def test_environments_are_refused_by_name(crowd: Sampler, spec: EnvSpec, field: str) -> None:
+    with raises(InvalidArgumentError, field=field):
+        crowd.update_env(spec)
+    assert crowd.obtain_samples(20).num_steps >= 20
+
+
+def test_rows_of_their_own_have_one_agent(crowd: Sampler) -> None:
+    with raises(InvalidArgumentError, match="multi_agent: expected none, because rows that differ have one agent each"):
+        crowd.update_env([RELAY] * 4)
+
+
+@pytest.mark.parametrize(
+    ("update", "text"),
+    [
+        ({"policies": {"": agent_pb2.Agent(random=agent_pb2.RandomAgent())}}, "expected the name of a policy"),
+        ({"policy_map": policies_pb2.PolicyMap()}, "policy_map.rules: expected at least one rule"),
+        ({"policy_map": policies_pb2.PolicyMap(rules=[{}])}, "rules[0].agents: expected name, prefix or position"),
+        ({"policy_map": policies_pb2.PolicyMap(rules=[{"name": "a"}])}, "rules[0].choices: expected a policy"),
+        (
+            {"policy_map": policies_pb2.PolicyMap(rules=[{"name": "a", "choices": [{"policy": "x"}]}])},
+            "positive, finite",
+        ),
+    ],
+)
+def test_malformed_policies_are_refused(
+    crowd: Sampler, thread_server: LocalServer, update: dict[str, Any], text: str
+) -> None:
+    import grpc
+
+    policies = {name: pb.AgentUpdate(agent=agent) for name, agent in update.pop("policies", {}).items()}
+    message = pb.AgentUpdate(policies=pb.PolicyUpdates(policies=policies, **update))
+    with grpc.insecure_channel(thread_server.address) as channel, pytest.raises(grpc.RpcError) as caught:
+        SamplerServiceStub(channel).UpdateAgent(pb.UpdateAgentRequest(all_workers=message))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert text in caught.value.details()
+
+
+def test_pickles_among_policies_need_the_operators_leave(crowd: Sampler) -> None:
+    with raises(InvalidArgumentError, match="pickle"):
+        crowd.update_agent({"guard": rollserve.PickledAgent(b"cbuiltins\nprint\n.")})
+    with raises(TypeError, match=r"updates\['a'\]: expected an agent"):
+        Policies({"a": 3})  # type: ignore[dict-item]
+
+
+def test_spaces_of_policies_are_checked(crowd: Sampler) -> None:
+    updated = crowd.update_env(SPREAD)
+    assert updated.agents == ("agent_0", "agent_1", "agent_2")
+    space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (3,), np.dtype(np.float32))
+    agent = MlpAgent.initial(space, rollserve.spaces.Discrete(5), seed=0)
+    with raises(InvalidArgumentError, match=r"policies\['main'\].*expected"):
+        crowd.update_agent({"main": agent})
+
+
+def test_agents_are_returned_by_policy(crowd: Sampler) -> None:
+    spaces = crowd.status().observation_space.spaces, crowd.status().action_space.spaces  # type: ignore[union-attr]
+    agent = MlpAgent.initial(spaces[0]["runner_0"], spaces[1]["runner_0"])
+    crowd.update_agent({"runner": agent})
+    held = crowd.agent(policy="runner")
+    assert isinstance(held, MlpAgent)
+    assert all(np.array_equal(held.parameters[name], value) for name, value in agent.parameters.items())
+    for policy, got in (("ghost", "'ghost'"), (None, "''")):
+        with raises(InvalidArgumentError, field="policy", match=f"one of the policies .*'runner'.* got {got}"):
+            crowd.agent(policy=policy)
+    crowd.update_env("CartPole-v1")
+    crowd.update_agent(RANDOM)
+    with raises(InvalidArgumentError, field="policy", match="none, because there is a single agent"):
+        crowd.agent(policy="runner")
+
+
+def test_saved_policies_go_on_with_the_same_bits(crowd: Sampler) -> None:
+    crowd.update_agent(
+        Policies(
+            {"runner": RANDOM},
+            {"runner_*": [("runner", 0, 0.5), ("runner", -1, 0.5)], "guard": "guard", "late": "late"},
+        )
+    )
+    crowd.obtain_samples(60)
+    saved = crowd.save()
+    expected = MultiAgentBatch.of(crowd.obtain_samples(60))
+    crowd.restore(saved)
+    batch = MultiAgentBatch.of(crowd.obtain_samples(60))
+    assert batch.by_policy().keys() == expected.by_policy().keys()
+    for name, each in expected.by_policy().items():
+        assert equal(batch.by_policy()[name], each)
+    assert crowd.update_agent({"runner": RANDOM}) == 3
+
+
+def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
+    buffer = rollserve.EpisodeBuffer()
+    with raises(InvalidArgumentError, field="out", match="none for an environment with many agents"):
+        crowd.obtain_samples(20, out=buffer)
+    crowd.update_env("CartPole-v1")
+    crowd.update_agent(RANDOM)
+    assert crowd.obtain_samples(20, out=buffer).num_steps >= 20

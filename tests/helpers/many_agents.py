@@ -1,0 +1,205 @@
+"""Truths about batches of environments with many agents, from plain loops over PettingZoo."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from pettingzoo.env_registry.registration import make as make_registered
+from support import equal
+
+import rollserve
+from rollserve import ActionMask, EnvSpec, MultiAgentBatch, Policies, RandomAgent
+
+CROWD = EnvSpec("sample_envs:crowd", {"length": 15}, multi_agent="parallel")
+RELAY = EnvSpec("sample_envs:relay", {"num_agents": 4}, multi_agent="aec")
+SPREAD = EnvSpec("mpe/simple_spread-v3", {"max_cycles": 10}, multi_agent="parallel")
+CONNECT_FOUR = EnvSpec("classic/connect_four-v3", multi_agent="aec")
+
+MASKED = RandomAgent(ActionMask(observation="action_mask"))
+MASKED_BY_INFO = RandomAgent(ActionMask(info="action_mask"))
+POLICIES = {
+    CROWD.id: Policies({"runner": RandomAgent(), "guard": MASKED, "late": RandomAgent()}),
+    RELAY.id: Policies({"first": MASKED_BY_INFO, "rest": MASKED_BY_INFO}, {"relay_0": "first", "relay_*": "rest"}),
+    SPREAD.id: Policies({"main": RandomAgent()}),
+    CONNECT_FOUR.id: Policies({"main": MASKED, "other": MASKED}, {0: "main", "*": "other"}),
+}
+
+
+def plain_env(spec: EnvSpec) -> Any:
+    """Return the environment as a user of PettingZoo makes it."""
+    kwargs: dict[str, Any] = dict(spec.kwargs)
+    if spec.id.startswith("mpe/"):
+        module = importlib.import_module("mpe2." + spec.id[len("mpe/") :].replace("-", "_"))
+        return (module.env if spec.multi_agent == "aec" else module.parallel_env)(**kwargs)
+    if ":" in spec.id:
+        module, _, name = spec.id.partition(":")
+        return getattr(importlib.import_module(module), name)(**kwargs)
+    return make_registered(spec.multi_agent, spec.id, **kwargs)  # type: ignore[call-overload]
+
+
+def leaves(value: Any) -> dict[str, Any]:
+    """Return the leaves of an observation by name, as batches have them."""
+    return dict(value) if isinstance(value, dict) else {"": value}
+
+
+class Segment(NamedTuple):
+    """A segment of a batch, with its agent, its environment steps and its rewards before."""
+
+    agent: str
+    batch: rollserve.EpisodeBatch
+    env_steps: np.ndarray
+    reward_before: float
+
+
+def segments_of(batch: MultiAgentBatch) -> dict[int, list[Segment]]:
+    """Return the segments of each episode, by its index."""
+    found: dict[int, list[Segment]] = {int(index): [] for index in batch.episode_indices}
+    for part in batch.policies:
+        for position, segment in enumerate(part.batch.split()):
+            steps = part.env_steps[part.batch.steps_of(np.array([position]))]
+            agent = batch.agents[part.agent_positions[position]]
+            entry = Segment(agent, segment, steps, float(part.rewards_before[position]))
+            found[int(segment.episode_indices[0])].append(entry)
+    return found
+
+
+def check_against_plain_loops(batch: MultiAgentBatch, spec: EnvSpec) -> None:
+    """Replay each episode in a plain environment, with the batch's actions, and compare all that agents got."""
+    for index, segments in segments_of(batch).items():
+        num_steps = int(batch.lengths[batch.episode_indices == index][0])
+        env = plain_env(spec)
+        seed = int(segments[0].batch.env_seeds[0])  # type: ignore[index]
+        events = list((_replay_aec if spec.multi_agent == "aec" else _replay)(env, seed, segments, num_steps))
+        by_agent: dict[str, list[Any]] = {}
+        for agent, *event in events:
+            by_agent.setdefault(agent, []).append(event if event[0] is not None else None)
+        for agent in {segment.agent for segment in segments}:
+            own = [segment for segment in segments if segment.agent == agent]
+            _check_agent(own, by_agent[agent])
+        env.close()
+
+
+def _check_agent(segments: list[Segment], events: list[Any]) -> None:
+    """Compare an agent's segments with what it got, in the order of time: (observation, reward, flags)."""
+    position, expected = 0, list(events)
+    if expected[-1] is None:  # the rest is unknown, because a last action of an absent agent is not delivered
+        expected += [None] * 8
+    for segment in segments:
+        batch = segment.batch
+        if expected[position] is None:
+            return
+        observation, reward, *_ = expected[position]
+        assert reward == segment.reward_before
+        position += 1
+        for step in range(batch.num_steps):
+            _same(batch.observations, step, observation)
+            if expected[position] is None:
+                return
+            observation, reward, terminated, truncated = expected[position]
+            assert reward == batch.rewards[step]
+            position += 1
+            is_last = step == batch.num_steps - 1
+            if is_last and batch.truncated[0] and expected[position : position + 1] == [None]:
+                assert not terminated  # the life ends here, because the next action is not delivered
+                truncated = True
+            assert (terminated, truncated) == (
+                (bool(batch.terminated[0]), bool(batch.truncated[0])) if is_last else (False, False)
+            )
+        _same(batch.last_observations, 0, observation)
+    # An agent may appear at the end, and not act.
+    assert (
+        events[-1] is None
+        or position == len(events)
+        or (position == len(events) - 1 and events[-1][1:] == [0.0, False, False])
+    )
+
+
+def _same(columns: Any, row: int, observation: Any) -> None:
+    columns = columns if isinstance(columns, dict) else {"": columns}
+    for name, value in leaves(observation).items():
+        np.testing.assert_array_equal(columns[name][row], value)
+
+
+def _actions(segments: list[Segment]) -> dict[tuple[str, int], Any]:
+    """Return the action of each agent in each environment step."""
+    return {
+        (segment.agent, int(step)): segment.batch.actions[row]  # type: ignore[index]
+        for segment in segments
+        for row, step in enumerate(segment.env_steps)
+    }
+
+
+def _replay(env: Any, seed: int, segments: list[Segment], num_steps: int) -> Iterator[tuple[Any, ...]]:
+    """Yield what each agent gets in a parallel environment: agent, observation, reward, terminated, truncated."""
+    actions = _actions(segments)
+    observations, _ = env.reset(seed=seed)
+    alive = set(env.agents)
+    for agent in env.agents:
+        yield agent, observations[agent], 0.0, False, False
+    held: dict[str, float] = {}
+    for step in range(num_steps):
+        if any((agent, step) not in actions for agent in env.agents):
+            assert step >= num_steps - 3
+            yield from ((agent, None) for agent in env.possible_agents)
+            return
+        acting = {agent: actions.pop((agent, step)) for agent in env.agents}
+        observations, rewards, terminated, truncated, _ = env.step(acting)
+        is_cut = step == num_steps - 1 and bool(env.agents)
+        for agent in env.possible_agents:
+            if agent not in alive and agent not in env.agents:
+                continue
+            reward = held.pop(agent, 0.0) + float(rewards.get(agent, 0.0))
+            flags = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+            if any(flags):
+                alive.discard(agent)
+                yield agent, observations[agent], reward, *flags
+            elif agent in env.agents:
+                is_new = agent not in alive
+                alive.add(agent)
+                yield agent, observations[agent], reward, False, is_cut and not is_new
+            else:
+                held[agent] = reward
+    assert not actions
+
+
+def _replay_aec(env: Any, seed: int, segments: list[Segment], num_steps: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the same of an AEC environment: what `last` returns."""
+    actions, step = _actions(segments), 0
+    env.reset(seed=seed)
+    for agent in env.agent_iter(max_iter=1 << 20):
+        observation, reward, terminated, truncated, _ = env.last()
+        is_cut = step == num_steps and not (terminated or truncated)
+        yield agent, observation, float(reward), bool(terminated), bool(truncated) or is_cut
+        if is_cut:
+            for other in env.agents:
+                if other != agent:
+                    flags = bool(env.terminations[other]), bool(env.truncations[other])
+                    flags = flags if any(flags) else (False, True)
+                    yield other, env.observe(other), float(env._cumulative_rewards[other]), *flags
+            break
+        if terminated or truncated:
+            env.step(None)
+        else:
+            env.step(actions.pop((agent, step)))
+            step += 1
+    assert not actions
+
+
+def many_equal(first: MultiAgentBatch, second: MultiAgentBatch) -> bool:
+    """Whether two batches have the same columns, to the last bit; their accounts may differ."""
+    names = ("episode_indices", "first_steps", "lengths", "terminated", "truncated")
+    if first.agents != second.agents or len(first.policies) != len(second.policies):
+        return False
+    headers = all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
+    return headers and all(
+        one.policy == other.policy
+        and equal(one.batch, other.batch)
+        and all(
+            np.array_equal(getattr(one, name), getattr(other, name))
+            for name in ("agent_positions", "env_steps", "rewards_before")
+        )
+        for one, other in zip(first.policies, second.policies, strict=True)
+    )
