@@ -279,8 +279,7 @@ async def test_masked_episodes_and_fragments_do_not_depend_on_workers(source: st
             if workers == 3:
                 cut = await in_calls(pool, [7, 20], seed=5)
     assert all(equal(batch, batches[0]) for batch in batches[1:])
-    num_lost = 0
-    for seed in range(2):
+    for seed in range(9):
         backend, options = MortalBackend(seed, 4, with_machines=True), {"unit_retries": 1000, **MODULES}
         async with pool_of(backend, env, workers=3, rows=2, call_window_bytes=5000, **options) as pool:
             await pool.update_agent([agent])
@@ -288,8 +287,9 @@ async def test_masked_episodes_and_fragments_do_not_depend_on_workers(source: st
             assert all(map(equal, again, cut))
             again.append(await sample(pool, AtLeast(150), seed=5, max_message_bytes=4096))
             assert equal(again[-1], batches[0])
-            num_lost += sum(batch.account.num_lost_steps for batch in again if batch.account)
-    assert num_lost > 0
+        if any(batch.account.num_lost_steps for batch in again if batch.account):
+            return
+    raise AssertionError("no worker was lost while it had steps")
 
 
 def test_evaluations_and_populations_take_legal_actions(fed: rollserve.Sampler) -> None:
