@@ -76,7 +76,7 @@ _SAC = {
 
 TASKS = {
     "cartpole-ppo": Task("CartPole-v1 to 475, PPO", "CartPole-v1", 475, 200_000, "ppo", _PPO),
-    "pendulum-sac": Task("Pendulum-v1 to -200, SAC", "Pendulum-v1", -200, 20_000, "sac", _SAC),
+    "pendulum-sac": Task("Pendulum-v1 to -200, SAC", "Pendulum-v1", -200, 40_000, "sac", _SAC),
     "halfcheetah-sac": Task("HalfCheetah-v5 to 2,000, SAC", "HalfCheetah-v5", 2000, 300_000, "sac", _SAC),
 }
 """Tasks by name. The first one is the default: the others take minutes to hours."""

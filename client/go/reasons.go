@@ -129,6 +129,11 @@ const (
 	// sampler.
 	// Status: FAILED_PRECONDITION.
 	ReasonUnexpectedVersion Reason = "UNEXPECTED_VERSION"
+	// ReasonSavedSampler:
+	// The saved sampler does not fit this server, whose settings give its environments other rows or other limits; or the
+	// sampler has an agent that cannot be saved.
+	// Status: FAILED_PRECONDITION.
+	ReasonSavedSampler Reason = "SAVED_SAMPLER"
 	// ReasonModelTooLarge:
 	// A model or a pickle is larger than `--max-model-bytes`.
 	// Status: RESOURCE_EXHAUSTED.

@@ -327,3 +327,37 @@ def test_help_names_the_commands() -> None:
     assert shown.returncode == 0
     for word in ("status", "sample", "evaluate"):
         assert word in shown.stdout
+
+
+def test_save_and_restore_write_and_read_a_file(
+    thread_sampler: rollserve.Sampler, thread_server: LocalServer, tmp_path: Path
+) -> None:
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    path = tmp_path / "sampler.saved"
+    saved = run("save", thread_server.address, str(path))
+    assert (saved.returncode, saved.stdout) == (0, f"written to {path}\n"), saved.stderr
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    restored = run("restore", thread_server.address, str(path))
+    assert restored.stdout == "sampler restored: policy version 1, environment version 1, 2 workers\n", restored.stderr
+    path.write_bytes(b"something else")
+    refused = run("restore", thread_server.address, str(path))
+    assert refused.returncode == 1
+    assert "data: expected the file of a saved sampler, got other bytes" in refused.stderr
+    assert run("restore", thread_server.address, str(tmp_path / "missing")).returncode == 4
+
+
+def test_agent_is_exported_as_a_model(
+    thread_sampler: rollserve.Sampler, thread_server: LocalServer, tmp_path: Path
+) -> None:
+    status = thread_sampler.status()
+    path = tmp_path / "policy.onnx"
+    thread_sampler.update_agent(rollserve.MlpAgent.initial(status.observation_space, status.action_space))
+    exported = run("agent", "export", thread_server.address, "--onnx", str(path))
+    assert (exported.returncode, exported.stdout) == (0, f"written to {path}\n"), exported.stderr
+    thread_sampler.update_agent(rollserve.OnnxAgent(path, "categorical"))
+    assert thread_sampler.obtain_samples(10).num_steps >= 10
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    refused = run("agent", "export", thread_server.address, "--onnx", str(path))
+    assert refused.returncode == 1
+    assert "agent: expected an MLP or a model, got an agent of the class RandomAgent" in refused.stderr
+    assert run("agent", "export", thread_server.address, "--onnx", str(path), "--policy-version", "2").returncode == 0

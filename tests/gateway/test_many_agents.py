@@ -205,3 +205,10 @@ def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
     crowd.update_env("CartPole-v1")
     crowd.update_agent(RANDOM)
     assert crowd.obtain_samples(20, out=buffer).num_steps >= 20
+
+
+@pytest.mark.parametrize("call", [lambda sampler: sampler.agent(), lambda sampler: sampler.save()])
+def test_policies_by_name_are_neither_returned_whole_nor_saved(crowd: Sampler, call: Any) -> None:
+    with raises(PreconditionError, match="a single agent, got policies by name"):
+        call(crowd)
+    assert crowd.obtain_samples(20).num_steps >= 20

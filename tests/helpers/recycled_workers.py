@@ -62,6 +62,13 @@ class _RecycledWorker:
         self._is_closed = method is Worker.close
         return result
 
+    async def call_urgently(
+        self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        if self._made is not None:
+            await asyncio.shield(self._made)
+        return await self._worker.call_urgently(method, *args, **kwargs)
+
     async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if self._made is not None:
             await asyncio.shield(self._made)

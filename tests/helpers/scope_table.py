@@ -16,6 +16,7 @@ import grpc
 from certificates import serving
 from google.protobuf.message import Message
 from principals import Tokens
+from saved_files import saved_file
 
 import rollserve
 from rollserve import Reason
@@ -107,6 +108,7 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         pb.EvaluatePopulationRequest(episode_count=1, options=pb.EvaluationOptions(environment=CARTPOLE)),
     ),
     "GetAgentParameters": ("GetAgentParameters", agent_versions_pb2.GetAgentParametersRequest()),
+    "GetAgent": ("GetAgent", agent_versions_pb2.GetAgentRequest()),
     "UpdateAgent": ("UpdateAgent", update(rollserve.RandomAgent())),
     "UpdateAgent, with a pickle": ("UpdateAgent", update(PICKLE)),
     "UpdateEnv": (
@@ -128,6 +130,12 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         samplers_pb2.CreateSamplerRequest(sampler="new", environment=CARTPOLE, worker_count=1),
     ),
     "DeleteSampler": ("DeleteSampler", samplers_pb2.DeleteSamplerRequest(sampler="none")),
+    "SaveSampler": ("SaveSampler", samplers_pb2.SaveSamplerRequest()),
+    "RestoreSampler": ("RestoreSampler", samplers_pb2.RestoreSamplerRequest()),
+    "RestoreSampler, with an environment of no profile": (
+        "RestoreSampler",
+        samplers_pb2.RestoreSamplerRequest(data=saved_file(rollserve.EnvSpec("CartPole-v1"), num_rows=4096)),
+    ),
     "ResizePool": ("ResizePool", pb.ResizePoolRequest(worker_count=1)),
 }
 """A request for each row of the table: its RPC, and the request."""

@@ -43,6 +43,11 @@ class _ShuffledWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return method(self._worker, *args, **kwargs)
 
+    async def call_urgently(
+        self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        return await self.call(method, *args, **kwargs)
+
     async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.to_thread(method, self._worker, *args, **kwargs)
 

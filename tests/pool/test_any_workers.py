@@ -130,6 +130,11 @@ class SlowWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await self._worker.call(method, *args, **kwargs)
 
+    async def call_urgently(
+        self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        return await self._worker.call_urgently(method, *args, **kwargs)
+
     async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await self._worker.aside(method, *args, **kwargs)
 

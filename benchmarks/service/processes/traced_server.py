@@ -57,7 +57,7 @@ class _Trace:
         self._wrap(Intake, "update_request", self._update_received)
         self._wrap(Samplings, "begin", self._before("admitted"))
         self._wrap(RayWorker, "work", self._ordered)
-        self._wrap(RayWorker, "call", self._asked)
+        self._wrap(RayWorker, "call_urgently", self._asked)
         self._wrap(OpenRpc, "write", self._written)
 
     def take(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "arguments.h"
 #include "results.h"
@@ -21,6 +23,8 @@ Json read_stream(Sampler& sampler, Fields& operation) {
   const std::int64_t num_steps = operation.take("num_steps");
   std::optional<std::uint64_t> stop_after;
   operation.read("stop_after", stop_after);
+  bool shows_progress = false;
+  operation.read("progress", shows_progress);
   operation.finish();
   rollserve::Stream stream = sampler.stream_samples(num_steps, options);
   std::uint64_t num_batches = 0;
@@ -31,7 +35,12 @@ Json read_stream(Sampler& sampler, Fields& operation) {
     ++num_batches;
     num_read_steps += batch->num_steps();
   }
-  return {{"num_batches", num_batches}, {"num_steps", num_read_steps}};
+  Json result = {{"num_batches", num_batches}, {"num_steps", num_read_steps}};
+  if (shows_progress) {
+    result["progress"] = {{"num_simulated_steps", stream.num_simulated_steps()},
+                          {"num_ended_episodes", stream.num_ended_episodes()}};
+  }
+  return result;
 }
 
 /// Make a call, and describe its batch and how long the call took.
@@ -51,17 +60,41 @@ Json update_agent(Sampler& sampler, Fields& operation) {
   return {{"policy_version", sampler.update_agent(agent, options)}};
 }
 
+Json change_agent(Sampler& sampler, Fields& operation) {
+  const rollserve::AgentUpdate change = agent_change_of(std::move(operation));
+  return {{"policy_version", sampler.update_agent(change)}};
+}
+
+Json update_agent_per_worker(Sampler& sampler, Fields& operation) {
+  const auto agents = take_updates(operation, take_agent);
+  operation.finish();
+  return {{"policy_version", sampler.update_agent_per_worker(agents)}};
+}
+
 Json update_env(Sampler& sampler, Fields& operation) {
-  const rollserve::EnvSpec env = take_env(operation);
+  const rollserve::EnvUpdate env = take_env(operation);
   operation.finish();
   return {{"environment_version", sampler.update_env(env).env_version}};
 }
 
-Json change_env(Sampler& sampler, Fields& operation) {
-  rollserve::EnvChange change;
-  operation.read_text("kwargs", change.kwargs_json);
+Json update_env_per_worker(Sampler& sampler, Fields& operation) {
+  const auto envs = take_updates(operation, take_env);
   operation.finish();
-  return {{"environment_version", sampler.update_env(change).env_version}};
+  return {{"environment_version", sampler.update_env_per_worker(envs).env_version}};
+}
+
+Json call_environments(Sampler& sampler, Fields& operation) {
+  rollserve::CallEnvironmentsOptions options;
+  operation.read("environment_version", options.env_version);
+  const std::string method = operation.take("method");
+  std::vector<std::string> arguments;
+  for (const Json& argument : operation.take_object("arguments")) arguments.push_back(argument.dump());
+  operation.finish();
+  Json values = Json::array();
+  for (const std::string& value : sampler.call_environments(method, arguments, options)) {
+    values.push_back(Json::parse(value));
+  }
+  return {{"values", values}};
 }
 
 Json obtain_samples(Sampler& sampler, Fields& operation) {
@@ -106,8 +139,12 @@ Json status(Sampler& sampler, Fields& operation) {
 Json perform(Sampler& sampler, Fields operation) {
   static const std::map<std::string, Json (*)(Sampler&, Fields&)> functions = {
       {"update_env", update_env},
-      {"change_env", change_env},
+      {"change_env", update_env},
+      {"update_env_per_worker", update_env_per_worker},
+      {"call_environments", call_environments},
       {"update_agent", update_agent},
+      {"change_agent", change_agent},
+      {"update_agent_per_worker", update_agent_per_worker},
       {"obtain_samples", obtain_samples},
       {"obtain_exact_episodes", obtain_exact_episodes},
       {"obtain_fragments", obtain_fragments},

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <map>
 
+#include "transforms.h"
+
 namespace conformance {
 
 namespace {
@@ -54,12 +56,26 @@ rollserve::Columns columns_of(const Json& json) {
   return columns;
 }
 
+/// Take the source of an action mask.
+void take_mask(Fields& agent, rollserve::ActionMask& mask) {
+  if (!agent.has("action_mask")) return;
+  Fields fields(agent.take("action_mask"));
+  if (fields.has("info")) {
+    mask = rollserve::InfoMask{fields.take("info")};
+  } else {
+    mask = rollserve::ObservationMask{fields.take("observation")};
+  }
+  fields.finish();
+}
+
 rollserve::MlpAgent mlp_of(Fields fields) {
   using rollserve::Activation;
   using rollserve::Head;
   rollserve::MlpAgent agent;
   agent.parameters = columns_of(fields.take("parameters"));
-  agent.head = named<Head>({{"categorical", Head::Categorical}, {"diagonal_gaussian", Head::DiagonalGaussian}},
+  agent.head = named<Head>({{"categorical", Head::Categorical},
+                            {"diagonal_gaussian", Head::DiagonalGaussian},
+                            {"multi_categorical", Head::MultiCategorical}},
                            fields.take("head"));
   agent.activation = named<Activation>({{"tanh", Activation::Tanh},
                                         {"relu", Activation::Relu},
@@ -69,6 +85,9 @@ rollserve::MlpAgent mlp_of(Fields fields) {
                                         {"silu", Activation::Silu}},
                                        fields.take("activation"));
   fields.take("layer_sizes");  // the client reads them off the parameters
+  fields.read("normalization_epsilon", agent.normalization_epsilon);
+  fields.read("normalization_clip", agent.normalization_clip);
+  take_mask(fields, agent.action_mask);
   fields.finish();
   return agent;
 }
@@ -85,6 +104,7 @@ rollserve::OnnxAgent onnx_of(Fields fields) {
   fields.read("inputs", agent.inputs);
   fields.read("outputs", agent.outputs);
   fields.read("infos", agent.infos);
+  take_mask(fields, agent.action_mask);
   fields.finish();
   return agent;
 }
@@ -98,16 +118,22 @@ rollserve::AgentUpdate agent_of(Fields fields) {
     fields.read("name", agent.name);
     fields.read_text("kwargs", agent.kwargs_json);
     agent.parameters = columns_of(fields.take_object("parameters"));
+    take_mask(fields, agent.action_mask);
     fields.finish();
     return agent;
   }
   if (kind == "constant") {
     rollserve::ConstantAgent agent{columns_of(fields.take("action"))};
+    take_mask(fields, agent.action_mask);
     fields.finish();
     return agent;
   }
-  fields.finish();
-  if (kind == "random") return rollserve::RandomAgent{};
+  if (kind == "random") {
+    rollserve::RandomAgent agent;
+    take_mask(fields, agent.action_mask);
+    fields.finish();
+    return agent;
+  }
   throw Unsupported("no agent of kind '" + kind + "'");
 }
 
@@ -137,6 +163,7 @@ rollserve::Config config_of(Fields connect) {
   }
   connect.read("ca", config.ca);
   connect.read("token", config.token);
+  connect.read("max_message_bytes", config.max_message_bytes);
   for (const std::string name : connect.take_object("compression")) {
     config.compression.push_back(named<Compression>({{"lz4", Compression::Lz4}, {"zstd", Compression::Zstd}}, name));
   }
@@ -144,8 +171,13 @@ rollserve::Config config_of(Fields connect) {
   return config;
 }
 
-rollserve::EnvSpec take_env(Fields& operation) {
+rollserve::EnvUpdate take_env(Fields& operation) {
   using rollserve::Vectorization;
+  if (!operation.has("id")) {
+    rollserve::EnvChange change;
+    operation.read_text("kwargs", change.kwargs_json);
+    return change;
+  }
   rollserve::EnvSpec env;
   operation.read("id", env.id);
   operation.read_text("kwargs", env.kwargs_json);
@@ -169,12 +201,24 @@ rollserve::EnvSpec take_env(Fields& operation) {
                                              operation.take("vectorization"));
   }
   operation.read("num_rows", env.num_rows);
+  for (Json& transform : operation.take_object("transforms")) {
+    env.transforms.push_back(transform_of(Fields(std::move(transform))));
+  }
   return env;
 }
 
 rollserve::AgentUpdate take_agent(Fields& from) {
   if (from.has("agent")) return agent_of(Fields(from.take("agent")));
+  if (from.has("change")) return agent_change_of(Fields(from.take("change")));
   return columns_of(from.take("parameters"));
+}
+
+rollserve::AgentChange agent_change_of(Fields change) {
+  rollserve::AgentChange agent;
+  change.read_text("kwargs", agent.kwargs_json);
+  agent.parameters = columns_of(change.take_object("parameters"));
+  change.finish();
+  return agent;
 }
 
 rollserve::SamplingOptions sampling_options_of(Fields options) {
@@ -182,9 +226,12 @@ rollserve::SamplingOptions sampling_options_of(Fields options) {
   take_common(options, sampling);
   options.read("expected_num_workers", sampling.expected_num_workers);
   options.read("return_states", sampling.return_states);
+  options.read("return_last_values", sampling.return_last_values);
+  options.read("return_last_states", sampling.return_last_states);
+  if (options.has("return_returns_before")) options.take("return_returns_before");  // which the client always asks for
   options.read("prefetch", sampling.prefetch);
   if (options.has("plain_frames")) sampling.frames_once = !options.take("plain_frames").get<bool>();
-  if (options.has("agent") || options.has("parameters")) sampling.agent = take_agent(options);
+  if (options.has("agent") || options.has("parameters") || options.has("change")) sampling.agent = take_agent(options);
   options.finish();
   return sampling;
 }

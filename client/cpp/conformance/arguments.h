@@ -2,6 +2,10 @@
 
 #include <rollserve/rollserve.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "json.h"
 
 namespace conformance {
@@ -11,11 +15,28 @@ namespace conformance {
 /// @throws Unsupported as all functions here do, for what the client does not have.
 rollserve::Config config_of(Fields connect);
 
-/// Take the environment of `update_env`.
-rollserve::EnvSpec take_env(Fields& operation);
+/// Take an environment, which has an `id`, or a change of the present one.
+rollserve::EnvUpdate take_env(Fields& operation);
 
-/// Take the field `agent` or `parameters`, of which one is there.
+/// Take the field `agent`, `parameters` or `change`, of which one is there.
 rollserve::AgentUpdate take_agent(Fields& from);
+
+/// Return a change of the present agent.
+rollserve::AgentChange agent_change_of(Fields change);
+
+/// Take the field `updates`, which has null or the fields of an update for each worker.
+template <class Update>
+std::vector<std::optional<Update>> take_updates(Fields& operation, Update (*take)(Fields&)) {
+  std::vector<std::optional<Update>> updates;
+  for (Json& update : operation.take_object("updates")) {
+    auto& added = updates.emplace_back();
+    if (update.is_null()) continue;
+    Fields fields(std::move(update));
+    added = take(fields);
+    fields.finish();
+  }
+  return updates;
+}
 
 /// Return the options of a call that samples.
 rollserve::SamplingOptions sampling_options_of(Fields options);

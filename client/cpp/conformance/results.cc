@@ -4,6 +4,8 @@
 #include <openssl/sha.h>
 
 #include <array>
+#include <cmath>
+#include <vector>
 
 namespace conformance {
 
@@ -43,6 +45,13 @@ Json infos_of(const Columns& infos) {
   return described;
 }
 
+/// Return numbers, with null for NaN, which JSON does not have.
+Json sums_of(const std::vector<double>& sums) {
+  Json described = Json::array();
+  for (const double sum : sums) described.push_back(std::isnan(sum) ? Json() : Json(sum));
+  return described;
+}
+
 Json account_of(const rollserve::Account& account) {
   return {{"num_steps", account.num_steps},
           {"num_episodes", account.num_episodes},
@@ -74,23 +83,29 @@ std::string name_of(rollserve::StatusCode code) {
 }  // namespace
 
 Json description_of(const rollserve::EpisodeBatch& batch) {
-  return {{"episode_indices", batch.episode_indices},
-          {"first_steps", batch.first_steps},
-          {"lengths", batch.lengths},
-          {"terminated", batch.terminated},
-          {"truncated", batch.truncated},
-          {"policy_versions", batch.policy_versions},
-          {"env_seeds", batch.env_seeds},
-          {"returns", batch.returns()},
-          {"observations", leaves_of(batch.observations)},
-          {"last_observations", leaves_of(batch.last_observations)},
-          {"actions", leaves_of(batch.actions)},
-          {"rewards", {{"", column_of(batch.rewards)}}},
-          {"agent_infos", infos_of(batch.agent_infos)},
-          {"env_infos", infos_of(batch.env_infos)},
-          {"episode_infos", infos_of(batch.episode_infos)},
-          {"initial_states", infos_of(batch.initial_states)},
-          {"account", account_of(batch.account.value())}};
+  Json description = {{"episode_indices", batch.episode_indices},
+                      {"first_steps", batch.first_steps},
+                      {"lengths", batch.lengths},
+                      {"terminated", batch.terminated},
+                      {"truncated", batch.truncated},
+                      {"policy_versions", batch.policy_versions},
+                      {"env_seeds", batch.env_seeds},
+                      {"returns", batch.returns()},
+                      {"observations", leaves_of(batch.observations)},
+                      {"last_observations", leaves_of(batch.last_observations)},
+                      {"actions", leaves_of(batch.actions)},
+                      {"rewards", {{"", column_of(batch.rewards)}}},
+                      {"agent_infos", infos_of(batch.agent_infos)},
+                      {"env_infos", infos_of(batch.env_infos)},
+                      {"episode_infos", infos_of(batch.episode_infos)},
+                      {"initial_states", infos_of(batch.initial_states)},
+                      {"last_states", infos_of(batch.last_states)},
+                      {"environment_actions", leaves_of(batch.env_actions)},
+                      {"returns_before", sums_of(batch.returns_before)},
+                      {"account", account_of(batch.account.value())}};
+  if (batch.raw_rewards) description["raw_rewards"] = {{"", column_of(*batch.raw_rewards)}};
+  if (batch.last_values) description["last_values"] = {{"", column_of(*batch.last_values)}};
+  return description;
 }
 
 Json description_of(const rollserve::Error& error) {

@@ -187,6 +187,22 @@ Span<const bool> Columns::mask(std::string_view name) const {
   return mask == nullptr || mask->data_type() != DataType::Bool ? Span<const bool>() : mask->values<bool>();
 }
 
+std::vector<std::optional<std::string>> Columns::texts(std::string_view name) const {
+  const Array& column = at(name);
+  if (column.data_type() != DataType::UInt8 || column.shape().size() != 2) {
+    raise_invalid("name", "a column of texts, which is uint8 (T, B)", "'" + std::string(name) + "', " + column.text());
+  }
+  const auto present = mask(name);
+  const auto* bytes = reinterpret_cast<const char*>(column.bytes().data());
+  std::vector<std::optional<std::string>> texts(column.num_rows());
+  for (std::size_t row = 0; row < texts.size(); ++row) {
+    if (row < present.size() && !present[row]) continue;
+    const std::string_view padded(bytes + row * column.row_bytes(), column.row_bytes());
+    texts[row] = padded.substr(0, padded.find_last_not_of('\0') + 1);  // npos + 1 is 0
+  }
+  return texts;
+}
+
 bool Columns::is_mask(std::string_view name) const noexcept {
   return !name.empty() && name.front() == '_' && contains(name.substr(1));
 }

@@ -32,6 +32,7 @@ void check_headers(const EpisodeBatch& batch) {
   check_header("episode_indices", batch.episode_indices, num_segments);
   check_header("first_steps", batch.first_steps, num_segments);
   check_header("environment_seeds", batch.env_seeds, num_segments);
+  if (!batch.returns_before.empty()) check_header("returns_before", batch.returns_before, num_segments);
   if (!batch.worker_indices.empty()) check_header("worker_indices", batch.worker_indices, num_segments);
 }
 
@@ -42,6 +43,18 @@ void check_columns(const EpisodeBatch& batch) {
   const auto num_steps = std::accumulate(batch.lengths.begin(), batch.lengths.end(), std::int64_t{0});
   if (static_cast<std::size_t>(num_steps) != batch.num_steps()) {
     throw Malformed("rewards", std::to_string(num_steps) + " steps, the sum of lengths", batch.rewards.text());
+  }
+  if (batch.raw_rewards) {
+    const Array& raw = *batch.raw_rewards;
+    if (raw.data_type() != DataType::Float64 || raw.shape() != batch.rewards.shape()) {
+      throw Malformed("raw_rewards", "as rewards, " + batch.rewards.text(), raw.text());
+    }
+  }
+  if (batch.last_values) {
+    const Shape expected{static_cast<std::int64_t>(batch.num_segments())};
+    if (batch.last_values->shape() != expected) {
+      throw Malformed("last_values", "shape " + text_of(expected), batch.last_values->text());
+    }
   }
   for (const ColumnField& field : column_fields) {
     const Columns& columns = batch.*field.columns;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "batch_checks.h"
+#include "batch_fields.h"
 #include "failures.h"
 #include "tensors.h"
 
@@ -90,7 +91,9 @@ EpisodeBatch batch_of(v1::EpisodeBatch& message, std::uint64_t num_rows) {
   batch.first_steps.assign(message.first_steps().begin(), message.first_steps().end());
   batch.env_seeds.assign(message.environment_seeds().begin(), message.environment_seeds().end());
   batch.worker_indices.assign(message.worker_indices().begin(), message.worker_indices().end());
+  batch.returns_before.assign(message.returns_before().begin(), message.returns_before().end());
   check_headers(batch);
+  if (batch.returns_before.empty()) batch.returns_before = unknown_returns(batch.first_steps);
   if (num_rows > 0) {
     for (const std::uint64_t index : batch.episode_indices) batch.row_indices.push_back(index % num_rows);
   }
@@ -102,6 +105,10 @@ EpisodeBatch batch_of(v1::EpisodeBatch& message, std::uint64_t num_rows) {
   batch.env_infos = columns_of("environment_infos", *message.mutable_environment_infos());
   batch.episode_infos = columns_of("episode_infos", *message.mutable_episode_infos());
   batch.initial_states = columns_of("initial_states", *message.mutable_initial_states());
+  batch.last_states = columns_of("last_states", *message.mutable_last_states());
+  if (message.has_last_values()) batch.last_values = array_at("last_values", *message.mutable_last_values());
+  if (message.has_raw_rewards()) batch.raw_rewards = array_at("raw_rewards", *message.mutable_raw_rewards());
+  batch.env_actions = columns_of("environment_actions", *message.mutable_environment_actions());
   for (v1::FrameStack& stack : *message.mutable_frame_stacks()) add_stacks(batch, stack);
   check_columns(batch);
   return batch;

@@ -1,6 +1,5 @@
 #include <cmath>
 #include <random>
-#include <type_traits>
 
 #include "encoding.h"
 #include "failures.h"
@@ -127,10 +126,35 @@ void write_layers(const MlpAgent& agent, v1::MlpAgent& mlp) {
   }
 }
 
-void write_agent(const RandomAgent&, v1::Agent& message) { message.mutable_random(); }
+/// Write the moments that observations are normalized by, if the parameters have them.
+void write_normalization(const MlpAgent& agent, v1::MlpAgent& mlp) {
+  if (!agent.parameters.contains("observation/mean")) {
+    if (!agent.normalization_epsilon && !agent.normalization_clip) return;
+    raise_invalid(agent.normalization_epsilon ? "normalization_epsilon" : "normalization_clip",
+                  "a parameter 'observation/mean' beside it", "none of that name");
+  }
+  auto& normalization = *mlp.mutable_normalization();
+  if (agent.normalization_epsilon) normalization.set_epsilon(*agent.normalization_epsilon);
+  if (agent.normalization_clip) normalization.set_clip(*agent.normalization_clip);
+}
+
+/// Write the action mask of a message that can have one, if the agent has one.
+template <class Message>
+void write_mask(const ActionMask& mask, Message& message) {
+  if (const auto* info = std::get_if<InfoMask>(&mask)) message.mutable_action_mask()->set_info(info->info);
+  if (const auto* leaf = std::get_if<ObservationMask>(&mask)) {
+    message.mutable_action_mask()->set_observation(leaf->leaf);
+  }
+}
+
+void write_agent(const RandomAgent& agent, v1::Agent& message) {
+  write_mask(agent.action_mask, *message.mutable_random());
+}
 
 void write_agent(const ConstantAgent& agent, v1::Agent& message) {
-  write_named("action", agent.action, *message.mutable_constant()->mutable_action());
+  v1::ConstantAgent& constant = *message.mutable_constant();
+  write_named("action", agent.action, *constant.mutable_action());
+  write_mask(agent.action_mask, constant);
 }
 
 void write_agent(const MlpAgent& agent, v1::Agent& message) { *message.mutable_mlp() = message_of(agent); }
@@ -141,6 +165,7 @@ void write_agent(const OnnxAgent& agent, v1::Agent& message) {
   onnx.mutable_inputs()->insert(agent.inputs.begin(), agent.inputs.end());
   onnx.mutable_outputs()->insert(agent.outputs.begin(), agent.outputs.end());
   for (const std::string& info : agent.infos) onnx.add_infos(info);
+  write_mask(agent.action_mask, onnx);
   switch (agent.head) {
     case OnnxHead::Categorical:
       onnx.mutable_categorical();
@@ -163,6 +188,23 @@ void write_agent(const PythonAgent& agent, v1::Agent& message) {
   python.set_name(agent.name);
   python.set_kwargs_json(agent.kwargs_json);
   write_named("parameters", agent.parameters, *python.mutable_parameters()->mutable_tensors());
+  write_mask(agent.action_mask, python);
+}
+
+template <class Agent>
+void write_update(const Agent& agent, v1::AgentUpdate& message) {
+  write_agent(agent, *message.mutable_agent());
+}
+
+void write_update(const Parameters& parameters, v1::AgentUpdate& message) {
+  write_named("parameters", parameters, *message.mutable_parameters()->mutable_tensors());
+}
+
+void write_update(const AgentChange& change, v1::AgentUpdate& message) {
+  v1::AgentChange& written = *message.mutable_change();
+  written.set_kwargs_json(change.kwargs_json);
+  if (change.parameters.empty()) return;
+  write_named("parameters", change.parameters, *written.mutable_parameters()->mutable_tensors());
 }
 
 }  // namespace
@@ -177,23 +219,15 @@ v1::MlpAgent message_of(const MlpAgent& agent) {
     mlp.mutable_layer_norm();
     if (agent.layer_norm_epsilon) mlp.mutable_layer_norm()->set_epsilon(*agent.layer_norm_epsilon);
   }
+  write_normalization(agent, mlp);
+  write_mask(agent.action_mask, mlp);
   write_named("parameters", agent.parameters, *mlp.mutable_parameters()->mutable_tensors());
   return mlp;
 }
 
 v1::AgentUpdate message_of(const AgentUpdate& update) {
   v1::AgentUpdate message;
-  if (const auto* parameters = std::get_if<Parameters>(&update)) {
-    write_named("parameters", *parameters, *message.mutable_parameters()->mutable_tensors());
-    return message;
-  }
-  std::visit(
-      [&](const auto& agent) {
-        if constexpr (!std::is_same_v<std::decay_t<decltype(agent)>, Parameters>) {
-          write_agent(agent, *message.mutable_agent());
-        }
-      },
-      update);
+  std::visit([&](const auto& content) { write_update(content, message); }, update);
   return message;
 }
 

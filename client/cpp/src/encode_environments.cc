@@ -1,4 +1,5 @@
 #include "encoding.h"
+#include "transforms.h"
 
 namespace rollserve::internal {
 
@@ -51,6 +52,8 @@ v1::Environment message_of(const EnvSpec& env) {
   message.set_vectorization(static_cast<v1::Vectorization>(env.vectorization));
   message.set_row_count(env.num_rows);
   message.set_episodes_per_row(env.num_episodes_per_row);
+  for (const Transform& transform : env.transforms) write_transform(transform, *message.add_transforms());
+  message.set_text_info_bytes(env.text_info_bytes);
   return message;
 }
 

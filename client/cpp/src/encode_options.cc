@@ -57,6 +57,9 @@ v1::SamplingOptions message_of(const SamplingOptions& options, const Config& con
   message.set_accept_joined(true);
   message.set_prefetch(options.prefetch);
   message.set_return_states(options.return_states);
+  message.set_return_last_values(options.return_last_values);
+  message.set_return_last_states(options.return_last_states);
+  message.set_return_returns_before(true);  // 8 bytes for each segment that begins within its episode, else none
   message.set_blackhole(options.blackhole);
   message.set_skip_failed_episodes(options.skip_failed_episodes);
   if (auto exploration = message_of(options.exploration)) *message.mutable_exploration() = std::move(*exploration);

@@ -1,7 +1,10 @@
 #include "rollserve/episode_batch.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "batch_checks.h"
@@ -19,6 +22,12 @@ using internal::RowsOf;
 
 namespace internal {
 
+std::vector<double> unknown_returns(const std::vector<std::uint64_t>& first_steps) {
+  std::vector<double> sums;
+  for (const std::uint64_t step : first_steps) sums.push_back(step == 0 ? 0 : std::numeric_limits<double>::quiet_NaN());
+  return sums;
+}
+
 EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::size_t end_step, std::size_t first_segment,
                      std::size_t end_segment) {
   EpisodeBatch part;
@@ -33,6 +42,8 @@ EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::siz
                                                          : (batch.*field.columns).slice(first_segment, end_segment);
   }
   part.rewards = batch.rewards.slice(first_step, end_step);
+  if (batch.raw_rewards) part.raw_rewards = batch.raw_rewards->slice(first_step, end_step);
+  if (batch.last_values) part.last_values = batch.last_values->slice(first_segment, end_segment);
   return part;
 }
 
@@ -86,6 +97,8 @@ EpisodeBatch without_first_steps(const EpisodeBatch& batch, std::size_t num_step
   if (const std::size_t cut = num_steps - num_dropped; cut > 0) {
     rest.lengths[0] -= static_cast<std::int64_t>(cut);
     rest.first_steps[0] += cut;
+    const double* raw = batch.raw_rewards.value_or(batch.rewards).values<double>().data();
+    rest.returns_before[0] = std::accumulate(raw + num_dropped, raw + num_steps, rest.returns_before[0]);
     rest.initial_states = later_states(rest.initial_states, rest.agent_infos);
   }
   return rest;
@@ -93,13 +106,29 @@ EpisodeBatch without_first_steps(const EpisodeBatch& batch, std::size_t num_step
 
 }  // namespace internal
 
-std::vector<double> EpisodeBatch::returns() const {
+namespace {
+
+/// Return the sum of the rewards of each segment, added in the order of the steps.
+std::vector<double> sums_of(const Array& rewards, const std::vector<std::int64_t>& lengths) {
   std::vector<double> sums;
   const double* reward = rewards.values<double>().data();
   for (const std::int64_t length : lengths) {
     sums.push_back(std::accumulate(reward, reward + length, 0.0));
     reward += length;
   }
+  return sums;
+}
+
+}  // namespace
+
+std::vector<double> EpisodeBatch::returns() const { return sums_of(rewards, lengths); }
+
+std::vector<double> EpisodeBatch::raw_returns() const { return sums_of(raw_rewards.value_or(rewards), lengths); }
+
+std::vector<double> EpisodeBatch::episode_returns() const {
+  const auto before = returns_before.empty() ? internal::unknown_returns(first_steps) : returns_before;
+  std::vector<double> sums = raw_returns();
+  std::transform(sums.begin(), sums.end(), before.begin(), sums.begin(), std::plus<>());
   return sums;
 }
 
@@ -148,6 +177,7 @@ EpisodeBatch EpisodeBatch::joined() const {
   pick(joined.policy_versions, begins);
   pick(joined.episode_indices, begins);
   pick(joined.first_steps, begins);
+  pick(joined.returns_before, begins);
   pick(joined.env_seeds, begins);
   pick(joined.worker_indices, begins);
   pick(joined.row_indices, begins);
@@ -155,16 +185,43 @@ EpisodeBatch EpisodeBatch::joined() const {
   // Segments that had gaps may have been joined to others.
   joined.episode_infos = internal::without_full_masks(episode_infos.gather(begins));
   joined.initial_states = internal::without_full_masks(initial_states.gather(begins));
+  joined.last_states = internal::without_full_masks(last_states.gather(ends));
+  if (last_values) joined.last_values = last_values->gather(ends);
   return joined;
 }
 
 namespace {
+
+/// Give all batches what some of them have: where one lacks rewards or actions of the environment's own, they are the
+/// agent's. Last values have no such stand-in, so that no batch keeps them if one lacks them.
+void complete(std::vector<EpisodeBatch>& batches) {
+  const auto any = [&](auto has) { return std::any_of(batches.begin(), batches.end(), has); };
+  const bool has_rewards = any([](const EpisodeBatch& batch) { return batch.raw_rewards.has_value(); });
+  const bool has_actions = any([](const EpisodeBatch& batch) { return !batch.env_actions.empty(); });
+  const bool lacks_values = any([](const EpisodeBatch& batch) { return !batch.last_values.has_value(); });
+  for (EpisodeBatch& batch : batches) {
+    if (batch.returns_before.empty()) batch.returns_before = internal::unknown_returns(batch.first_steps);
+    if (has_rewards && !batch.raw_rewards) batch.raw_rewards = batch.rewards;
+    if (has_actions && batch.env_actions.empty()) batch.env_actions = batch.actions;
+    if (lacks_values) batch.last_values.reset();
+  }
+}
+
+/// Return arrays that each batch has, or none has, one behind the other. The batches give them up.
+std::optional<Array> concatenate_optional(const char* name, std::optional<Array> EpisodeBatch::*array,
+                                          std::vector<EpisodeBatch>& batches, const std::vector<std::size_t>& lengths) {
+  if (!(batches.front().*array)) return std::nullopt;
+  std::vector<Columns> parts;
+  for (EpisodeBatch& batch : batches) parts.push_back({{name, *std::exchange(batch.*array, std::nullopt)}});
+  return internal::concatenate_infos(name, parts, lengths).take(name);
+}
 
 EpisodeBatch concatenated(std::vector<EpisodeBatch> batches) {
   for (const EpisodeBatch& batch : batches) {
     internal::check_headers(batch);
     internal::check_columns(batch);
   }
+  complete(batches);
   if (batches.size() == 1) {
     EpisodeBatch single = std::move(batches[0]);
     single.account.reset();
@@ -193,6 +250,8 @@ EpisodeBatch concatenated(std::vector<EpisodeBatch> batches) {
   if (!has_rows) joined.row_indices.clear();
   joined.rewards = internal::concatenate_arrays(rewards);
   rewards.clear();
+  joined.raw_rewards = concatenate_optional("raw_rewards", &EpisodeBatch::raw_rewards, batches, num_steps);
+  joined.last_values = concatenate_optional("last_values", &EpisodeBatch::last_values, batches, num_segments);
   for (const ColumnField& field : column_fields) {
     std::vector<Columns> parts;
     for (EpisodeBatch& batch : batches) parts.push_back(std::exchange(batch.*field.columns, {}));

@@ -18,10 +18,10 @@ std::string random_id() {
   return id;
 }
 
-bool has_parameters(const v1::UpdateAgentRequest& request) {
-  if (request.has_all_workers()) return request.all_workers().has_parameters();
+bool keeps_any(const v1::UpdateAgentRequest& request) {
+  if (request.has_all_workers()) return !request.all_workers().has_agent();
   for (const v1::AgentUpdate& update : request.per_worker().updates()) {
-    if (update.has_parameters()) return true;
+    if (!update.has_agent()) return true;
   }
   return false;
 }
@@ -79,7 +79,7 @@ void OwnVersions::expect_in(v1::UpdateAgentRequest& request) {
   const std::lock_guard<std::mutex> lock(mutex_);
   request.set_client_id(client_id_);
   if (env_) request.set_expected_environment_version(*env_);
-  if (policy_ && has_parameters(request)) request.set_expected_policy_version(*policy_);
+  if (policy_ && keeps_any(request)) request.set_expected_policy_version(*policy_);
 }
 
 void OwnVersions::expect_in(v1::UpdateEnvRequest& request) {
@@ -87,6 +87,13 @@ void OwnVersions::expect_in(v1::UpdateEnvRequest& request) {
   const std::lock_guard<std::mutex> lock(mutex_);
   request.set_client_id(client_id_);
   if (env_ && keeps_any(request)) request.set_expected_environment_version(*env_);
+}
+
+void OwnVersions::expect_in(v1::CallEnvironmentsRequest& request) {
+  if (client_id_.empty()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  request.set_client_id(client_id_);
+  if (env_ && !request.has_environment_version()) request.set_expected_environment_version(*env_);
 }
 
 }  // namespace rollserve::internal

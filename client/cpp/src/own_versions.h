@@ -30,10 +30,12 @@ class OwnVersions {
   void expect_in(v1::SamplingOptions& options);
   /// Make an evaluation fail in the same way.
   void expect_in(v1::EvaluationOptions& options);
-  /// Make an update fail if its agent has to fit other clients' environments, or go into their agents.
+  /// Make an update fail if its agent has to fit other clients' environments, or keeps or changes their agents.
   void expect_in(v1::UpdateAgentRequest& request);
   /// Make an update fail if it would change other clients' environments.
   void expect_in(v1::UpdateEnvRequest& request);
+  /// Make a call of environments fail if other clients have set them, unless it names their version.
+  void expect_in(v1::CallEnvironmentsRequest& request);
 
  private:
   template <class Options>

@@ -1,7 +1,10 @@
 #include "records.h"
 
+#include <utility>
+
 #include "failures.h"
 #include "tensors.h"
+#include "transforms.h"
 
 namespace rollserve {
 
@@ -77,6 +80,10 @@ EnvSpec env_of(const v1::Environment& message) {
   env.vectorization = static_cast<Vectorization>(message.vectorization());
   env.num_rows = message.row_count();
   env.num_episodes_per_row = message.episodes_per_row();
+  for (const v1::Transform& transform : message.transforms()) {
+    if (auto known = transform_of(transform)) env.transforms.push_back(std::move(*known));
+  }
+  env.text_info_bytes = message.text_info_bytes();
   return env;
 }
 

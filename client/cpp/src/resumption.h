@@ -30,6 +30,8 @@ class Resumption {
   SamplingRequest& call() { return call_; }
   /// Whether the stream's beginning is known.
   bool has_begun() const { return beginning_.has_value(); }
+  /// Return the number of episodes whose last steps were received.
+  std::uint64_t num_episodes() const { return num_episodes_; }
   /// Whether the stream's beginning is known and its episodes can be requested again.
   bool possible() const;
 

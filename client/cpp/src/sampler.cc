@@ -65,6 +65,16 @@ auto read_answer(Function function) {
   }
 }
 
+/// Write an update for each worker; no update is a message with nothing set.
+template <class Update, class Message>
+void write_updates(const std::vector<std::optional<Update>>& updates,
+                   google::protobuf::RepeatedPtrField<Message>& messages) {
+  for (const auto& update : updates) {
+    Message& message = *messages.Add();
+    if (update) message = internal::message_of(*update);
+  }
+}
+
 std::int64_t send(Connection& connection, v1::UpdateAgentRequest& request, const UpdateAgentOptions& options) {
   request.set_sampler(connection.config().sampler);
   request.set_skip_if_identical(options.skip_if_identical);
@@ -107,11 +117,10 @@ std::int64_t Sampler::update_agent(const AgentUpdate& agent, const UpdateAgentOp
   return send(*connection_, request, options);
 }
 
-std::int64_t Sampler::update_agent_per_worker(const std::vector<AgentUpdate>& agents,
+std::int64_t Sampler::update_agent_per_worker(const std::vector<std::optional<AgentUpdate>>& agents,
                                               const UpdateAgentOptions& options) {
   v1::UpdateAgentRequest request;
-  auto& updates = *request.mutable_per_worker()->mutable_updates();
-  for (const AgentUpdate& agent : agents) *updates.Add() = internal::message_of(agent);
+  write_updates(agents, *request.mutable_per_worker()->mutable_updates());
   return send(*connection_, request, options);
 }
 
@@ -125,11 +134,24 @@ EnvUpdated Sampler::update_env(const std::string& id, const CallOptions& options
   return update_env(EnvSpec(id), options);
 }
 
-EnvUpdated Sampler::update_env_per_worker(const std::vector<EnvUpdate>& envs, const CallOptions& options) {
+EnvUpdated Sampler::update_env_per_worker(const std::vector<std::optional<EnvUpdate>>& envs,
+                                          const CallOptions& options) {
   v1::UpdateEnvRequest request;
-  auto& updates = *request.mutable_per_worker()->mutable_updates();
-  for (const EnvUpdate& env : envs) *updates.Add() = internal::message_of(env);
+  write_updates(envs, *request.mutable_per_worker()->mutable_updates());
   return send(*connection_, request, options);
+}
+
+std::vector<std::string> Sampler::call_environments(const std::string& method,
+                                                    const std::vector<std::string>& arguments_json,
+                                                    const CallEnvironmentsOptions& options) {
+  v1::CallEnvironmentsRequest request;
+  request.set_sampler(connection_->config().sampler);
+  request.set_method(method);
+  for (const std::string& argument : arguments_json) request.add_arguments_json(argument);
+  if (options.env_version) request.set_environment_version(*options.env_version);
+  connection_->own_versions().expect_in(request);
+  const auto response = connection_->answer(&Stub::CallEnvironments, std::as_const(request), options.timeout);
+  return {response.values_json().begin(), response.values_json().end()};
 }
 
 EpisodeBatch Sampler::obtain_samples(std::int64_t num_steps, const SamplingOptions& options) {

@@ -184,6 +184,7 @@ std::optional<EpisodeBatch> StreamState::read(v1::ObtainSamplesResponse& respons
     case v1::ObtainSamplesResponse::kProgress: {
       const v1::Progress& progress = response.progress();
       num_simulated_steps_ = std::max(num_simulated_steps_, progress.simulated_step_count());
+      num_ended_episodes_ = std::max(num_ended_episodes_, progress.ended_episode_count());
       interruptions_.wait_for(progress.waiting_for());
       if (!progress.warning().empty()) warnings_.push_back(progress.warning());
       return std::nullopt;
@@ -227,6 +228,8 @@ const Account& Stream::account() const {
 }
 
 std::uint64_t Stream::num_simulated_steps() const noexcept { return state_->num_simulated_steps(); }
+
+std::uint64_t Stream::num_ended_episodes() const noexcept { return state_->num_ended_episodes(); }
 
 const std::vector<std::string>& Stream::warnings() const noexcept { return state_->warnings(); }
 

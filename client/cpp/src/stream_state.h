@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -32,6 +33,8 @@ class StreamState {
   const std::optional<Account>& account() const { return final_account_; }
   /// Return the steps that the call has simulated so far, as far as the client knows.
   std::uint64_t num_simulated_steps() const { return num_simulated_steps_; }
+  /// Return the episodes that have ended so far, as far as the client knows.
+  std::uint64_t num_ended_episodes() const { return std::max(num_ended_episodes_, resumption_.num_episodes()); }
   /// Return what the server has told about the call.
   const std::vector<std::string>& warnings() const { return warnings_; }
   /// End the call, from any thread.
@@ -56,6 +59,7 @@ class StreamState {
   std::uint64_t num_rows_ = 0;
   std::uint64_t num_received_steps_ = 0;
   std::uint64_t num_simulated_steps_ = 0;
+  std::uint64_t num_ended_episodes_ = 0;  // by the server's progress
   std::vector<std::string> warnings_;
   std::optional<Account> account_;        // of the present call
   std::optional<Account> final_account_;  // of the stream, once it has ended

@@ -2,7 +2,9 @@
 #include <lz4.h>
 #include <zstd.h>
 
+#include <cmath>
 #include <limits>
+#include <optional>
 
 #include "scripted_server.h"
 
@@ -40,6 +42,105 @@ TEST(Batches, EpisodesAreJoinedOverMessages) {
   middle.observations.mutable_values<float>()[0] = -1;
   EXPECT_EQ(batch.observations.values<float>()[2], -1);  // shared memory
   EXPECT_EQ(batch.split().size(), 3u);
+}
+
+/// Return a batch of one segment whose raw rewards are the rewards plus 0.25, with a value and a state at its end.
+v1::EpisodeBatch with_end(const Segment& segment, double returns_before, float value) {
+  auto batch = batch_of({segment});
+  Values<double> raw;
+  for (std::uint32_t i = 0; i < segment.length; ++i) raw.push_back(static_cast<double>(segment.first_step + i) + 0.25);
+  *batch.mutable_raw_rewards() = tensor(v1::DATA_TYPE_FLOAT64, raw, {segment.length});
+  *batch.mutable_last_values() = tensor<float>(v1::DATA_TYPE_FLOAT32, {value}, {1});
+  add(*batch.mutable_last_states(), "h", tensor<float>(v1::DATA_TYPE_FLOAT32, {value, -value}, {1, 2}));
+  if (segment.first_step > 0) batch.add_returns_before(returns_before);
+  return batch;
+}
+
+TEST(Batches, EndsOfSegmentsComeFromTheirLastParts) {
+  const EpisodeBatch batch = obtain(
+      2, 5, {with_end({4, 0, 2, false}, 0, 1), with_end({4, 2, 2, true}, 1.5, 2), with_end({5, 0, 1, true}, 0, 3)});
+  EXPECT_EQ(batch.lengths, (Values<std::int64_t>{4, 1}));
+  EXPECT_EQ(values<float>(batch.last_values.value()), (Values<float>{2, 3}));
+  EXPECT_EQ(values<float>(batch.last_states.at("h")), (Values<float>{2, -2, 3, -3}));
+  EXPECT_EQ(batch.returns_before, (Values<double>{0, 0}));
+  EXPECT_EQ(batch.raw_returns(), (Values<double>{7, 0.25}));
+  EXPECT_EQ(batch.returns(), (Values<double>{6, 0}));
+
+  const EpisodeBatch last = batch.segment(1);
+  EXPECT_EQ(values<float>(last.last_values.value()), (Values<float>{3}));
+  EXPECT_EQ(values<float>(last.last_states.at("h")), (Values<float>{3, -3}));
+  EXPECT_EQ(values<double>(last.raw_rewards.value()), (Values<double>{0.25}));
+}
+
+TEST(Batches, ReturnsOfEpisodesHaveTheStepsOfEarlierCalls) {
+  const auto part = with_end({4, 3, 2, false}, 10, 0);
+  auto silent = part;
+  silent.clear_returns_before();
+  EXPECT_EQ(obtain(0, 2, {part}).episode_returns(), (Values<double>{17.5}));
+  const EpisodeBatch batch = obtain(1, 3, {silent, batch_of({{5, 0, 1, true}})});  // an older server does not tell
+  EXPECT_TRUE(std::isnan(batch.returns_before[0]) && std::isnan(batch.episode_returns()[0]));
+  EXPECT_EQ(batch.returns_before[1], 0);
+  EpisodeBatch own = batch.segment(1);
+  own.returns_before.clear();
+  EXPECT_EQ(own.episode_returns(), (Values<double>{0}));
+  EXPECT_EQ(EpisodeBatch::concatenate({own, own}).returns_before, (Values<double>{0, 0}));
+}
+
+TEST(Batches, RewardsAndActionsOfTheEnvironmentAreTheAgentsWhereMessagesLackThem) {
+  auto first = with_end({4, 0, 2, true}, 0, 1);
+  add(*first.mutable_environment_actions(), "", tensor<std::int64_t>(v1::DATA_TYPE_INT64, {7, 8}, {2}));
+  const auto second = batch_of({{5, 0, 2, true}});
+  for (const bool is_first : {true, false}) {
+    const EpisodeBatch batch = is_first ? obtain(2, 4, {first, second}) : obtain(2, 4, {second, first});
+    const EpisodeBatch parts[] = {batch.segment(is_first ? 0 : 1), batch.segment(is_first ? 1 : 0)};
+    EXPECT_EQ(values<double>(parts[0].raw_rewards.value()), (Values<double>{0.25, 1.25}));
+    EXPECT_EQ(values<double>(parts[1].raw_rewards.value()), (Values<double>{0, 1}));
+    EXPECT_EQ(values<std::int64_t>(parts[0].env_actions.at("")), (Values<std::int64_t>{7, 8}));
+    EXPECT_EQ(values<std::int64_t>(parts[1].env_actions.at("")), (Values<std::int64_t>{0, 1}));
+    EXPECT_FALSE(batch.last_values);
+    EXPECT_EQ(batch.last_states.mask("h")[is_first ? 1 : 0], false);
+  }
+  const EpisodeBatch plain = obtain(2, 4, {second, batch_of({{6, 0, 2, true}})});
+  EXPECT_TRUE(!plain.raw_rewards && plain.env_actions.empty());
+}
+
+TEST(Batches, NumbersAreLittleEndianAndAligned) {
+  const std::string one_and_a_half("\x00\x00\xc0\x3f", 4);
+  for (const std::int64_t num_segments : {1, 7}) {  // short data is within its string, long data is not
+    Values<Segment> segments;
+    for (std::int64_t i = 0; i < num_segments; ++i) segments.push_back({static_cast<std::uint64_t>(i), 0, 1, true});
+    auto message = batch_of(segments);
+    v1::Tensor& last = *message.mutable_last_values();
+    last.set_data_type(v1::DATA_TYPE_FLOAT32);
+    last.add_shape(num_segments);
+    for (std::int64_t i = 0; i < num_segments; ++i) *last.mutable_data() += one_and_a_half;
+    const auto count = static_cast<std::uint64_t>(num_segments);
+    const EpisodeBatch batch = obtain(count, count, {message});
+    EXPECT_EQ(values<float>(batch.last_values.value()), Values<float>(count, 1.5f));
+    for (const auto* array : {&batch.last_values.value(), &batch.rewards, &batch.actions.at("")}) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(array->bytes().data()) % rollserve::size_of(array->data_type()), 0u);
+    }
+  }
+}
+
+TEST(Batches, TextsAmongInfosHaveTheirBytes) {
+  auto message = batch_of({{4, 0, 3, true}});
+  const std::string column(
+      "h\xc3\xb6\0"
+      "\0\0\0\0"
+      "goal",
+      12);
+  auto& infos = *message.mutable_environment_infos();
+  add(infos, "text/event", tensor(v1::DATA_TYPE_UINT8, Values<char>(column.begin(), column.end()), {3, 4}));
+  add(infos, "_text/event", tensor<std::uint8_t>(v1::DATA_TYPE_BOOL, {1, 0, 1}, {3}));
+  add(infos, "json/none", tensor(v1::DATA_TYPE_UINT8, Values<char>(), {3, 0}));
+  const rollserve::Columns read = obtain(1, 3, {message}).env_infos;
+  using Texts = Values<std::optional<std::string>>;
+  EXPECT_EQ(read.texts("text/event"), (Texts{"h\xc3\xb6", std::nullopt, "goal"}));
+  EXPECT_EQ(read.texts("json/none"), (Texts{"", "", ""}));
+  for (const char* name : {"_text/event", "event"}) {
+    EXPECT_EQ(error_of<rollserve::InvalidArgumentError>([&] { read.texts(name); }).field(), "name");
+  }
 }
 
 TEST(Batches, InfosGetMasksWhereMessagesLackThem) {
@@ -175,6 +276,35 @@ TEST(Batches, MalformedOnesAreServerErrors) {
          *b.mutable_last_observations(0)->mutable_tensor() = tensor<std::int8_t>(v1::DATA_TYPE_INT8, {1}, {1});
        }},
       {"compression: expected a member", [](auto& b) { b.mutable_rewards()->set_compression(v1::Compression(99)); }},
+      {"returns_before: expected 1 values", [](auto& b) { b.mutable_returns_before()->Resize(2, 0); }},
+      {"raw_rewards: expected as rewards",
+       [](auto& b) {
+         *b.mutable_raw_rewards() = tensor<double>(v1::DATA_TYPE_FLOAT64, {1, 2}, {2});
+       }},
+      {"raw_rewards: expected as rewards",
+       [](auto& b) { *b.mutable_raw_rewards() = tensor<float>(v1::DATA_TYPE_FLOAT32, {1}, {1}); }},
+      {"raw_rewards.data: expected 8 bytes",
+       [](auto& b) { *b.mutable_raw_rewards() = tensor<float>(v1::DATA_TYPE_FLOAT64, {1}, {1}); }},
+      {"env_actions['']: expected 1 rows",
+       [](auto& b) {
+         add(*b.mutable_environment_actions(), "", tensor<std::int64_t>(v1::DATA_TYPE_INT64, {1, 2}, {2}));
+       }},
+      {"last_values: expected shape (1,)",
+       [](auto& b) {
+         *b.mutable_last_values() = tensor<float>(v1::DATA_TYPE_FLOAT32, {1}, {1, 1});
+       }},
+      {"last_values.shape: expected sizes whose product is at most 2^59",
+       [](auto& b) {
+         *b.mutable_last_values() = tensor<float>(v1::DATA_TYPE_FLOAT32, {}, {0, std::int64_t{1} << 60, 16});
+       }},
+      {"last_values.shape: expected sizes of at least 0",
+       [](auto& b) {
+         *b.mutable_last_values() = tensor<float>(v1::DATA_TYPE_FLOAT32, {1}, {-1, -1});
+       }},
+      {"last_states['h']: expected 1 rows",
+       [](auto& b) {
+         add(*b.mutable_last_states(), "h", tensor<float>(v1::DATA_TYPE_FLOAT32, {1, 2}, {2}));
+       }},
       {"enough bytes for 268435448",
        [](auto& b) {
          b.mutable_rewards()->set_compression(v1::COMPRESSION_LZ4);

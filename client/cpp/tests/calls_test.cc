@@ -111,6 +111,40 @@ TEST(Streams, DeliverJoinedResponsesAndTheirAccount) {
   EXPECT_FALSE(stream.next());
 }
 
+TEST(Streams, CountEndedEpisodes) {
+  const ScriptedServer server(
+      {{{beginning(), progress(40, 9), response_of(batch_of({{4, 0, 1, true}})), progress(50, 8), account(1, 1)}, {}},
+       {{beginning(), response_of(batch_of({{4, 0, 1, true}, {5, 0, 1, true}})), account(2, 2)}, {}}});
+  rollserve::Sampler sampler = server.connect();
+  rollserve::Stream reported = sampler.stream_samples(1);
+  EXPECT_EQ(reported.num_ended_episodes(), 0u);
+  while (reported.next()) continue;
+  EXPECT_EQ(reported.num_ended_episodes(), 9u);  // fewer only because some run again
+  rollserve::Stream received = sampler.stream_samples(2);
+  received.next();
+  EXPECT_EQ(received.num_ended_episodes(), 2u);
+}
+
+TEST(BrokenStreams, ContinueWithTheRawReturnsOfTheirSteps) {
+  const auto part = [](std::uint64_t first_step, std::uint32_t length) {
+    auto batch = batch_of({{4, first_step, length, false}});
+    const std::vector<double> raw(length, 0.5);
+    *batch.mutable_raw_rewards() = tensor(v1::DATA_TYPE_FLOAT64, raw, {length});
+    if (first_step > 0) batch.add_returns_before(0.5 * static_cast<double>(first_step));
+    return response_of(batch);
+  };
+  const ScriptedServer server(
+      {{{beginning(), part(0, 3)}, broken()}, {{beginning(), part(0, 2), part(2, 4), account(0, 6)}, {}}});
+  rollserve::Sampler sampler = server.connect();
+  rollserve::Stream stream = sampler.stream_samples(6);
+  stream.next();
+  const EpisodeBatch rest = *stream.next();
+  EXPECT_EQ(rest.first_steps, (std::vector<std::uint64_t>{3}));
+  EXPECT_EQ(rest.returns_before, (std::vector<double>{1.5}));
+  EXPECT_EQ(rest.raw_rewards.value().num_rows(), 3u);
+  EXPECT_EQ(rest.episode_returns(), (std::vector<double>{3}));
+}
+
 TEST(BrokenStreams, ContinueWithinAnEpisode) {
   const ScriptedServer server(
       // Episode 5 failed and was skipped.
@@ -260,6 +294,45 @@ TEST(Calls, ExpectTheirClientsOwnVersions) {
   rollserve::Sampler shared = server.connect(config);
   shared.update_agent(rollserve::RandomAgent{});
   EXPECT_TRUE(server.agents.at(1).client_id().empty());
+}
+
+TEST(Calls, ExpectTheVersionsThatTheyKeep) {
+  const ScriptedServer server({});
+  rollserve::Sampler sampler = server.connect();
+  sampler.update_env("CartPole-v1");
+  sampler.update_agent(rollserve::RandomAgent{});
+  sampler.update_agent_per_worker({rollserve::RandomAgent{}, rollserve::RandomAgent{}});
+  EXPECT_FALSE(server.agents.at(1).has_expected_policy_version());  // whole agents replace any
+  sampler.update_agent_per_worker({std::nullopt, rollserve::RandomAgent{}});
+  const v1::UpdateAgentRequest& agents = server.agents.at(2);
+  EXPECT_EQ(agents.expected_policy_version(), 7);
+  EXPECT_EQ(agents.per_worker().updates(0).update_case(), v1::AgentUpdate::UPDATE_NOT_SET);
+  EXPECT_TRUE(agents.per_worker().updates(1).agent().has_random());
+  sampler.update_agent(rollserve::AgentChange{});
+  EXPECT_EQ(server.agents.at(3).expected_policy_version(), 7);
+
+  sampler.update_env_per_worker({rollserve::EnvSpec("CartPole-v1"), std::nullopt});
+  const v1::UpdateEnvRequest& envs = server.envs.at(1);
+  EXPECT_EQ(envs.expected_environment_version(), 5);
+  EXPECT_TRUE(envs.per_worker().updates(0).has_environment());
+  EXPECT_EQ(envs.per_worker().updates(1).update_case(), v1::EnvironmentUpdate::UPDATE_NOT_SET);
+}
+
+TEST(Calls, OfEnvironmentsReturnTheirValues) {
+  const ScriptedServer server({});
+  rollserve::Sampler sampler = server.connect();
+  sampler.update_env("CartPole-v1");
+  EXPECT_EQ(sampler.call_environments("level", {"1", "\"a\""}), (std::vector<std::string>{"[1, 2]", "null"}));
+  const v1::CallEnvironmentsRequest& call = server.env_calls.at(0);
+  EXPECT_EQ(call.method(), "level");
+  EXPECT_EQ(call.arguments_json(1), "\"a\"");
+  EXPECT_EQ(call.expected_environment_version(), 5);
+  EXPECT_FALSE(call.client_id().empty() || call.has_environment_version());
+  rollserve::CallEnvironmentsOptions options;
+  options.env_version = 3;
+  sampler.call_environments("level", {}, options);
+  EXPECT_EQ(server.env_calls.at(1).environment_version(), 3);
+  EXPECT_FALSE(server.env_calls.at(1).has_expected_environment_version());
 }
 
 TEST(Calls, WithAnAgentFailIfTheServerIgnoresIt) {

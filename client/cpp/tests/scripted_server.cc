@@ -81,6 +81,24 @@ grpc::Status ScriptedServer::UpdateEnv(grpc::ServerContext*, const v1::UpdateEnv
   return grpc::Status::OK;
 }
 
+grpc::Status ScriptedServer::CallEnvironments(grpc::ServerContext*, const v1::CallEnvironmentsRequest* request,
+                                              v1::CallEnvironmentsResponse* response) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  env_calls.push_back(*request);
+  response->add_values_json("[1, 2]");
+  response->add_values_json("null");
+  return grpc::Status::OK;
+}
+
+grpc::Status ScriptedServer::GetSampler(grpc::ServerContext*, const v1::GetSamplerRequest*,
+                                        v1::GetSamplerResponse* response) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const v1::UpdateEnvRequest& update : envs) *response->add_environments() = update.all_workers().environment();
+  response->mutable_observation_space()->mutable_discrete()->set_n(4);
+  response->mutable_action_space()->mutable_discrete()->set_n(2);
+  return grpc::Status::OK;
+}
+
 grpc::Status ScriptedServer::Evaluate(grpc::ServerContext* context, const v1::EvaluateRequest* request,
                                       grpc::ServerWriter<v1::EvaluateResponse>* writer) {
   Scripted call;
@@ -179,6 +197,13 @@ v1::ObtainSamplesResponse beginning() {
 v1::ObtainSamplesResponse response_of(v1::EpisodeBatch batch) {
   v1::ObtainSamplesResponse response;
   *response.mutable_batch() = std::move(batch);
+  return response;
+}
+
+v1::ObtainSamplesResponse progress(std::uint64_t num_simulated_steps, std::uint64_t num_ended_episodes) {
+  v1::ObtainSamplesResponse response;
+  response.mutable_progress()->set_simulated_step_count(num_simulated_steps);
+  response.mutable_progress()->set_ended_episode_count(num_ended_episodes);
   return response;
 }
 

@@ -45,6 +45,10 @@ class ScriptedServer final : public v1::SamplerService::Service {
                            v1::UpdateAgentResponse* response) override;
   grpc::Status UpdateEnv(grpc::ServerContext* context, const v1::UpdateEnvRequest* request,
                          v1::UpdateEnvResponse* response) override;
+  grpc::Status CallEnvironments(grpc::ServerContext* context, const v1::CallEnvironmentsRequest* request,
+                                v1::CallEnvironmentsResponse* response) override;
+  grpc::Status GetSampler(grpc::ServerContext* context, const v1::GetSamplerRequest* request,
+                          v1::GetSamplerResponse* response) override;
   grpc::Status Evaluate(grpc::ServerContext* context, const v1::EvaluateRequest* request,
                         grpc::ServerWriter<v1::EvaluateResponse>* writer) override;
 
@@ -53,6 +57,7 @@ class ScriptedServer final : public v1::SamplerService::Service {
   std::vector<v1::ObtainExactEpisodesRequest> exact_episodes;
   std::vector<v1::UpdateAgentRequest> agents;
   std::vector<v1::UpdateEnvRequest> envs;
+  std::vector<v1::CallEnvironmentsRequest> env_calls;
   std::vector<v1::EvaluateRequest> evaluations;
   std::vector<std::multimap<std::string, std::string>> metadata;
 
@@ -100,6 +105,7 @@ void add(google::protobuf::RepeatedPtrField<v1::NamedTensor>& columns, const std
 
 v1::ObtainSamplesResponse beginning();
 v1::ObtainSamplesResponse response_of(v1::EpisodeBatch batch);
+v1::ObtainSamplesResponse progress(std::uint64_t num_simulated_steps, std::uint64_t num_ended_episodes);
 v1::ObtainSamplesResponse account(std::uint64_t num_episodes, std::uint64_t num_steps);
 /// Return several responses in one.
 v1::ObtainSamplesResponse joined(const std::vector<v1::ObtainSamplesResponse>& responses);

@@ -1,3 +1,4 @@
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,6 +63,92 @@ TEST(Mlps, RefuseWhatTheyCannotSend) {
   agent.head = Head::Boltzmann;
   EXPECT_EQ(sent(agent).mlp().boltzmann().temperature(), 2);
   EXPECT_THROW(MlpAgent::initial(box({1}), {rollserve::DictSpace{}}), InvalidArgumentError);
+}
+
+TEST(Mlps, NormalizeByTheirMoments) {
+  MlpAgent agent = MlpAgent::initial(box({2}), {rollserve::DiscreteSpace{2}});
+  EXPECT_FALSE(sent(agent).mlp().has_normalization());
+  agent.normalization_clip = 5;
+  EXPECT_EQ(error_of<InvalidArgumentError>([&] { sent(agent); }).field(), "normalization_clip");
+  agent.parameters.set("observation/mean", Array::zeros(DataType::Float64, {2}));
+  agent.parameters.set("observation/variance", Array::zeros(DataType::Float64, {2}));
+  const v1::ObservationNormalization normalization = sent(agent).mlp().normalization();
+  EXPECT_EQ(normalization.clip(), 5);
+  EXPECT_FALSE(normalization.has_epsilon());
+  agent.normalization_epsilon = 0.5;
+  EXPECT_EQ(sent(agent).mlp().normalization().epsilon(), 0.5);
+}
+
+TEST(Agents, HaveActionMasks) {
+  const rollserve::ActionMask info = rollserve::InfoMask{"legal"};
+  EXPECT_EQ(sent(rollserve::RandomAgent{info}).random().action_mask().info(), "legal");
+  const rollserve::ConstantAgent constant{{{"", Array::scalar(std::int64_t{1})}}, info};
+  EXPECT_EQ(sent(constant).constant().action_mask().info(), "legal");
+  rollserve::OnnxAgent onnx;
+  EXPECT_FALSE(sent(onnx).onnx().has_action_mask());
+  onnx.action_mask = info;
+  EXPECT_EQ(sent(onnx).onnx().action_mask().info(), "legal");
+  rollserve::PythonAgent python;
+  python.action_mask = info;
+  EXPECT_EQ(sent(python).python().action_mask().info(), "legal");
+  MlpAgent mlp = MlpAgent::initial(box({2}), {rollserve::DiscreteSpace{2}});
+  mlp.action_mask = rollserve::ObservationMask{"mask"};
+  EXPECT_EQ(sent(mlp).mlp().action_mask().observation(), "mask");
+}
+
+TEST(Agents, AreChangedByPartsOfTheirSettings) {
+  ScriptedServer server({});
+  server.connect().update_agent(rollserve::AgentChange{"{\"gain\": 2}", {}});
+  server.connect().update_agent(rollserve::AgentChange{{}, {{"w", Array::scalar(1.5)}}});
+  const auto& settings = server.agents.at(0).all_workers().change();
+  EXPECT_EQ(settings.kwargs_json(), "{\"gain\": 2}");
+  EXPECT_FALSE(settings.has_parameters());
+  EXPECT_EQ(server.agents.at(1).all_workers().change().parameters().tensors(0).name(), "w");
+}
+
+TEST(Environments, HaveTheirTransforms) {
+  rollserve::EnvSpec env("CartPole-v1");
+  env.text_info_bytes = 64;
+  env.transforms = {rollserve::SignRewards{},
+                    rollserve::ClipRewards{{}, 2},
+                    rollserve::ScaleRewards{3, 4},
+                    rollserve::RescaleActions{-5, {}},
+                    rollserve::ClipActions{},
+                    rollserve::CastObservations{DataType::Float64, {"a"}},
+                    rollserve::ScaleObservations{6, 7, {"b"}},
+                    rollserve::RescaleObservations{8, 9, {"c", "d"}},
+                    rollserve::CropObservations{1, 2, 3, 4, true, {"e"}},
+                    rollserve::ResizeObservations{5, 6, true, {"f"}},
+                    rollserve::GrayscaleObservations{true, false, {"g"}},
+                    rollserve::FlattenObservations{}};
+  const std::vector<std::string> expected = {
+      "sign_rewards { }",
+      "clip_rewards { high: 2 }",
+      "scale_rewards { factor: 3 offset: 4 }",
+      "rescale_actions { low: -5 }",
+      "clip_actions { }",
+      "cast_observations { data_type: DATA_TYPE_FLOAT64 leaves: \"a\" }",
+      "scale_observations { factor: 6 offset: 7 leaves: \"b\" }",
+      "rescale_observations { low: 8 high: 9 leaves: \"c\" leaves: \"d\" }",
+      "crop_observations { top: 1 left: 2 height: 3 width: 4 channels_first: true leaves: \"e\" }",
+      "resize_observations { height: 5 width: 6 channels_first: true leaves: \"f\" }",
+      "grayscale_observations { keep_channel: true leaves: \"g\" }",
+      "flatten_observations { }"};
+  ScriptedServer server({});
+  rollserve::Sampler sampler = server.connect();
+  sampler.update_env(env);
+  sampler.update_env(sampler.status().envs.at(0));  // what the server has tells of the same transforms
+  for (const v1::UpdateEnvRequest& request : server.envs) {
+    const v1::Environment& sent_env = request.all_workers().environment();
+    EXPECT_EQ(sent_env.text_info_bytes(), 64u);
+    ASSERT_EQ(static_cast<std::size_t>(sent_env.transforms_size()), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      v1::Transform transform;
+      ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(expected[i], &transform)) << expected[i];
+      EXPECT_EQ(sent_env.transforms(static_cast<int>(i)).SerializeAsString(), transform.SerializeAsString())
+          << expected[i];
+    }
+  }
 }
 
 TEST(Agents, AreSentWithAllTheirFields) {

@@ -120,11 +120,31 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: only those of any RPC.
 	ListAgentVersions(ctx context.Context, in *ListAgentVersionsRequest, opts ...grpc.CallOption) (*ListAgentVersionsResponse, error)
+	// Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
+	// kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
+	// begun, and are not disturbed. The stream is a file of SavedRecord, without anything that is executed when it is read.
+	//
+	// Reasons: SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+	SaveSampler(ctx context.Context, in *SaveSamplerRequest, opts ...grpc.CallOption) (SamplerService_SaveSamplerClient, error)
+	// Replaces the sampler by a saved one, which may have been saved on another server. Its next calls deliver what the
+	// saved sampler's next calls would have, to the last bit, as far as its environments are reproducible. It is a new run:
+	// calls that run or wait, and calls of earlier clients that name their run, fail with SAMPLER_RUN. The number of workers
+	// becomes the saved one. Agents and environments are accepted as UpdateAgent and UpdateEnv accept them. A restore that
+	// fails changes nothing. A sampler that outlives its server, on an existing Ray cluster, is restored only at the server's
+	// start (`--save-path`): FAILED_PRECONDITION.
+	//
+	// Reasons: SAVED_SAMPLER, TOO_MANY_WORKERS, the reasons of UpdateAgent and UpdateEnv.
+	RestoreSampler(ctx context.Context, in *RestoreSamplerRequest, opts ...grpc.CallOption) (*RestoreSamplerResponse, error)
 	// Returns the parameters of a version of the agent that the sampler keeps, as a stream of parts. Does not wait for
 	// the workers.
 	//
 	// Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
 	GetAgentParameters(ctx context.Context, in *GetAgentParametersRequest, opts ...grpc.CallOption) (SamplerService_GetAgentParametersClient, error)
+	// Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+	// the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+	//
+	// Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (SamplerService_GetAgentClient, error)
 	// Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
 	// returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
 	// the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
@@ -340,8 +360,49 @@ func (c *samplerServiceClient) ListAgentVersions(ctx context.Context, in *ListAg
 	return out, nil
 }
 
+func (c *samplerServiceClient) SaveSampler(ctx context.Context, in *SaveSamplerRequest, opts ...grpc.CallOption) (SamplerService_SaveSamplerClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[3], "/rollserve.v1.SamplerService/SaveSampler", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceSaveSamplerClient{stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+type SamplerService_SaveSamplerClient interface {
+	Recv() (*SaveSamplerResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceSaveSamplerClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceSaveSamplerClient) Recv() (*SaveSamplerResponse, error) {
+	m := new(SaveSamplerResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *samplerServiceClient) RestoreSampler(ctx context.Context, in *RestoreSamplerRequest, opts ...grpc.CallOption) (*RestoreSamplerResponse, error) {
+	out := new(RestoreSamplerResponse)
+	err := c.cc.Invoke(ctx, "/rollserve.v1.SamplerService/RestoreSampler", in, out, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *samplerServiceClient) GetAgentParameters(ctx context.Context, in *GetAgentParametersRequest, opts ...grpc.CallOption) (SamplerService_GetAgentParametersClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[3], "/rollserve.v1.SamplerService/GetAgentParameters", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[4], "/rollserve.v1.SamplerService/GetAgentParameters", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -372,8 +433,40 @@ func (x *samplerServiceGetAgentParametersClient) Recv() (*GetAgentParametersResp
 	return m, nil
 }
 
+func (c *samplerServiceClient) GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (SamplerService_GetAgentClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/GetAgent", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceGetAgentClient{stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+type SamplerService_GetAgentClient interface {
+	Recv() (*GetAgentResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceGetAgentClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceGetAgentClient) Recv() (*GetAgentResponse, error) {
+	m := new(GetAgentResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 func (c *samplerServiceClient) Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (SamplerService_EvaluateClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[4], "/rollserve.v1.SamplerService/Evaluate", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[6], "/rollserve.v1.SamplerService/Evaluate", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -405,7 +498,7 @@ func (x *samplerServiceEvaluateClient) Recv() (*EvaluateResponse, error) {
 }
 
 func (c *samplerServiceClient) EvaluatePopulation(ctx context.Context, in *EvaluatePopulationRequest, opts ...grpc.CallOption) (SamplerService_EvaluatePopulationClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[5], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[7], "/rollserve.v1.SamplerService/EvaluatePopulation", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -437,7 +530,7 @@ func (x *samplerServiceEvaluatePopulationClient) Recv() (*EvaluatePopulationResp
 }
 
 func (c *samplerServiceClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (SamplerService_GetMetricsClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[6], "/rollserve.v1.SamplerService/GetMetrics", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[8], "/rollserve.v1.SamplerService/GetMetrics", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -602,11 +695,31 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: only those of any RPC.
 	ListAgentVersions(context.Context, *ListAgentVersionsRequest) (*ListAgentVersionsResponse, error)
+	// Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
+	// kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
+	// begun, and are not disturbed. The stream is a file of SavedRecord, without anything that is executed when it is read.
+	//
+	// Reasons: SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+	SaveSampler(*SaveSamplerRequest, SamplerService_SaveSamplerServer) error
+	// Replaces the sampler by a saved one, which may have been saved on another server. Its next calls deliver what the
+	// saved sampler's next calls would have, to the last bit, as far as its environments are reproducible. It is a new run:
+	// calls that run or wait, and calls of earlier clients that name their run, fail with SAMPLER_RUN. The number of workers
+	// becomes the saved one. Agents and environments are accepted as UpdateAgent and UpdateEnv accept them. A restore that
+	// fails changes nothing. A sampler that outlives its server, on an existing Ray cluster, is restored only at the server's
+	// start (`--save-path`): FAILED_PRECONDITION.
+	//
+	// Reasons: SAVED_SAMPLER, TOO_MANY_WORKERS, the reasons of UpdateAgent and UpdateEnv.
+	RestoreSampler(context.Context, *RestoreSamplerRequest) (*RestoreSamplerResponse, error)
 	// Returns the parameters of a version of the agent that the sampler keeps, as a stream of parts. Does not wait for
 	// the workers.
 	//
 	// Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
 	GetAgentParameters(*GetAgentParametersRequest, SamplerService_GetAgentParametersServer) error
+	// Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+	// the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+	//
+	// Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+	GetAgent(*GetAgentRequest, SamplerService_GetAgentServer) error
 	// Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
 	// returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
 	// the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
@@ -697,8 +810,17 @@ func (UnimplementedSamplerServiceServer) GetSampler(context.Context, *GetSampler
 func (UnimplementedSamplerServiceServer) ListAgentVersions(context.Context, *ListAgentVersionsRequest) (*ListAgentVersionsResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ListAgentVersions not implemented")
 }
+func (UnimplementedSamplerServiceServer) SaveSampler(*SaveSamplerRequest, SamplerService_SaveSamplerServer) error {
+	return status.Errorf(codes.Unimplemented, "method SaveSampler not implemented")
+}
+func (UnimplementedSamplerServiceServer) RestoreSampler(context.Context, *RestoreSamplerRequest) (*RestoreSamplerResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method RestoreSampler not implemented")
+}
 func (UnimplementedSamplerServiceServer) GetAgentParameters(*GetAgentParametersRequest, SamplerService_GetAgentParametersServer) error {
 	return status.Errorf(codes.Unimplemented, "method GetAgentParameters not implemented")
+}
+func (UnimplementedSamplerServiceServer) GetAgent(*GetAgentRequest, SamplerService_GetAgentServer) error {
+	return status.Errorf(codes.Unimplemented, "method GetAgent not implemented")
 }
 func (UnimplementedSamplerServiceServer) Evaluate(*EvaluateRequest, SamplerService_EvaluateServer) error {
 	return status.Errorf(codes.Unimplemented, "method Evaluate not implemented")
@@ -907,6 +1029,45 @@ func _SamplerService_ListAgentVersions_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SamplerService_SaveSampler_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(SaveSamplerRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SamplerServiceServer).SaveSampler(m, &samplerServiceSaveSamplerServer{stream})
+}
+
+type SamplerService_SaveSamplerServer interface {
+	Send(*SaveSamplerResponse) error
+	grpc.ServerStream
+}
+
+type samplerServiceSaveSamplerServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceSaveSamplerServer) Send(m *SaveSamplerResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
+func _SamplerService_RestoreSampler_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestoreSamplerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SamplerServiceServer).RestoreSampler(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: "/rollserve.v1.SamplerService/RestoreSampler",
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SamplerServiceServer).RestoreSampler(ctx, req.(*RestoreSamplerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SamplerService_GetAgentParameters_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(GetAgentParametersRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -925,6 +1086,27 @@ type samplerServiceGetAgentParametersServer struct {
 }
 
 func (x *samplerServiceGetAgentParametersServer) Send(m *GetAgentParametersResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
+func _SamplerService_GetAgent_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetAgentRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SamplerServiceServer).GetAgent(m, &samplerServiceGetAgentServer{stream})
+}
+
+type SamplerService_GetAgentServer interface {
+	Send(*GetAgentResponse) error
+	grpc.ServerStream
+}
+
+type samplerServiceGetAgentServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceGetAgentServer) Send(m *GetAgentResponse) error {
 	return x.ServerStream.SendMsg(m)
 }
 
@@ -1074,6 +1256,10 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 			Handler:    _SamplerService_ListAgentVersions_Handler,
 		},
 		{
+			MethodName: "RestoreSampler",
+			Handler:    _SamplerService_RestoreSampler_Handler,
+		},
+		{
 			MethodName: "CreateSampler",
 			Handler:    _SamplerService_CreateSampler_Handler,
 		},
@@ -1104,8 +1290,18 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 		{
+			StreamName:    "SaveSampler",
+			Handler:       _SamplerService_SaveSampler_Handler,
+			ServerStreams: true,
+		},
+		{
 			StreamName:    "GetAgentParameters",
 			Handler:       _SamplerService_GetAgentParameters_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetAgent",
+			Handler:       _SamplerService_GetAgent_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -553,6 +553,229 @@ func (*DeleteSamplerResponse) Descriptor() ([]byte, []int) {
 	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{5}
 }
 
+// A request for the state of a sampler.
+type SaveSamplerRequest struct {
+	state         protoimpl.MessageState
+	sizeCache     protoimpl.SizeCache
+	unknownFields protoimpl.UnknownFields
+
+	// The sampler's name; empty for `default`.
+	Sampler string `protobuf:"bytes,1,opt,name=sampler,proto3" json:"sampler,omitempty"`
+}
+
+func (x *SaveSamplerRequest) Reset() {
+	*x = SaveSamplerRequest{}
+	if protoimpl.UnsafeEnabled {
+		mi := &file_rollserve_v1_samplers_proto_msgTypes[6]
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		ms.StoreMessageInfo(mi)
+	}
+}
+
+func (x *SaveSamplerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSamplerRequest) ProtoMessage() {}
+
+func (x *SaveSamplerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rollserve_v1_samplers_proto_msgTypes[6]
+	if protoimpl.UnsafeEnabled && x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSamplerRequest.ProtoReflect.Descriptor instead.
+func (*SaveSamplerRequest) Descriptor() ([]byte, []int) {
+	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SaveSamplerRequest) GetSampler() string {
+	if x != nil {
+		return x.Sampler
+	}
+	return ""
+}
+
+// A part of a saved sampler.
+type SaveSamplerResponse struct {
+	state         protoimpl.MessageState
+	sizeCache     protoimpl.SizeCache
+	unknownFields protoimpl.UnknownFields
+
+	// The next bytes, at most 2 MiB. All of a stream, one behind the other, are a file of SavedRecord.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+}
+
+func (x *SaveSamplerResponse) Reset() {
+	*x = SaveSamplerResponse{}
+	if protoimpl.UnsafeEnabled {
+		mi := &file_rollserve_v1_samplers_proto_msgTypes[7]
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		ms.StoreMessageInfo(mi)
+	}
+}
+
+func (x *SaveSamplerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSamplerResponse) ProtoMessage() {}
+
+func (x *SaveSamplerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_rollserve_v1_samplers_proto_msgTypes[7]
+	if protoimpl.UnsafeEnabled && x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSamplerResponse.ProtoReflect.Descriptor instead.
+func (*SaveSamplerResponse) Descriptor() ([]byte, []int) {
+	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SaveSamplerResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// A request for a sampler to go on as a saved one.
+type RestoreSamplerRequest struct {
+	state         protoimpl.MessageState
+	sizeCache     protoimpl.SizeCache
+	unknownFields protoimpl.UnknownFields
+
+	// The sampler's name; empty for `default`.
+	Sampler string `protobuf:"bytes,1,opt,name=sampler,proto3" json:"sampler,omitempty"`
+	// The bytes of SaveSampler. INVALID_ARGUMENT if they are incomplete or changed, or of a newer format.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// The id of the client, to whom the restored versions belong; as in UpdateAgent.
+	ClientId string `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+}
+
+func (x *RestoreSamplerRequest) Reset() {
+	*x = RestoreSamplerRequest{}
+	if protoimpl.UnsafeEnabled {
+		mi := &file_rollserve_v1_samplers_proto_msgTypes[8]
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		ms.StoreMessageInfo(mi)
+	}
+}
+
+func (x *RestoreSamplerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreSamplerRequest) ProtoMessage() {}
+
+func (x *RestoreSamplerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rollserve_v1_samplers_proto_msgTypes[8]
+	if protoimpl.UnsafeEnabled && x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreSamplerRequest.ProtoReflect.Descriptor instead.
+func (*RestoreSamplerRequest) Descriptor() ([]byte, []int) {
+	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RestoreSamplerRequest) GetSampler() string {
+	if x != nil {
+		return x.Sampler
+	}
+	return ""
+}
+
+func (x *RestoreSamplerRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *RestoreSamplerRequest) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+// The versions of a restored sampler, sent once its workers are ready.
+type RestoreSamplerResponse struct {
+	state         protoimpl.MessageState
+	sizeCache     protoimpl.SizeCache
+	unknownFields protoimpl.UnknownFields
+
+	// The current version of the agent; 0 for none.
+	PolicyVersion int64 `protobuf:"varint,1,opt,name=policy_version,json=policyVersion,proto3" json:"policy_version,omitempty"`
+	// The current version of the environments.
+	EnvironmentVersion int64 `protobuf:"varint,2,opt,name=environment_version,json=environmentVersion,proto3" json:"environment_version,omitempty"`
+}
+
+func (x *RestoreSamplerResponse) Reset() {
+	*x = RestoreSamplerResponse{}
+	if protoimpl.UnsafeEnabled {
+		mi := &file_rollserve_v1_samplers_proto_msgTypes[9]
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		ms.StoreMessageInfo(mi)
+	}
+}
+
+func (x *RestoreSamplerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreSamplerResponse) ProtoMessage() {}
+
+func (x *RestoreSamplerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_rollserve_v1_samplers_proto_msgTypes[9]
+	if protoimpl.UnsafeEnabled && x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreSamplerResponse.ProtoReflect.Descriptor instead.
+func (*RestoreSamplerResponse) Descriptor() ([]byte, []int) {
+	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RestoreSamplerResponse) GetPolicyVersion() int64 {
+	if x != nil {
+		return x.PolicyVersion
+	}
+	return 0
+}
+
+func (x *RestoreSamplerResponse) GetEnvironmentVersion() int64 {
+	if x != nil {
+		return x.EnvironmentVersion
+	}
+	return 0
+}
+
 // A request for the samplers of a server.
 type ListSamplersRequest struct {
 	state         protoimpl.MessageState
@@ -563,7 +786,7 @@ type ListSamplersRequest struct {
 func (x *ListSamplersRequest) Reset() {
 	*x = ListSamplersRequest{}
 	if protoimpl.UnsafeEnabled {
-		mi := &file_rollserve_v1_samplers_proto_msgTypes[6]
+		mi := &file_rollserve_v1_samplers_proto_msgTypes[10]
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		ms.StoreMessageInfo(mi)
 	}
@@ -576,7 +799,7 @@ func (x *ListSamplersRequest) String() string {
 func (*ListSamplersRequest) ProtoMessage() {}
 
 func (x *ListSamplersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rollserve_v1_samplers_proto_msgTypes[6]
+	mi := &file_rollserve_v1_samplers_proto_msgTypes[10]
 	if protoimpl.UnsafeEnabled && x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +812,7 @@ func (x *ListSamplersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSamplersRequest.ProtoReflect.Descriptor instead.
 func (*ListSamplersRequest) Descriptor() ([]byte, []int) {
-	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{6}
+	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{10}
 }
 
 // The samplers of a server.
@@ -605,7 +828,7 @@ type ListSamplersResponse struct {
 func (x *ListSamplersResponse) Reset() {
 	*x = ListSamplersResponse{}
 	if protoimpl.UnsafeEnabled {
-		mi := &file_rollserve_v1_samplers_proto_msgTypes[7]
+		mi := &file_rollserve_v1_samplers_proto_msgTypes[11]
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		ms.StoreMessageInfo(mi)
 	}
@@ -618,7 +841,7 @@ func (x *ListSamplersResponse) String() string {
 func (*ListSamplersResponse) ProtoMessage() {}
 
 func (x *ListSamplersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rollserve_v1_samplers_proto_msgTypes[7]
+	mi := &file_rollserve_v1_samplers_proto_msgTypes[11]
 	if protoimpl.UnsafeEnabled && x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +854,7 @@ func (x *ListSamplersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSamplersResponse.ProtoReflect.Descriptor instead.
 func (*ListSamplersResponse) Descriptor() ([]byte, []int) {
-	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{7}
+	return file_rollserve_v1_samplers_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListSamplersResponse) GetSamplers() []*SamplerSummary {
@@ -743,14 +966,33 @@ var file_rollserve_v1_samplers_proto_rawDesc = []byte{
 	0x72, 0x52, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x12, 0x18, 0x0a, 0x07, 0x73, 0x61, 0x6d, 0x70,
 	0x6c, 0x65, 0x72, 0x18, 0x01, 0x20, 0x01, 0x28, 0x09, 0x52, 0x07, 0x73, 0x61, 0x6d, 0x70, 0x6c,
 	0x65, 0x72, 0x22, 0x17, 0x0a, 0x15, 0x44, 0x65, 0x6c, 0x65, 0x74, 0x65, 0x53, 0x61, 0x6d, 0x70,
-	0x6c, 0x65, 0x72, 0x52, 0x65, 0x73, 0x70, 0x6f, 0x6e, 0x73, 0x65, 0x22, 0x15, 0x0a, 0x13, 0x4c,
-	0x69, 0x73, 0x74, 0x53, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x73, 0x52, 0x65, 0x71, 0x75, 0x65,
-	0x73, 0x74, 0x22, 0x50, 0x0a, 0x14, 0x4c, 0x69, 0x73, 0x74, 0x53, 0x61, 0x6d, 0x70, 0x6c, 0x65,
-	0x72, 0x73, 0x52, 0x65, 0x73, 0x70, 0x6f, 0x6e, 0x73, 0x65, 0x12, 0x38, 0x0a, 0x08, 0x73, 0x61,
-	0x6d, 0x70, 0x6c, 0x65, 0x72, 0x73, 0x18, 0x01, 0x20, 0x03, 0x28, 0x0b, 0x32, 0x1c, 0x2e, 0x72,
-	0x6f, 0x6c, 0x6c, 0x73, 0x65, 0x72, 0x76, 0x65, 0x2e, 0x76, 0x31, 0x2e, 0x53, 0x61, 0x6d, 0x70,
-	0x6c, 0x65, 0x72, 0x53, 0x75, 0x6d, 0x6d, 0x61, 0x72, 0x79, 0x52, 0x08, 0x73, 0x61, 0x6d, 0x70,
-	0x6c, 0x65, 0x72, 0x73, 0x62, 0x06, 0x70, 0x72, 0x6f, 0x74, 0x6f, 0x33,
+	0x6c, 0x65, 0x72, 0x52, 0x65, 0x73, 0x70, 0x6f, 0x6e, 0x73, 0x65, 0x22, 0x2e, 0x0a, 0x12, 0x53,
+	0x61, 0x76, 0x65, 0x53, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x52, 0x65, 0x71, 0x75, 0x65, 0x73,
+	0x74, 0x12, 0x18, 0x0a, 0x07, 0x73, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x18, 0x01, 0x20, 0x01,
+	0x28, 0x09, 0x52, 0x07, 0x73, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x22, 0x29, 0x0a, 0x13, 0x53,
+	0x61, 0x76, 0x65, 0x53, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x52, 0x65, 0x73, 0x70, 0x6f, 0x6e,
+	0x73, 0x65, 0x12, 0x12, 0x0a, 0x04, 0x64, 0x61, 0x74, 0x61, 0x18, 0x01, 0x20, 0x01, 0x28, 0x0c,
+	0x52, 0x04, 0x64, 0x61, 0x74, 0x61, 0x22, 0x62, 0x0a, 0x15, 0x52, 0x65, 0x73, 0x74, 0x6f, 0x72,
+	0x65, 0x53, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x52, 0x65, 0x71, 0x75, 0x65, 0x73, 0x74, 0x12,
+	0x18, 0x0a, 0x07, 0x73, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x18, 0x01, 0x20, 0x01, 0x28, 0x09,
+	0x52, 0x07, 0x73, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x12, 0x12, 0x0a, 0x04, 0x64, 0x61, 0x74,
+	0x61, 0x18, 0x02, 0x20, 0x01, 0x28, 0x0c, 0x52, 0x04, 0x64, 0x61, 0x74, 0x61, 0x12, 0x1b, 0x0a,
+	0x09, 0x63, 0x6c, 0x69, 0x65, 0x6e, 0x74, 0x5f, 0x69, 0x64, 0x18, 0x03, 0x20, 0x01, 0x28, 0x09,
+	0x52, 0x08, 0x63, 0x6c, 0x69, 0x65, 0x6e, 0x74, 0x49, 0x64, 0x22, 0x70, 0x0a, 0x16, 0x52, 0x65,
+	0x73, 0x74, 0x6f, 0x72, 0x65, 0x53, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x52, 0x65, 0x73, 0x70,
+	0x6f, 0x6e, 0x73, 0x65, 0x12, 0x25, 0x0a, 0x0e, 0x70, 0x6f, 0x6c, 0x69, 0x63, 0x79, 0x5f, 0x76,
+	0x65, 0x72, 0x73, 0x69, 0x6f, 0x6e, 0x18, 0x01, 0x20, 0x01, 0x28, 0x03, 0x52, 0x0d, 0x70, 0x6f,
+	0x6c, 0x69, 0x63, 0x79, 0x56, 0x65, 0x72, 0x73, 0x69, 0x6f, 0x6e, 0x12, 0x2f, 0x0a, 0x13, 0x65,
+	0x6e, 0x76, 0x69, 0x72, 0x6f, 0x6e, 0x6d, 0x65, 0x6e, 0x74, 0x5f, 0x76, 0x65, 0x72, 0x73, 0x69,
+	0x6f, 0x6e, 0x18, 0x02, 0x20, 0x01, 0x28, 0x03, 0x52, 0x12, 0x65, 0x6e, 0x76, 0x69, 0x72, 0x6f,
+	0x6e, 0x6d, 0x65, 0x6e, 0x74, 0x56, 0x65, 0x72, 0x73, 0x69, 0x6f, 0x6e, 0x22, 0x15, 0x0a, 0x13,
+	0x4c, 0x69, 0x73, 0x74, 0x53, 0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x73, 0x52, 0x65, 0x71, 0x75,
+	0x65, 0x73, 0x74, 0x22, 0x50, 0x0a, 0x14, 0x4c, 0x69, 0x73, 0x74, 0x53, 0x61, 0x6d, 0x70, 0x6c,
+	0x65, 0x72, 0x73, 0x52, 0x65, 0x73, 0x70, 0x6f, 0x6e, 0x73, 0x65, 0x12, 0x38, 0x0a, 0x08, 0x73,
+	0x61, 0x6d, 0x70, 0x6c, 0x65, 0x72, 0x73, 0x18, 0x01, 0x20, 0x03, 0x28, 0x0b, 0x32, 0x1c, 0x2e,
+	0x72, 0x6f, 0x6c, 0x6c, 0x73, 0x65, 0x72, 0x76, 0x65, 0x2e, 0x76, 0x31, 0x2e, 0x53, 0x61, 0x6d,
+	0x70, 0x6c, 0x65, 0x72, 0x53, 0x75, 0x6d, 0x6d, 0x61, 0x72, 0x79, 0x52, 0x08, 0x73, 0x61, 0x6d,
+	0x70, 0x6c, 0x65, 0x72, 0x73, 0x62, 0x06, 0x70, 0x72, 0x6f, 0x74, 0x6f, 0x33,
 }
 
 var (
@@ -765,33 +1007,37 @@ func file_rollserve_v1_samplers_proto_rawDescGZIP() []byte {
 	return file_rollserve_v1_samplers_proto_rawDescData
 }
 
-var file_rollserve_v1_samplers_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_rollserve_v1_samplers_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_rollserve_v1_samplers_proto_goTypes = []interface{}{
-	(*SamplerQuota)(nil),          // 0: rollserve.v1.SamplerQuota
-	(*SamplerSummary)(nil),        // 1: rollserve.v1.SamplerSummary
-	(*CreateSamplerRequest)(nil),  // 2: rollserve.v1.CreateSamplerRequest
-	(*CreateSamplerResponse)(nil), // 3: rollserve.v1.CreateSamplerResponse
-	(*DeleteSamplerRequest)(nil),  // 4: rollserve.v1.DeleteSamplerRequest
-	(*DeleteSamplerResponse)(nil), // 5: rollserve.v1.DeleteSamplerResponse
-	(*ListSamplersRequest)(nil),   // 6: rollserve.v1.ListSamplersRequest
-	(*ListSamplersResponse)(nil),  // 7: rollserve.v1.ListSamplersResponse
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(*Environment)(nil),           // 10: rollserve.v1.Environment
-	(*Space)(nil),                 // 11: rollserve.v1.Space
-	(Reproducibility)(0),          // 12: rollserve.v1.Reproducibility
+	(*SamplerQuota)(nil),           // 0: rollserve.v1.SamplerQuota
+	(*SamplerSummary)(nil),         // 1: rollserve.v1.SamplerSummary
+	(*CreateSamplerRequest)(nil),   // 2: rollserve.v1.CreateSamplerRequest
+	(*CreateSamplerResponse)(nil),  // 3: rollserve.v1.CreateSamplerResponse
+	(*DeleteSamplerRequest)(nil),   // 4: rollserve.v1.DeleteSamplerRequest
+	(*DeleteSamplerResponse)(nil),  // 5: rollserve.v1.DeleteSamplerResponse
+	(*SaveSamplerRequest)(nil),     // 6: rollserve.v1.SaveSamplerRequest
+	(*SaveSamplerResponse)(nil),    // 7: rollserve.v1.SaveSamplerResponse
+	(*RestoreSamplerRequest)(nil),  // 8: rollserve.v1.RestoreSamplerRequest
+	(*RestoreSamplerResponse)(nil), // 9: rollserve.v1.RestoreSamplerResponse
+	(*ListSamplersRequest)(nil),    // 10: rollserve.v1.ListSamplersRequest
+	(*ListSamplersResponse)(nil),   // 11: rollserve.v1.ListSamplersResponse
+	(*timestamppb.Timestamp)(nil),  // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 13: google.protobuf.Duration
+	(*Environment)(nil),            // 14: rollserve.v1.Environment
+	(*Space)(nil),                  // 15: rollserve.v1.Space
+	(Reproducibility)(0),           // 16: rollserve.v1.Reproducibility
 }
 var file_rollserve_v1_samplers_proto_depIdxs = []int32{
-	8,  // 0: rollserve.v1.SamplerSummary.created:type_name -> google.protobuf.Timestamp
-	9,  // 1: rollserve.v1.SamplerSummary.lease:type_name -> google.protobuf.Duration
-	9,  // 2: rollserve.v1.SamplerSummary.lease_left:type_name -> google.protobuf.Duration
+	12, // 0: rollserve.v1.SamplerSummary.created:type_name -> google.protobuf.Timestamp
+	13, // 1: rollserve.v1.SamplerSummary.lease:type_name -> google.protobuf.Duration
+	13, // 2: rollserve.v1.SamplerSummary.lease_left:type_name -> google.protobuf.Duration
 	0,  // 3: rollserve.v1.SamplerSummary.quota:type_name -> rollserve.v1.SamplerQuota
-	10, // 4: rollserve.v1.CreateSamplerRequest.environment:type_name -> rollserve.v1.Environment
-	9,  // 5: rollserve.v1.CreateSamplerRequest.lease:type_name -> google.protobuf.Duration
+	14, // 4: rollserve.v1.CreateSamplerRequest.environment:type_name -> rollserve.v1.Environment
+	13, // 5: rollserve.v1.CreateSamplerRequest.lease:type_name -> google.protobuf.Duration
 	0,  // 6: rollserve.v1.CreateSamplerRequest.quota:type_name -> rollserve.v1.SamplerQuota
-	11, // 7: rollserve.v1.CreateSamplerResponse.observation_space:type_name -> rollserve.v1.Space
-	11, // 8: rollserve.v1.CreateSamplerResponse.action_space:type_name -> rollserve.v1.Space
-	12, // 9: rollserve.v1.CreateSamplerResponse.reproducibility:type_name -> rollserve.v1.Reproducibility
+	15, // 7: rollserve.v1.CreateSamplerResponse.observation_space:type_name -> rollserve.v1.Space
+	15, // 8: rollserve.v1.CreateSamplerResponse.action_space:type_name -> rollserve.v1.Space
+	16, // 9: rollserve.v1.CreateSamplerResponse.reproducibility:type_name -> rollserve.v1.Reproducibility
 	1,  // 10: rollserve.v1.ListSamplersResponse.samplers:type_name -> rollserve.v1.SamplerSummary
 	11, // [11:11] is the sub-list for method output_type
 	11, // [11:11] is the sub-list for method input_type
@@ -882,7 +1128,7 @@ func file_rollserve_v1_samplers_proto_init() {
 			}
 		}
 		file_rollserve_v1_samplers_proto_msgTypes[6].Exporter = func(v interface{}, i int) interface{} {
-			switch v := v.(*ListSamplersRequest); i {
+			switch v := v.(*SaveSamplerRequest); i {
 			case 0:
 				return &v.state
 			case 1:
@@ -894,6 +1140,54 @@ func file_rollserve_v1_samplers_proto_init() {
 			}
 		}
 		file_rollserve_v1_samplers_proto_msgTypes[7].Exporter = func(v interface{}, i int) interface{} {
+			switch v := v.(*SaveSamplerResponse); i {
+			case 0:
+				return &v.state
+			case 1:
+				return &v.sizeCache
+			case 2:
+				return &v.unknownFields
+			default:
+				return nil
+			}
+		}
+		file_rollserve_v1_samplers_proto_msgTypes[8].Exporter = func(v interface{}, i int) interface{} {
+			switch v := v.(*RestoreSamplerRequest); i {
+			case 0:
+				return &v.state
+			case 1:
+				return &v.sizeCache
+			case 2:
+				return &v.unknownFields
+			default:
+				return nil
+			}
+		}
+		file_rollserve_v1_samplers_proto_msgTypes[9].Exporter = func(v interface{}, i int) interface{} {
+			switch v := v.(*RestoreSamplerResponse); i {
+			case 0:
+				return &v.state
+			case 1:
+				return &v.sizeCache
+			case 2:
+				return &v.unknownFields
+			default:
+				return nil
+			}
+		}
+		file_rollserve_v1_samplers_proto_msgTypes[10].Exporter = func(v interface{}, i int) interface{} {
+			switch v := v.(*ListSamplersRequest); i {
+			case 0:
+				return &v.state
+			case 1:
+				return &v.sizeCache
+			case 2:
+				return &v.unknownFields
+			default:
+				return nil
+			}
+		}
+		file_rollserve_v1_samplers_proto_msgTypes[11].Exporter = func(v interface{}, i int) interface{} {
 			switch v := v.(*ListSamplersResponse); i {
 			case 0:
 				return &v.state
@@ -913,7 +1207,7 @@ func file_rollserve_v1_samplers_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: file_rollserve_v1_samplers_proto_rawDesc,
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

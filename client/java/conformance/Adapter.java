@@ -3,7 +3,6 @@ import com.google.gson.GsonBuilder;
 import com.google.gson.ToNumberPolicy;
 import io.github.rollserve.Compression;
 import io.github.rollserve.ConnectionOptions;
-import io.github.rollserve.EnvChange;
 import io.github.rollserve.EpisodeBatch;
 import io.github.rollserve.Evaluation;
 import io.github.rollserve.FragmentOptions;
@@ -20,6 +19,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -67,6 +67,8 @@ final class Adapter {
             set.timeout(Duration.ofNanos((long) (connect.number(field) * 1e9))));
         options = connect.set(options, "ca", (set, field) -> set.ca(Path.of(connect.text(field))));
         options = connect.set(options, "token", (set, field) -> set.token(connect.text(field)));
+        options = connect.set(options, "max_message_bytes", (set, field) ->
+            set.maxMessageBytes((int) connect.integer(field)));
         options = connect.set(options, "compression", (set, field) -> set.compression(connect.texts(field).stream()
             .map(codec -> Compression.valueOf(codec.toUpperCase(Locale.ROOT))).toArray(Compression[]::new)));
         return Sampler.connect(connect.text("target"), options);
@@ -75,9 +77,13 @@ final class Adapter {
     private static Map<String, ?> result(Sampler sampler, Fields operation) {
         try {
             List<String> unknown = Requests.unknownFields(operation);
-            return unknown.isEmpty() ? perform(sampler, operation) : Map.of("unsupported", "the field " + unknown.get(0));
+            return unknown.isEmpty()
+                ? perform(sampler, operation)
+                : Map.of("unsupported", "the field " + unknown.get(0));
         } catch (RollserveException failure) {
             return error(failure);
+        } catch (UnsupportedOperationException missing) {
+            return Map.of("unsupported", missing.getMessage());
         }
     }
 
@@ -97,11 +103,18 @@ final class Adapter {
         return switch (operation.text("do")) {
             case "update_env" ->
                 Map.of("environment_version", sampler.updateEnv(Requests.env(operation)).envVersion());
-            case "change_env" -> Map.of("environment_version",
-                sampler.updateEnv(new EnvChange(operation.fields("kwargs").values())).envVersion());
+            case "change_env" ->
+                Map.of("environment_version", sampler.updateEnv(Requests.envChange(operation)).envVersion());
+            case "update_env_per_worker" -> Map.of("environment_version",
+                sampler.updateEnvPerWorker(operation.optionals("updates", Requests::envUpdate)).envVersion());
+            case "call_environments" -> Collections.singletonMap("values", values(sampler, operation));
             case "update_agent" -> Map.of("policy_version", operation.flag("skip_if_identical")
                 ? sampler.updateAgentIfDifferent(Requests.agentUpdate(operation))
                 : sampler.updateAgent(Requests.agentUpdate(operation)));
+            case "change_agent" ->
+                Map.of("policy_version", sampler.updateAgent(Requests.agentChange(operation)));
+            case "update_agent_per_worker" -> Map.of("policy_version",
+                sampler.updateAgentPerWorker(operation.optionals("updates", Requests::agentUpdate)));
             case "obtain_samples" ->
                 batch(() -> sampler.obtainSamples(operation.integer("num_steps"), Requests.sampling(options)));
             case "obtain_exact_episodes" -> batch(() -> sampler.obtainExactEpisodes(
@@ -116,6 +129,14 @@ final class Adapter {
         };
     }
 
+    private static List<Object> values(Sampler sampler, Fields operation) {
+        String method = operation.text("method");
+        Object[] arguments = operation.elements("arguments").toArray();
+        return operation.has("environment_version")
+            ? sampler.callEnvironments(operation.integer("environment_version"), method, arguments)
+            : sampler.callEnvironments(method, arguments);
+    }
+
     private static FragmentOptions fragments(Fields operation, Fields options) {
         FragmentOptions fragments = new FragmentOptions(Requests.sampling(options));
         fragments = operation.set(fragments, "row_step_count", (set, field) ->
@@ -127,6 +148,7 @@ final class Adapter {
         long stopAfter = operation.has("stop_after") ? operation.integer("stop_after") : Long.MAX_VALUE;
         long numBatches = 0;
         long numSteps = 0;
+        Map<String, Object> result = new LinkedHashMap<>();
         try (SampleStream stream =
                  sampler.streamSamples(operation.integer("num_steps"), Requests.sampling(options))) {
             for (EpisodeBatch part : stream) {
@@ -136,8 +158,15 @@ final class Adapter {
                     break;
                 }
             }
+            if (operation.flag("progress")) {
+                result.put("progress", Map.of(
+                    "num_simulated_steps", stream.numSimulatedSteps(),
+                    "num_ended_episodes", stream.numEndedEpisodes()));
+            }
         }
-        return Map.of("num_batches", numBatches, "num_steps", numSteps);
+        result.put("num_batches", numBatches);
+        result.put("num_steps", numSteps);
+        return result;
     }
 
     /** Returns the description of a batch, and the time that its call takes. */

@@ -5,9 +5,11 @@ import io.github.rollserve.Tensor;
 import java.nio.ByteBuffer;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 
 /** The descriptions of batches: headers, and digests of columns. */
@@ -32,8 +34,22 @@ final class Description {
         description.put("env_infos", infos(batch.envInfos()));
         description.put("episode_infos", infos(batch.episodeInfos()));
         description.put("initial_states", infos(batch.initialStates()));
+        description.put("last_states", infos(batch.lastStates()));
+        description.put("environment_actions", leaves(batch.envActions()));
+        batch.rawRewards().ifPresent(raw -> description.put("raw_rewards", leaves(Columns.plain(raw))));
+        batch.lastValues().ifPresent(values -> description.put("last_values", leaves(Columns.plain(values))));
+        description.put("returns_before", sums(batch.returnsBefore()));
         batch.account().ifPresent(account -> description.put("account", of(account)));
         return description;
+    }
+
+    /** Returns numbers, with null for NaN, which JSON does not have. */
+    private static List<Double> sums(double[] sums) {
+        List<Double> described = new ArrayList<>();
+        for (double sum : sums) {
+            described.add(Double.isNaN(sum) ? null : sum);
+        }
+        return described;
     }
 
     private static Map<String, ?> of(Account account) {

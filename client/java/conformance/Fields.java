@@ -1,8 +1,11 @@
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalDouble;
 import java.util.TreeMap;
 import java.util.function.BiFunction;
+import java.util.function.Function;
 
 /**
  * The fields of a JSON object.
@@ -39,6 +42,10 @@ record Fields(Map<String, Object> values) {
         return ((Number) values.get(name)).doubleValue();
     }
 
+    OptionalDouble optionalNumber(String name) {
+        return has(name) ? OptionalDouble.of(number(name)) : OptionalDouble.empty();
+    }
+
     boolean flag(String name) {
         return Boolean.TRUE.equals(values.get(name));
     }
@@ -60,7 +67,14 @@ record Fields(Map<String, Object> values) {
         return elements(name).stream().mapToDouble(each -> ((Number) each).doubleValue()).toArray();
     }
 
-    private List<Object> elements(String name) {
+    /** Returns what a function makes of the objects of a list; empty for null. */
+    <T> List<Optional<T>> optionals(String name, Function<Fields, T> function) {
+        return elements(name).stream()
+            .map(each -> Optional.ofNullable(each).map(Fields::of).map(function))
+            .toList();
+    }
+
+    List<Object> elements(String name) {
         return has(name) ? new ArrayList<>((List<?>) values.get(name)) : List.of();
     }
 

@@ -1,9 +1,13 @@
+import io.github.rollserve.ActionMask;
 import io.github.rollserve.Agent;
+import io.github.rollserve.AgentChange;
 import io.github.rollserve.AgentUpdate;
 import io.github.rollserve.Columns;
 import io.github.rollserve.ConstantAgent;
 import io.github.rollserve.DataType;
+import io.github.rollserve.EnvChange;
 import io.github.rollserve.EnvSpec;
+import io.github.rollserve.EnvUpdate;
 import io.github.rollserve.EvaluationOptions;
 import io.github.rollserve.Exploration;
 import io.github.rollserve.MlpAgent;
@@ -14,6 +18,7 @@ import io.github.rollserve.RandomAgent;
 import io.github.rollserve.SamplingOptions;
 import io.github.rollserve.Task;
 import io.github.rollserve.Tensor;
+import io.github.rollserve.Transform;
 import io.github.rollserve.Vectorization;
 import io.github.rollserve.Wrapper;
 import java.nio.ByteBuffer;
@@ -23,6 +28,7 @@ import java.util.Base64;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.Set;
 import java.util.TreeMap;
@@ -34,14 +40,16 @@ final class Requests {
     private static final Set<String> OPERATION_FIELDS = Set.of(
         "do", "id", "kwargs", "wrappers", "task", "reset_options", "vectorization", "num_rows", "agent", "parameters",
         "skip_if_identical", "num_steps", "num_episodes_per_worker", "row_step_count", "soft_horizon", "stop_after",
-        "num_episodes", "options");
+        "num_episodes", "options", "transforms", "updates", "method", "arguments", "environment_version", "progress",
+        "change");
     private static final Set<String> OPTION_FIELDS = Set.of(
         "seed", "first_episode_index", "max_episode_length", "policy_version", "min_policy_version",
         "environment_version", "expected_num_workers", "deterministic", "return_states", "skip_failed_episodes",
-        "plain_frames", "prefetch", "temperatures", "noise_scales", "epsilons", "agent", "parameters");
+        "plain_frames", "prefetch", "temperatures", "noise_scales", "epsilons", "agent", "parameters", "change",
+        "return_last_values", "return_last_states", "return_returns_before"); // the last is asked for in all calls
     private static final Set<String> AGENT_FIELDS = Set.of(
         "kind", "action", "layer_sizes", "activation", "head", "parameters", "model", "inputs", "outputs", "infos",
-        "name", "kwargs");
+        "name", "kwargs", "action_mask", "normalization_epsilon", "normalization_clip");
 
     private Requests() {}
 
@@ -53,7 +61,9 @@ final class Requests {
         Set<String> others = new TreeSet<>(options.values().keySet());
         others.removeAll(OPTION_FIELDS);
         unknown.addAll(others);
-        for (Fields owner : List.of(operation, options)) {
+        List<Fields> owners = new ArrayList<>(List.of(operation, options));
+        operation.optionals("updates", update -> update).forEach(update -> update.ifPresent(owners::add));
+        for (Fields owner : owners) {
             others = new TreeSet<>(owner.fields("agent").values().keySet());
             others.removeAll(AGENT_FIELDS);
             unknown.addAll(others);
@@ -61,11 +71,22 @@ final class Requests {
         return unknown;
     }
 
+    /** Returns the environment of a worker, which has an id, or the change of it. */
+    static EnvUpdate envUpdate(Fields operation) {
+        return operation.has("id") ? env(operation) : envChange(operation);
+    }
+
+    static EnvChange envChange(Fields operation) {
+        return new EnvChange(operation.fields("kwargs").values());
+    }
+
     static EnvSpec env(Fields operation) {
         EnvSpec spec = new EnvSpec(operation.text("id")).withKwargs(operation.fields("kwargs").values());
         spec = spec.withWrappers(operation.list("wrappers").stream()
             .map(wrapper -> new Wrapper(wrapper.text("name"), wrapper.fields("kwargs").values()))
             .toArray(Wrapper[]::new));
+        spec = spec.withTransforms(
+            operation.list("transforms").stream().map(Transforms::of).toArray(Transform[]::new));
         spec = operation.set(spec, "task", (set, field) -> {
             Fields task = operation.fields(field);
             return set.withTask(new Task(task.text("method"), task.value("argument")));
@@ -77,28 +98,57 @@ final class Requests {
         return operation.set(spec, "num_rows", (set, field) -> set.withRows((int) operation.integer(field), 0));
     }
 
-    /** Returns the agent, or the parameters, that an operation has. */
+    /** Returns the agent, the change or the parameters that an operation has. */
     static AgentUpdate agentUpdate(Fields operation) {
+        if (operation.has("change")) {
+            return agentChange(operation.fields("change"));
+        }
         return operation.has("agent") ? agent(operation.fields("agent")) : parameters(operation);
+    }
+
+    static AgentChange agentChange(Fields change) {
+        return new AgentChange(change.fields("kwargs").values(), parameters(change));
+    }
+
+    private static Optional<ActionMask> mask(Fields agent) {
+        Fields mask = agent.fields("action_mask");
+        if (mask.has("observation")) {
+            return Optional.of(new ActionMask.Observation(mask.text("observation")));
+        }
+        return mask.has("info") ? Optional.of(new ActionMask.Info(mask.text("info"))) : Optional.empty();
+    }
+
+    private static MlpAgent.Head head(String name) {
+        return switch (name) {
+            case "categorical" -> new MlpAgent.Categorical();
+            case "multi_categorical" -> new MlpAgent.MultiCategorical();
+            case "diagonal_gaussian" -> new MlpAgent.DiagonalGaussian();
+            default -> throw new UnsupportedOperationException("the head " + name);
+        };
     }
 
     private static Agent agent(Fields agent) {
         return switch (agent.text("kind")) {
-            case "random" -> new RandomAgent();
-            case "constant" -> new ConstantAgent(new Columns(tensors(agent.fields("action"))));
+            case "random" -> new RandomAgent(mask(agent));
+            case "constant" -> new ConstantAgent(new Columns(tensors(agent.fields("action"))), mask(agent));
             case "mlp" -> new MlpAgent(
                 parameters(agent),
-                agent.text("head").equals("categorical") ? new MlpAgent.Categorical() : new MlpAgent.DiagonalGaussian(),
+                head(agent.text("head")),
                 MlpAgent.Activation.valueOf(agent.text("activation").toUpperCase(Locale.ROOT)),
-                OptionalDouble.empty());
+                OptionalDouble.empty(),
+                agent.optionalNumber("normalization_epsilon"),
+                agent.optionalNumber("normalization_clip"),
+                mask(agent));
             case "onnx" -> new OnnxAgent(
                 Base64.getDecoder().decode(agent.text("model")),
                 OnnxAgent.Head.valueOf(agent.text("head").toUpperCase(Locale.ROOT)),
                 texts(agent.fields("inputs")),
                 texts(agent.fields("outputs")),
-                agent.texts("infos"));
-            case "python" -> new PythonAgent(agent.text("name"), agent.fields("kwargs").values(), parameters(agent));
-            default -> throw new IllegalArgumentException("no such kind of agent: " + agent.text("kind"));
+                agent.texts("infos"),
+                mask(agent));
+            case "python" -> new PythonAgent(
+                agent.text("name"), agent.fields("kwargs").values(), parameters(agent), mask(agent));
+            default -> throw new UnsupportedOperationException("the agent " + agent.text("kind"));
         };
     }
 
@@ -133,7 +183,7 @@ final class Requests {
 
     static SamplingOptions sampling(Fields fields) {
         SamplingOptions options = new SamplingOptions();
-        if (fields.has("agent") || fields.has("parameters")) {
+        if (fields.has("agent") || fields.has("parameters") || fields.has("change")) {
             options = options.agent(agentUpdate(fields));
         }
         if (exploration(fields) != null) {
@@ -151,6 +201,10 @@ final class Requests {
         options = fields.set(options, "expected_num_workers", (set, field) ->
             set.expectedNumWorkers((int) fields.integer(field)));
         options = fields.set(options, "return_states", (set, field) -> set.returnStates(fields.flag(field)));
+        options = fields.set(options, "return_last_values", (set, field) ->
+            set.returnLastValues(fields.flag(field)));
+        options = fields.set(options, "return_last_states", (set, field) ->
+            set.returnLastStates(fields.flag(field)));
         options = fields.set(options, "skip_failed_episodes", (set, field) ->
             set.skipFailedEpisodes(fields.flag(field)));
         options = fields.set(options, "plain_frames", (set, field) -> set.framesOnce(!fields.flag(field)));

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rollserve._checks import check_text, check_type
 from rollserve.errors import mismatch
 from rollserve.v1 import agent_pb2
 
-__all__ = ["ActionMask", "check_mask", "mask_to_proto"]
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["ActionMask", "check_mask", "mask_from_proto", "mask_to_proto"]
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,12 @@ def mask_to_proto(mask: ActionMask | None) -> agent_pb2.ActionMask | None:
     if mask.info is not None:
         return agent_pb2.ActionMask(info=mask.info)
     return agent_pb2.ActionMask(observation=mask.observation or "")
+
+
+def mask_from_proto(agent: Message) -> ActionMask | None:
+    """Return the mask of an agent's message; None without a mask. Raises ValueError for a mask without a source."""
+    if not agent.HasField("action_mask"):
+        return None
+    mask: agent_pb2.ActionMask = agent.action_mask  # type: ignore[attr-defined]  # of all kinds of agents
+    source = mask.WhichOneof("source")
+    return ActionMask(**{source: getattr(mask, source)}) if source else ActionMask()

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 
 from rollserve._checks import check_names, check_type, choices_text, type_error
-from rollserve._codec.tensors import named_tensors_to_proto
-from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
-from rollserve.bridges import export_module
+from rollserve._codec.json_arguments import kwargs_from_json
+from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
+from rollserve.bridges import export_module, mlp_model
 from rollserve.errors import mismatch
-from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
+from rollserve.mlp_agent import MlpAgent, leaves_of, mlp_from_proto, mlp_to_proto, parameters_to_proto
 from rollserve.moments import RunningMoments
 from rollserve.policy_map import PolicyMap
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
@@ -38,6 +39,7 @@ __all__ = [
     "Policies",
     "PythonAgent",
     "RandomAgent",
+    "agent_from_proto",
     "agent_to_proto",
     "parameters_to_proto",
     "with_moments",
@@ -143,6 +145,30 @@ class OnnxAgent:
             raise ValueError(f"head: {mismatch(choices_text(get_args(OnnxHead)), repr(head))}")
         found = export_module(module, observation_space, head, outputs=outputs, states=states, noise_width=noise_width)
         return cls(found.model, head, found.inputs, found.outputs, found.infos)
+
+    @classmethod
+    def from_mlp(cls, agent: MlpAgent, observation_space: Space, action_space: Space) -> OnnxAgent:
+        """Return a multilayer perceptron as a model, for ONNX Runtime elsewhere or for this server.
+
+        The model computes what the MLP computes, but for the last bits. Its initializers have the names of the
+        parameters, so that `sampler.update_agent(parameters)` works for it.
+
+        >>> rollserve.OnnxAgent.from_mlp(agent, *spaces).model  # doctest: +SKIP
+
+        Args:
+            agent: the MLP.
+            observation_space: space of observations, as `update_env` and `status` return it.
+            action_space: space of actions.
+
+        Raises:
+            ImportError: the package onnx is not installed.
+            ValueError: a head that models do not have, such as `epsilon_greedy`, or `previous_action`.
+        """
+        mask = agent.action_mask
+        leaf = None if mask is None else mask.observation
+        observed = [(name, space) for name, space in leaves_of(observation_space) if name != leaf or leaf is None]
+        made = mlp_model(agent, observed, dict(leaves_of(action_space)))
+        return cls(made.model, made.head, outputs=made.outputs, action_mask=mask)
 
 
 @dataclass(frozen=True)
@@ -276,6 +302,43 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
             mask = mask_to_proto(agent.action_mask)
             return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors, action_mask=mask))
     raise type_error("agent", "an agent", agent)
+
+
+def agent_from_proto(message: agent_pb2.Agent) -> Agent:
+    """Return the agent of a message.
+
+    Raises:
+        ValueError: no kind, or a malformed part.
+    """
+    match message.WhichOneof("kind"):
+        case "mlp":
+            return mlp_from_proto(message.mlp)
+        case "onnx":
+            return _onnx_from_proto(message.onnx)
+        case "python":
+            python = message.python
+            parameters = named_tensors_from_proto(python.parameters.tensors)
+            return PythonAgent(python.name, kwargs_from_json(python.kwargs_json), parameters, mask_from_proto(python))
+        case "random":
+            return RandomAgent(mask_from_proto(message.random))
+        case "constant":
+            action = named_tensors_from_proto(message.constant.action)
+            value = action[""] if action.keys() == {""} else action
+            return ConstantAgent(value, mask_from_proto(message.constant))
+    raise ValueError(f"kind: {mismatch('an agent that is no pickle', message.WhichOneof('kind') or 'none')}")
+
+
+def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxAgent:
+    kind: Any = onnx.WhichOneof("head")
+    heads: dict[str, Any] = {leaf: head.WhichOneof("head") for leaf, head in onnx.hybrid.leaves.items()}
+    return OnnxAgent(
+        onnx.model,
+        heads if kind == "hybrid" else kind,
+        dict(onnx.inputs),
+        dict(onnx.outputs),
+        tuple(onnx.infos),
+        mask_from_proto(onnx),
+    )
 
 
 def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import grpc
 
 from rollserve._calls import requests
-from rollserve._calls.agent_parameters import parameters_request, read_parameters_async
+from rollserve._calls.agent_parameters import (
+    agent_request,
+    parameters_request,
+    read_agent_async,
+    read_parameters_async,
+)
 from rollserve._calls.answers import receive_answer_async
 from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import Reader, receive_async
+from rollserve._calls.saving import read_saved_async, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_round_stream import AsyncRoundStream
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
-    from rollserve.agents import AgentUpdate
+    from rollserve.agents import Agent, AgentUpdate
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
@@ -296,6 +302,16 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         request = samplers_pb2.DeleteSamplerRequest(sampler=self._name)
         await self._call(self._stub.DeleteSampler, request, timeout)
 
+    async def save(self, *, timeout: float | None = None) -> bytes:
+        """Return all that another server needs to go on as the sampler would; see `rollserve.Sampler.save`."""
+        request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
+        return await self._call(read_saved_async(self._stub.SaveSampler), request, timeout)
+
+    async def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
+        """Replace the sampler by a saved one; for arguments and errors, see `rollserve.Sampler.restore`."""
+        request = restore_request(self._name, self._own_versions, saved)
+        self._own_versions.restore(await self._call(self._stub.RestoreSampler, request, timeout))
+
     async def list_samplers(self, *, timeout: float | None = None) -> Sequence[SamplerSummary]:
         """Return the samplers of the server, the default one first."""
         request = samplers_pb2.ListSamplersRequest()
@@ -305,6 +321,13 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         """Return the versions of the agent that the sampler holds, in rising order."""
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
+
+    async def agent(
+        self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None
+    ) -> Agent:
+        """Return an agent that the sampler holds; for arguments and errors, see `rollserve.Sampler.agent`."""
+        request = agent_request(self._name, version, worker)
+        return await self._call(read_agent_async(self._stub.GetAgent), request, timeout)
 
     async def agent_parameters(
         self,

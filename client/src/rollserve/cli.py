@@ -1,4 +1,4 @@
-"""Command line `rollserve`: shows, samples from, evaluates and resizes a sampler; creates and deletes samplers."""
+"""Command line `rollserve`: shows, samples from, evaluates, resizes, saves, creates and deletes samplers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
+
 from rollserve import __version__
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._codec.batch_tables import range_text
-from rollserve.agents import RandomAgent
+from rollserve.agents import MlpAgent, OnnxAgent, RandomAgent
 from rollserve.environments import EnvSpec
 from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError, mismatch
 from rollserve.multi_agent_batch import MultiAgentBatch
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Show, sample from, evaluate, resize, create and delete samplers of a Rollserve server.",
+        description="Show, sample from, evaluate, resize, save, restore, create and delete samplers of a server.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -140,6 +142,9 @@ def _parser() -> argparse.ArgumentParser:
         _add_samplers,
         _add_create,
         _add_delete,
+        _add_agent,
+        _add_save,
+        _add_restore,
     ):
         add(commands, common)
     return parser
@@ -280,6 +285,47 @@ def _add_delete(commands: _Commands, common: argparse.ArgumentParser) -> None:
     delete.set_defaults(run=_delete)
 
 
+def _add_agent(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    agent = commands.add_parser("agent", help="write an agent of a sampler to a file")
+    actions = agent.add_subparsers(required=True, metavar="ACTION")
+    export = actions.add_parser(
+        "export",
+        parents=[common],
+        help="write an agent as an ONNX model",
+        description="Write an agent as an ONNX model. A model is written as it is, with the present parameters; an MLP "
+        "becomes one. Needs onnx for that: pip install 'rollserve[onnx]'.",
+    )
+    export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="file to write")
+    export.add_argument(
+        "--policy-version", type=int, metavar="N", help="version of the agent (default: the current one)"
+    )
+    export.set_defaults(run=_export)
+
+
+def _add_save(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    save = commands.add_parser(
+        "save",
+        parents=[common],
+        help="write a sampler to a file",
+        description="Write all that another server needs to go on as the sampler would: agents, environments, and "
+        "where its sequences stand.",
+    )
+    save.add_argument("file", type=Path, metavar="FILE", help="file to write")
+    save.set_defaults(run=_save)
+
+
+def _add_restore(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    restore = commands.add_parser(
+        "restore",
+        parents=[common],
+        help="replace a sampler by a saved one",
+        description="Replace a sampler by one that `rollserve save` has written, of this server or another. Its calls "
+        "that run fail.",
+    )
+    restore.add_argument("file", type=Path, metavar="FILE", help="file to read")
+    restore.set_defaults(run=_restore)
+
+
 def _json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
@@ -413,6 +459,38 @@ def _delete(sampler: Sampler, options: argparse.Namespace) -> None:
     print(f"sampler {options.sampler} deleted")
 
 
+def _export(sampler: Sampler, options: argparse.Namespace) -> None:
+    _check_writable(options.onnx)
+    agent, status = sampler.agent(options.policy_version), sampler.status()
+    if isinstance(agent, MlpAgent):
+        try:
+            agent = OnnxAgent.from_mlp(agent, status.observation_space, status.action_space)
+        except (ImportError, ValueError) as error:
+            code, reason = grpc.StatusCode.INVALID_ARGUMENT, Reason.INVALID_VALUE
+            raise InvalidArgumentError(str(error), code=code, reason=reason) from error
+    if not isinstance(agent, OnnxAgent):
+        got = f"an agent of the class {type(agent).__name__}"
+        raise InvalidArgumentError.of("agent", expected="an MLP or a model", got=got)
+    model = agent.model
+    assert isinstance(model, bytes)  # noqa: S101  # a path has been read
+    _write(options.onnx, lambda path: path.write_bytes(model))
+
+
+def _save(sampler: Sampler, options: argparse.Namespace) -> None:
+    _check_writable(options.file)
+    saved = sampler.save()
+    _write(options.file, lambda path: path.write_bytes(saved))
+
+
+def _restore(sampler: Sampler, options: argparse.Namespace) -> None:
+    sampler.restore(options.file)
+    status = sampler.status()
+    print(
+        f"sampler restored: policy version {status.policy_version}, environment version {status.env_version}, "
+        f"{status.num_workers} workers"
+    )
+
+
 def _table_of(samplers: Sequence[SamplerSummary]) -> str:
     rows = [("SAMPLER", "OWNER", "WORKERS", "POLICY", "LEASE LEFT", "ENVIRONMENT")]
     for each in samplers:
@@ -447,7 +525,7 @@ def _check_writable(path: Path) -> None:
         path.unlink()
 
 
-def _write(path: Path, write: Callable[[Path], None]) -> None:
+def _write(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file, and say so; an OSError names the file."""
     try:
         write(path)

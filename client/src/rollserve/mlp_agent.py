@@ -11,14 +11,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from rollserve._checks import check_flag, check_names, check_type, choices_text
-from rollserve._codec.tensors import named_tensors_to_proto
-from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
+from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import mlp_of_modules
 from rollserve.errors import mismatch
 from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from rollserve.v1 import agent_pb2
 
-__all__ = ["MlpAgent", "mlp_to_proto", "parameters_to_proto"]
+__all__ = ["MlpAgent", "leaves_of", "mlp_from_proto", "mlp_to_proto", "parameters_to_proto"]
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
 Head = Literal[
@@ -237,7 +237,7 @@ class MlpAgent:
             _check_choice("value", value, get_args(Value))
         if core is not None:
             _check_choice("core", core, get_args(Core))
-        leaves = dict(_leaves(action_space))
+        leaves = dict(leaves_of(action_space))
         heads = _heads_for(action_space, leaves, head)
         generator = np.random.default_rng(seed)
         check_mask(action_mask)
@@ -368,6 +368,35 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
     return mlp
 
 
+def mlp_from_proto(mlp: agent_pb2.MlpAgent) -> MlpAgent:
+    """Return the agent of a message.
+
+    Raises:
+        ValueError: an unknown head or activation, or a malformed parameter.
+    """
+    numbers = {number: name for name, number in _ACTIVATIONS.items()}
+    heads: dict[str, Any] = {leaf: head.WhichOneof("head") for leaf, head in mlp.hybrid.leaves.items()}
+    kind = mlp.WhichOneof("head")
+    messages = [mlp.hybrid.leaves[leaf] for leaf in heads] if kind == "hybrid" else [mlp]
+    settings: dict[str, Any] = {}
+    for message in messages:
+        fields = getattr(message, message.WhichOneof("head") or "categorical").ListFields()
+        settings |= {field.name: value for field, value in fields if field.name in _SETTINGS}
+    if mlp.HasField("layer_norm"):
+        settings["layer_norm_epsilon"] = mlp.layer_norm.epsilon
+    if mlp.HasField("normalization"):
+        settings |= {f"normalization_{field.name}": value for field, value in mlp.normalization.ListFields()}
+    return MlpAgent(
+        named_tensors_from_proto(mlp.parameters.tensors),
+        heads if kind == "hybrid" else kind,  # type: ignore[arg-type]  # checked
+        numbers.get(mlp.activation, "tanh"),
+        action_mask=mask_from_proto(mlp),
+        previous_action=mlp.previous_action,
+        previous_reward=mlp.previous_reward,
+        **settings,
+    )
+
+
 def parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Parameters:
     """Return parameters as a message.
 
@@ -435,7 +464,7 @@ def _log_std(leaf: str) -> str:
     return f"log_std/{leaf}" if leaf else "log_std"
 
 
-def _leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
+def leaves_of(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
     """Yield the leaves of a space by name; the name of the only one is empty."""
     match space:
         case Dict(spaces=spaces):
@@ -446,7 +475,7 @@ def _leaves(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
             yield name, space
             return
     for key, part in parts.items():
-        yield from _leaves(part, f"{name}/{key}" if name else key)
+        yield from leaves_of(part, f"{name}/{key}" if name else key)
 
 
 def _heads_for(

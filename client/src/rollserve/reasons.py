@@ -109,6 +109,10 @@ class Reason(enum.StrEnum):
     """FAILED_PRECONDITION: The current version of the agent or the environment is not the expected one, because another
     client has updated the sampler."""
 
+    SAVED_SAMPLER = "SAVED_SAMPLER"
+    """FAILED_PRECONDITION: The saved sampler does not fit this server, whose settings give its environments other rows
+    or other limits; or the sampler has an agent that cannot be saved."""
+
     MODEL_TOO_LARGE = "MODEL_TOO_LARGE"
     """RESOURCE_EXHAUSTED: A model or a pickle is larger than `--max-model-bytes`."""
 

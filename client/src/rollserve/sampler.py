@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rollserve._calls import requests
-from rollserve._calls.agent_parameters import parameters_request, read_parameters
+from rollserve._calls.agent_parameters import agent_request, parameters_request, read_agent, read_parameters
 from rollserve._calls.answers import receive_answer
 from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import receive
+from rollserve._calls.saving import read_saved, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.environments import env_update_from_proto, env_values_from_proto
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
-    from rollserve.agents import AgentUpdate
+    from rollserve.agents import Agent, AgentUpdate
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
@@ -537,6 +538,50 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         request = samplers_pb2.DeleteSamplerRequest(sampler=self._name)
         self._call(self._stub.DeleteSampler, request, timeout)
 
+    def save(self, *, timeout: float | None = None) -> bytes:
+        """Return all that another server needs to go on as the sampler would; `restore` takes it.
+
+        These are the versions of agents and environments that the server keeps, where its sequences stand, with the
+        actions that lead there, and its counters. Calls that run count as not begun, and are not disturbed. The bytes
+        are a file that nothing is executed to read, and that later releases read.
+
+        >>> Path("sampler.saved").write_bytes(sampler.save())  # doctest: +SKIP
+
+        Args:
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Raises:
+            PreconditionError: an agent is a pickle, which cannot be saved.
+            RollserveError: the call failed.
+        """
+        request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
+        return self._call(read_saved(self._stub.SaveSampler), request, timeout)
+
+    def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
+        """Replace the sampler by a saved one, which may be another server's.
+
+        Its next calls deliver what the saved sampler's next calls would have, to the last bit, as far as its
+        environments are reproducible. It has the saved number of workers. Other clients' calls fail, because it is a
+        new run (`Reason.SAMPLER_RUN`). A restore that fails changes nothing.
+
+        >>> sampler.restore("sampler.saved")  # doctest: +SKIP
+
+        Args:
+            saved: what `save` returned, or the path of a file that holds it.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Raises:
+            InvalidArgumentError: the bytes are incomplete, changed or of a newer format; or the server refuses an
+                environment or an agent.
+            PreconditionError: the server's settings would make other episodes (`Reason.SAVED_SAMPLER`), or the sampler
+                outlives its server on an existing Ray cluster.
+            RollserveError: the call failed.
+            TypeError: neither bytes nor a path.
+            OSError: the file cannot be read.
+        """
+        request = restore_request(self._name, self._own_versions, saved)
+        self._own_versions.restore(self._call(self._stub.RestoreSampler, request, timeout))
+
     def list_samplers(self, *, timeout: float | None = None) -> Sequence[SamplerSummary]:
         """Return the samplers of the server, the default one first."""
         request = samplers_pb2.ListSamplersRequest()
@@ -546,6 +591,28 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         """Return the versions of the agent that the sampler holds, in rising order."""
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(self._call(self._stub.ListAgentVersions, request, timeout))
+
+    def agent(self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None) -> Agent:
+        """Return an agent that the sampler holds, whole, for `update_agent` of this or another sampler.
+
+        >>> agent = sampler.agent()  # doctest: +SKIP
+
+        Args:
+            version: version of the agent; the current one by default.
+            worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Returns:
+            An agent of the kind that was sent. An OnnxAgent's model has the present parameters.
+
+        Raises:
+            PreconditionError: there is no agent, the version is not kept, or the agent is a pickle.
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: version 0.
+        """
+        request = agent_request(self._name, version, worker)
+        return self._call(read_agent(self._stub.GetAgent), request, timeout)
 
     def agent_parameters(
         self,

@@ -17,6 +17,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+from saved_files import saved_file
 
 import rollserve
 from rollserve.agents import agent_to_proto, parameters_to_proto
@@ -99,6 +100,7 @@ def _sampling() -> list[Message]:
         _stream(episodes=pb.StreamedEpisodes(step_count=30), max_policy_lag=1, max_unread_rounds=1, when_full=2),
         pb.GetSamplerRequest(sampler="default"),
         agent_versions_pb2.ListAgentVersionsRequest(),
+        agent_versions_pb2.GetAgentRequest(policy_version=1, worker_index=1),
         agent_versions_pb2.GetAgentParametersRequest(names=["0/weight"], worker_index=1, max_message_bytes=1 << 14),
     ]
 
@@ -152,7 +154,13 @@ def _samplers() -> list[Message]:
     env, quota = env_spec_to_proto(ENVS["short"].spec), samplers_pb2.SamplerQuota(worker_count=1, steps_per_second=9e9)
     create = samplers_pb2.CreateSamplerRequest(sampler="a", environment=env, worker_count=1, quota=quota, exist_ok=True)
     create.lease.FromSeconds(5)
-    return [create, samplers_pb2.DeleteSamplerRequest(sampler="a"), samplers_pb2.ListSamplersRequest()]
+    return [
+        create,
+        samplers_pb2.DeleteSamplerRequest(sampler="a"),
+        samplers_pb2.ListSamplersRequest(),
+        samplers_pb2.SaveSamplerRequest(),
+        samplers_pb2.RestoreSamplerRequest(data=saved_file(ENVS["short"].spec, num_rows=4), client_id="a"),
+    ]
 
 
 def _side_services() -> list[Message]:

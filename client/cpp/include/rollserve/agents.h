@@ -11,7 +11,7 @@
 #include "rollserve/spaces.h"
 
 /// @file
-/// What a client sends as an agent: whole agents, or new parameters for the present one.
+/// What a client sends as an agent: whole agents, or new parameters or settings for the present one.
 
 namespace rollserve {
 
@@ -19,12 +19,29 @@ namespace rollserve {
 /// Python agent, whose other parameters stay as they are.
 using Parameters = Columns;
 
+/// An action mask that an environment returns as an info with each observation.
+struct InfoMask {
+  std::string info;  ///< The name of the info.
+};
+
+/// An action mask that is a leaf of the observation space; the leaf is no part of an MlpAgent's input.
+struct ObservationMask {
+  std::string leaf;  ///< The name of the leaf.
+};
+
+/// The source of an agent's action mask, which says for each action of a Discrete or MultiDiscrete space whether it is
+/// legal at a step; std::monostate for none. Batches have the mask as the agent's info `action_mask`.
+using ActionMask = std::variant<std::monostate, InfoMask, ObservationMask>;
+
 /// An agent that draws actions uniformly from the action space.
-struct RandomAgent {};
+struct RandomAgent {
+  ActionMask action_mask = {};  ///< The source of the action mask.
+};
 
 /// An agent that takes the same action at every step, for tests.
 struct ConstantAgent {
   Columns action;  ///< One array for each leaf of the action space; the leaf of a plain space has the empty name.
+  ActionMask action_mask = {};  ///< The source of the action mask; a call that takes a masked action fails.
 };
 
 /// The meaning of the output of an MlpAgent.
@@ -55,9 +72,10 @@ enum class Activation : int {
 /// parts there are, as the comment on MlpAgent in agent.proto describes them: `0/weight` (outputs, inputs) and `0/bias`
 /// (outputs) and so on for each layer, `i/norm/weight` and `i/norm/bias` with layer norm, `value/weight` and
 /// `value/bias` for a value on the last hidden layer, `value/0/weight` and so on for a value network of its own,
-/// `log_std` for Gaussian heads that do not predict it, and `core/weight_ih` and so on for a recurrent core.
+/// `log_std` for Gaussian heads that do not predict it, and `core/weight_ih` and so on for a recurrent core. With
+/// `observation/mean` and `observation/variance`, float64 (inputs), observations are normalized first.
 struct MlpAgent {
-  Parameters parameters;                     ///< The parameters, in float32.
+  Parameters parameters;                     ///< The parameters, in float32; those of the normalization in float64.
   Head head = Head::Categorical;             ///< The meaning of the output.
   Activation activation = Activation::Tanh;  ///< The activation of the hidden layers.
   std::optional<double> layer_norm_epsilon;  ///< What layer norm adds to the variance; 1e-5 by default.
@@ -65,6 +83,9 @@ struct MlpAgent {
   std::optional<double> max_log_std;         ///< The upper bound that log_std of a Gaussian head is clipped to.
   std::optional<double> epsilon;      ///< The probability of random actions of Head::EpsilonGreedy; 0 by default.
   std::optional<double> temperature;  ///< The divisor of the Q-values of Head::Boltzmann; 1 by default.
+  std::optional<double> normalization_epsilon;  ///< What is added to `observation/variance`; 1e-8 by default.
+  std::optional<double> normalization_clip;     ///< The bound of normalized observations; 10 by default.
+  ActionMask action_mask = {};                  ///< The source of the action mask.
 
   /// Return an untrained agent for the spaces, as Sampler::update_env() and Sampler::status() return them.
   ///
@@ -96,16 +117,24 @@ struct OnnxAgent {
   std::map<std::string, std::string> inputs;   ///< The names of inputs by role, where they differ from the role.
   std::map<std::string, std::string> outputs;  ///< The names of outputs by role, where they differ from the role.
   std::vector<std::string> infos;              ///< The names of further outputs, which become agent infos.
+  ActionMask action_mask = {};                 ///< The source of the action mask.
 };
 
 /// An agent in Python that is installed with the server.
 struct PythonAgent {
-  std::string name;         ///< The name of an entry point of the group `rollserve.agents`.
-  std::string kwargs_json;  ///< The keyword arguments of its factory: a JSON object; empty for none.
-  Parameters parameters;    ///< Its parameters.
+  std::string name;             ///< The name of an entry point of the group `rollserve.agents`.
+  std::string kwargs_json;      ///< The keyword arguments of its factory: a JSON object; empty for none.
+  Parameters parameters;        ///< Its parameters.
+  ActionMask action_mask = {};  ///< The source of the action mask, which the policy gets if it asks for it.
 };
 
-/// A whole agent, which replaces any present one, or Parameters for the present agent.
-using AgentUpdate = std::variant<Parameters, RandomAgent, ConstantAgent, MlpAgent, OnnxAgent, PythonAgent>;
+/// A change of settings of the present agent, a PythonAgent, which keeps its code and its other settings.
+struct AgentChange {
+  std::string kwargs_json;  ///< Keyword arguments that are added, or replace the present ones: a JSON object, or empty.
+  Parameters parameters;    ///< Parameters that are added, or replace the present ones.
+};
+
+/// A whole agent, which replaces any present one, or Parameters or an AgentChange for the present agent.
+using AgentUpdate = std::variant<Parameters, RandomAgent, ConstantAgent, MlpAgent, OnnxAgent, PythonAgent, AgentChange>;
 
 }  // namespace rollserve

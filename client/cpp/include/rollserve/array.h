@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -277,6 +278,12 @@ class Columns {
 
   /// Return whether each row of an info has a value; an empty span if all rows have one.
   Span<const bool> mask(std::string_view name) const;
+
+  /// Return the texts of an info, one for each row, and nothing for a row without one. `text/NAME` has the texts of the
+  /// info NAME, and `json/NAME` its other values as JSON, with EnvSpec::text_info_bytes.
+  ///
+  /// @throws InvalidArgumentError for a name that is not there, or a column that is not uint8 of shape (T, B).
+  std::vector<std::optional<std::string>> texts(std::string_view name) const;
 
   /// Whether an array is the mask of another one.
   bool is_mask(std::string_view name) const noexcept;

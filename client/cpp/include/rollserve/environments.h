@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rollserve/spaces.h"
+#include "rollserve/transforms.h"
 
 /// @file
 /// Environments as a client specifies and changes them. Their arguments are JSON text, written as the caller likes.
@@ -51,13 +52,17 @@ struct EnvSpec {
       : id(std::move(env_id)), kwargs_json(std::move(env_kwargs_json)) {}
 
   std::string id;  ///< An id of gymnasium, such as `CartPole-v1`; or `module:Id`, `module:Class` or `profile:NAME`.
-  std::string kwargs_json;         ///< The keyword arguments of `gymnasium.make`: a JSON object; empty for none.
-  std::vector<Wrapper> wrappers;   ///< Wrappers around the environment, innermost first.
-  std::optional<Task> task;        ///< The task that is set after the environment is made.
-  std::string reset_options_json;  ///< The `options` of each reset: a JSON object; empty for none.
+  std::string kwargs_json;            ///< The keyword arguments of `gymnasium.make`: a JSON object; empty for none.
+  std::vector<Wrapper> wrappers;      ///< Wrappers around the environment, innermost first.
+  std::vector<Transform> transforms;  ///< Changes of rewards, actions and observations, innermost first.
+  std::optional<Task> task;           ///< The task that is set after the environment is made.
+  std::string reset_options_json;     ///< The `options` of each reset: a JSON object; empty for none.
   Vectorization vectorization = Vectorization::Default;  ///< How rows are stepped.
   std::uint32_t num_rows = 0;  ///< The number of rows that each worker steps at once; 0 for the server's setting.
   std::uint32_t num_episodes_per_row = 0;  ///< The number of episodes of each row in a block; 0 for the server's.
+  /// The number of bytes of UTF-8 that batches have of each text among the infos, at most 65,536; see Columns::texts().
+  /// 0: infos that are no numbers are not delivered.
+  std::uint32_t text_info_bytes = 0;
 };
 
 /// A change of the present environments. What is left out stays as it is; episodes start over in any case.

@@ -81,7 +81,9 @@ struct SamplingOptions {
   bool frames_once = true;     ///< Whether stacks of frames come with each frame once. The result is the same.
   bool prefetch = false;       ///< Whether workers go on after the call with what the same call would ask for next.
   bool return_states = false;  ///< Whether agent_infos have the recurrent state before each step.
-  bool blackhole = false;      ///< Whether to discard what is sampled, to measure sampling. Only for streams.
+  bool return_last_values = false;    ///< Whether the batch has `last_values`; the agent needs an info `value`.
+  bool return_last_states = false;    ///< Whether the batch has `last_states`.
+  bool blackhole = false;             ///< Whether to discard what is sampled, to measure sampling. Only for streams.
   bool skip_failed_episodes = false;  ///< Whether to leave out episodes whose environments fail in every attempt.
 };
 
@@ -119,6 +121,11 @@ struct EvaluationOptions {
 /// Options of calls with a single answer.
 struct CallOptions {
   std::optional<std::chrono::milliseconds> timeout;  ///< The time that the call may take; by default Config::timeout.
+};
+
+/// Options of Sampler::call_environments().
+struct CallEnvironmentsOptions : CallOptions {
+  std::optional<std::int64_t> env_version;  ///< The version of the environments; the current one by default.
 };
 
 /// Options of updates of the agent.

@@ -130,6 +130,11 @@ inline constexpr const char* WORKERS_DIFFER = "WORKERS_DIFFER";
 /// Status: FAILED_PRECONDITION.
 inline constexpr const char* UNEXPECTED_VERSION = "UNEXPECTED_VERSION";
 
+/// The saved sampler does not fit this server, whose settings give its environments other rows or other limits; or the
+/// sampler has an agent that cannot be saved.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* SAVED_SAMPLER = "SAVED_SAMPLER";
+
 /// A model or a pickle is larger than `--max-model-bytes`.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* MODEL_TOO_LARGE = "MODEL_TOO_LARGE";

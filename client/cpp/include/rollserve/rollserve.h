@@ -16,3 +16,4 @@
 #include "rollserve/spaces.h"
 #include "rollserve/status.h"
 #include "rollserve/stream.h"
+#include "rollserve/transforms.h"

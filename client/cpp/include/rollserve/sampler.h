@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,12 +50,16 @@ class Sampler {
   /// Close the connection. Calls that are running in other threads, and later ones, throw a CancelledError.
   void close() noexcept;
 
-  /// Give all workers a new agent, or new parameters for the present one.
+  /// Give all workers a new agent, or new parameters or settings for the present one.
   ///
   /// @return the new policy version once every worker has it, or the current version if nothing was done.
   std::int64_t update_agent(const AgentUpdate& agent, const UpdateAgentOptions& options = {});
-  /// Give each worker an update of its own, in the order of their indices; as update_agent().
-  std::int64_t update_agent_per_worker(const std::vector<AgentUpdate>& agents, const UpdateAgentOptions& options = {});
+  /// Give each worker an update of its own, in the order of their indices; std::nullopt leaves the worker's agent as it
+  /// is.
+  ///
+  /// @return the new policy version, as update_agent() returns it.
+  std::int64_t update_agent_per_worker(const std::vector<std::optional<AgentUpdate>>& agents,
+                                       const UpdateAgentOptions& options = {});
 
   /// Replace or change the environments of all workers.
   ///
@@ -62,8 +67,19 @@ class Sampler {
   EnvUpdated update_env(const EnvUpdate& env, const CallOptions& options = {});
   /// Replace the environments of all workers by those of an id, such as `CartPole-v1`.
   EnvUpdated update_env(const std::string& id, const CallOptions& options = {});
-  /// Give each worker an update of its own, in the order of their indices. The spaces of all have to be equal.
-  EnvUpdated update_env_per_worker(const std::vector<EnvUpdate>& envs, const CallOptions& options = {});
+  /// Give each worker an update of its own, in the order of their indices; std::nullopt leaves the worker's
+  /// environments as they are. The spaces of all workers have to be equal.
+  EnvUpdated update_env_per_worker(const std::vector<std::optional<EnvUpdate>>& envs, const CallOptions& options = {});
+
+  /// Call a method of the workers' environments, which are made for the call.
+  ///
+  /// @param method the name of the method, which the server's operator has to allow.
+  /// @param arguments_json the arguments, each as JSON.
+  /// @param options options of the call.
+  /// @return the values as JSON: one for each element that Status::envs has at this version of the environments.
+  std::vector<std::string> call_environments(const std::string& method,
+                                             const std::vector<std::string>& arguments_json = {},
+                                             const CallEnvironmentsOptions& options = {});
 
   /// Sample whole episodes with at least `num_steps` steps in all: the fewest, in the order of their indices.
   EpisodeBatch obtain_samples(std::int64_t num_steps, const SamplingOptions& options = {});

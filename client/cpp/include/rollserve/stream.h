@@ -95,6 +95,10 @@ class Stream {
   /// Return the number of steps that the call has simulated so far, as far as the client knows.
   std::uint64_t num_simulated_steps() const noexcept;
 
+  /// Return the number of episodes that have ended so far, as far as the client knows: at least the episodes whose ends
+  /// it has received, and including episodes that will not be delivered.
+  std::uint64_t num_ended_episodes() const noexcept;
+
   /// Return what the server has told about the call so far, such as that no episode ends.
   const std::vector<std::string>& warnings() const noexcept;
 

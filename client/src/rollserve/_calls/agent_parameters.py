@@ -1,4 +1,4 @@
-"""Call for the parameters of an agent, which arrive as a stream of parts."""
+"""Calls for an agent, or for its parameters, which arrive as a stream of parts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from rollserve._checks import check_integer, check_names, check_type
 from rollserve._codec.tensors import dtype_from_proto
+from rollserve.agents import Agent, agent_from_proto
 from rollserve.errors import malformed_error, mismatch
+from rollserve.v1 import agent_pb2
 from rollserve.v1 import agent_versions_pb2 as pb
 
-__all__ = ["parameters_request", "read_parameters", "read_parameters_async"]
+__all__ = [
+    "agent_request",
+    "parameters_request",
+    "read_agent",
+    "read_agent_async",
+    "read_parameters",
+    "read_parameters_async",
+]
 
 
 def parameters_request(
@@ -25,12 +35,7 @@ def parameters_request(
         ValueError: version 0, or empty `names`.
         InvalidArgumentError: a number out of range, or a name that UTF-8 cannot encode.
     """
-    if version is not None:
-        check_integer("version", version, 64, signed=True)
-        if version == 0:  # on the wire, 0 stands for the current version
-            raise ValueError(f"version: {mismatch('a version, from 1 up, or None for the current one', 0)}")
-    if worker is not None:
-        check_integer("worker", worker, 32, signed=False)
+    _check_version(version, worker)
     if names is not None:
         check_type("names", names, Sequence, "a sequence of names")
         check_names("names", names)
@@ -67,6 +72,46 @@ def read_parameters_async(method: Callable[..., Any]) -> Callable[..., Any]:
         return assembler.parameters()
 
     return read
+
+
+def agent_request(sampler: str, version: int | None, worker: int | None) -> pb.GetAgentRequest:
+    """Return the request for an agent; for the arguments and errors, see `rollserve.Sampler.agent`."""
+    _check_version(version, worker)
+    return pb.GetAgentRequest(sampler=sampler, policy_version=version or 0, worker_index=worker or 0)
+
+
+def read_agent(method: Callable[..., Any]) -> Callable[..., Agent]:
+    """Wrap a method that streams an agent so that it returns the agent; ServerError for a malformed one."""
+
+    def read(*arguments: Any, **options: Any) -> Agent:
+        return _agent_of(b"".join(response.data for response in method(*arguments, **options)))
+
+    return read
+
+
+def read_agent_async(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method for asyncio that streams an agent so that it returns the agent; see `read_agent`."""
+
+    async def read(*arguments: Any, **options: Any) -> Agent:
+        return _agent_of(b"".join([response.data async for response in method(*arguments, **options)]))
+
+    return read
+
+
+def _agent_of(data: bytes) -> Agent:
+    try:
+        return agent_from_proto(agent_pb2.Agent.FromString(data))
+    except (DecodeError, ValueError, TypeError) as error:
+        raise malformed_error(f"agent: {error}") from None
+
+
+def _check_version(version: int | None, worker: int | None) -> None:
+    if version is not None:
+        check_integer("version", version, 64, signed=True)
+        if version == 0:  # on the wire, 0 stands for the current version
+            raise ValueError(f"version: {mismatch('a version, from 1 up, or None for the current one', 0)}")
+    if worker is not None:
+        check_integer("worker", worker, 32, signed=False)
 
 
 class _Assembler:

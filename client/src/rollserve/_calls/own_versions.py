@@ -9,6 +9,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve.v1.episode_batch_pb2 import Beginning
+    from rollserve.v1.samplers_pb2 import RestoreSamplerResponse
 
 __all__ = ["OwnVersions"]
 
@@ -36,6 +37,11 @@ class OwnVersions:
         self.agent_env_version: int | None = None
         self._client_id = "" if shared else str(uuid.uuid4())
 
+    @property
+    def client_id(self) -> str:
+        """Id of the client; empty if it samples with whatever other clients set."""
+        return self._client_id
+
     def expect_in_call(self, options: pb.SamplingOptions | pb.EvaluationOptions) -> None:
         """Make a call fail if other clients have set what it would sample with.
 
@@ -57,6 +63,12 @@ class OwnVersions:
             env_version = self.agent_env_version
         if not (env_version is None or expects_env or names_env or options.HasField("environment_version")):
             options.expected_environment_version = env_version
+
+    def restore(self, restored: RestoreSamplerResponse) -> None:
+        """Record the versions of a sampler that the client has restored."""
+        self.policy_version = restored.policy_version or None
+        self.env_version = restored.environment_version
+        self.agent_env_version = restored.environment_version if restored.policy_version else None
 
     def set_agent(self, updated: pb.UpdateAgentResponse | Beginning) -> int:
         """Record an accepted update of the agent, of its own or of a call; return its version."""

@@ -55,8 +55,11 @@ _METHODS = {
     "CreateSampler": "create_sampler",
     "DeleteSampler": "delete_sampler",
     "ListSamplers": "list_samplers",
+    "SaveSampler": "save",
+    "RestoreSampler": "restore",
     "ListAgentVersions": "agent_versions",
     "GetAgentParameters": "agent_parameters",
+    "GetAgent": "agent",
 }
 _RPC_NAME = re.compile(rf"\b({'|'.join(_METHODS)})\b")
 

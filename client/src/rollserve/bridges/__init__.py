@@ -6,6 +6,7 @@ Each library is imported when it is first used, and belongs to an extra of this 
 
 from rollserve.bridges.arrow import to_arrow
 from rollserve.bridges.jax import to_jax
+from rollserve.bridges.onnx_mlps import mlp_model
 from rollserve.bridges.pandas import to_pandas
 from rollserve.bridges.pytorch import module_parameters, to_torch
 from rollserve.bridges.rllib import to_rllib_episodes, to_sample_batch
@@ -19,6 +20,7 @@ __all__ = [
     "TorchModel",
     "export_module",
     "fill_rollout_buffer",
+    "mlp_model",
     "mlp_of_modules",
     "module_parameters",
     "to_arrow",

@@ -121,6 +121,60 @@ class HeldAgent(google.protobuf.message.Message):
 global___HeldAgent = HeldAgent
 
 @typing.final
+class GetAgentRequest(google.protobuf.message.Message):
+    """A request for an agent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    WORKER_INDEX_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    policy_version: builtins.int
+    """The version of the agent; 0 for the current one. FAILED_PRECONDITION (POLICY_VERSION) if the sampler does not keep
+    it.
+    """
+    worker_index: builtins.int
+    """The worker whose agent is requested, where workers have agents of their own. INVALID_ARGUMENT for an unknown
+    worker.
+    """
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        policy_version: builtins.int = ...,
+        worker_index: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["policy_version", b"policy_version", "sampler", b"sampler", "worker_index", b"worker_index"]) -> None: ...
+
+global___GetAgentRequest = GetAgentRequest
+
+@typing.final
+class GetAgentResponse(google.protobuf.message.Message):
+    """A message of the stream of an agent. A stream has at least one."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    policy_version: builtins.int
+    """The version of the agent; the same in all messages of a stream."""
+    data: builtins.bytes
+    """The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent, with which UpdateAgent
+    makes an equal agent.
+    """
+    def __init__(
+        self,
+        *,
+        policy_version: builtins.int = ...,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "policy_version", b"policy_version"]) -> None: ...
+
+global___GetAgentResponse = GetAgentResponse
+
+@typing.final
 class GetAgentParametersRequest(google.protobuf.message.Message):
     """A request for the parameters of an agent."""
 

@@ -149,6 +149,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     sampler.
     Status: FAILED_PRECONDITION.
     """
+    ERROR_REASON_SAVED_SAMPLER: _ErrorReason.ValueType  # 78
+    """The saved sampler does not fit this server, whose settings give its environments other rows or other limits; or the
+    sampler has an agent that cannot be saved.
+    Status: FAILED_PRECONDITION.
+    """
     ERROR_REASON_MODEL_TOO_LARGE: _ErrorReason.ValueType  # 40
     """A model or a pickle is larger than `--max-model-bytes`.
     Status: RESOURCE_EXHAUSTED.
@@ -427,6 +432,11 @@ Status: FAILED_PRECONDITION.
 ERROR_REASON_UNEXPECTED_VERSION: ErrorReason.ValueType  # 39
 """The current version of the agent or the environment is not the expected one, because another client has updated the
 sampler.
+Status: FAILED_PRECONDITION.
+"""
+ERROR_REASON_SAVED_SAMPLER: ErrorReason.ValueType  # 78
+"""The saved sampler does not fit this server, whose settings give its environments other rows or other limits; or the
+sampler has an agent that cannot be saved.
 Status: FAILED_PRECONDITION.
 """
 ERROR_REASON_MODEL_TOO_LARGE: ErrorReason.ValueType  # 40

@@ -140,10 +140,25 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsResponse.FromString,
                 _registered_method=True)
+        self.SaveSampler = channel.unary_stream(
+                '/rollserve.v1.SamplerService/SaveSampler',
+                request_serializer=rollserve_dot_v1_dot_samplers__pb2.SaveSamplerRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_samplers__pb2.SaveSamplerResponse.FromString,
+                _registered_method=True)
+        self.RestoreSampler = channel.unary_unary(
+                '/rollserve.v1.SamplerService/RestoreSampler',
+                request_serializer=rollserve_dot_v1_dot_samplers__pb2.RestoreSamplerRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_samplers__pb2.RestoreSamplerResponse.FromString,
+                _registered_method=True)
         self.GetAgentParameters = channel.unary_stream(
                 '/rollserve.v1.SamplerService/GetAgentParameters',
                 request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
+                _registered_method=True)
+        self.GetAgent = channel.unary_stream(
+                '/rollserve.v1.SamplerService/GetAgent',
+                request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentResponse.FromString,
                 _registered_method=True)
         self.Evaluate = channel.unary_stream(
                 '/rollserve.v1.SamplerService/Evaluate',
@@ -386,11 +401,46 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SaveSampler(self, request, context):
+        """Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
+        kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
+        begun, and are not disturbed. The stream is a file of SavedRecord, without anything that is executed when it is read.
+
+        Reasons: SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreSampler(self, request, context):
+        """Replaces the sampler by a saved one, which may have been saved on another server. Its next calls deliver what the
+        saved sampler's next calls would have, to the last bit, as far as its environments are reproducible. It is a new run:
+        calls that run or wait, and calls of earlier clients that name their run, fail with SAMPLER_RUN. The number of workers
+        becomes the saved one. Agents and environments are accepted as UpdateAgent and UpdateEnv accept them. A restore that
+        fails changes nothing. A sampler that outlives its server, on an existing Ray cluster, is restored only at the server's
+        start (`--save-path`): FAILED_PRECONDITION.
+
+        Reasons: SAVED_SAMPLER, TOO_MANY_WORKERS, the reasons of UpdateAgent and UpdateEnv.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetAgentParameters(self, request, context):
         """Returns the parameters of a version of the agent that the sampler keeps, as a stream of parts. Does not wait for
         the workers.
 
         Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAgent(self, request, context):
+        """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+        the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+        Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -530,10 +580,25 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsResponse.SerializeToString,
             ),
+            'SaveSampler': grpc.unary_stream_rpc_method_handler(
+                    servicer.SaveSampler,
+                    request_deserializer=rollserve_dot_v1_dot_samplers__pb2.SaveSamplerRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_samplers__pb2.SaveSamplerResponse.SerializeToString,
+            ),
+            'RestoreSampler': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreSampler,
+                    request_deserializer=rollserve_dot_v1_dot_samplers__pb2.RestoreSamplerRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_samplers__pb2.RestoreSamplerResponse.SerializeToString,
+            ),
             'GetAgentParameters': grpc.unary_stream_rpc_method_handler(
                     servicer.GetAgentParameters,
                     request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.SerializeToString,
+            ),
+            'GetAgent': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetAgent,
+                    request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentResponse.SerializeToString,
             ),
             'Evaluate': grpc.unary_stream_rpc_method_handler(
                     servicer.Evaluate,
@@ -878,6 +943,60 @@ class SamplerService(object):
             _registered_method=True)
 
     @staticmethod
+    def SaveSampler(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/SaveSampler',
+            rollserve_dot_v1_dot_samplers__pb2.SaveSamplerRequest.SerializeToString,
+            rollserve_dot_v1_dot_samplers__pb2.SaveSamplerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreSampler(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/RestoreSampler',
+            rollserve_dot_v1_dot_samplers__pb2.RestoreSamplerRequest.SerializeToString,
+            rollserve_dot_v1_dot_samplers__pb2.RestoreSamplerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetAgentParameters(request,
             target,
             options=(),
@@ -894,6 +1013,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/GetAgentParameters',
             rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
             rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/GetAgent',
+            rollserve_dot_v1_dot_agent__versions__pb2.GetAgentRequest.SerializeToString,
+            rollserve_dot_v1_dot_agent__versions__pb2.GetAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

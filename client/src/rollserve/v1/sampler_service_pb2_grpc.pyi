@@ -230,6 +230,31 @@ class SamplerServiceStub:
     Reasons: only those of any RPC.
     """
 
+    SaveSampler: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.samplers_pb2.SaveSamplerRequest,
+        rollserve.v1.samplers_pb2.SaveSamplerResponse,
+    ]
+    """Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
+    kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
+    begun, and are not disturbed. The stream is a file of SavedRecord, without anything that is executed when it is read.
+
+    Reasons: SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+    """
+
+    RestoreSampler: grpc.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.RestoreSamplerRequest,
+        rollserve.v1.samplers_pb2.RestoreSamplerResponse,
+    ]
+    """Replaces the sampler by a saved one, which may have been saved on another server. Its next calls deliver what the
+    saved sampler's next calls would have, to the last bit, as far as its environments are reproducible. It is a new run:
+    calls that run or wait, and calls of earlier clients that name their run, fail with SAMPLER_RUN. The number of workers
+    becomes the saved one. Agents and environments are accepted as UpdateAgent and UpdateEnv accept them. A restore that
+    fails changes nothing. A sampler that outlives its server, on an existing Ray cluster, is restored only at the server's
+    start (`--save-path`): FAILED_PRECONDITION.
+
+    Reasons: SAVED_SAMPLER, TOO_MANY_WORKERS, the reasons of UpdateAgent and UpdateEnv.
+    """
+
     GetAgentParameters: grpc.UnaryStreamMultiCallable[
         rollserve.v1.agent_versions_pb2.GetAgentParametersRequest,
         rollserve.v1.agent_versions_pb2.GetAgentParametersResponse,
@@ -238,6 +263,16 @@ class SamplerServiceStub:
     the workers.
 
     Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+    """
+
+    GetAgent: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.agent_versions_pb2.GetAgentRequest,
+        rollserve.v1.agent_versions_pb2.GetAgentResponse,
+    ]
+    """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+    the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+    Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
     """
 
     Evaluate: grpc.UnaryStreamMultiCallable[
@@ -535,6 +570,31 @@ class SamplerServiceAsyncStub:
     Reasons: only those of any RPC.
     """
 
+    SaveSampler: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.samplers_pb2.SaveSamplerRequest,
+        rollserve.v1.samplers_pb2.SaveSamplerResponse,
+    ]
+    """Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
+    kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
+    begun, and are not disturbed. The stream is a file of SavedRecord, without anything that is executed when it is read.
+
+    Reasons: SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+    """
+
+    RestoreSampler: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve.v1.samplers_pb2.RestoreSamplerRequest,
+        rollserve.v1.samplers_pb2.RestoreSamplerResponse,
+    ]
+    """Replaces the sampler by a saved one, which may have been saved on another server. Its next calls deliver what the
+    saved sampler's next calls would have, to the last bit, as far as its environments are reproducible. It is a new run:
+    calls that run or wait, and calls of earlier clients that name their run, fail with SAMPLER_RUN. The number of workers
+    becomes the saved one. Agents and environments are accepted as UpdateAgent and UpdateEnv accept them. A restore that
+    fails changes nothing. A sampler that outlives its server, on an existing Ray cluster, is restored only at the server's
+    start (`--save-path`): FAILED_PRECONDITION.
+
+    Reasons: SAVED_SAMPLER, TOO_MANY_WORKERS, the reasons of UpdateAgent and UpdateEnv.
+    """
+
     GetAgentParameters: grpc.aio.UnaryStreamMultiCallable[
         rollserve.v1.agent_versions_pb2.GetAgentParametersRequest,
         rollserve.v1.agent_versions_pb2.GetAgentParametersResponse,
@@ -543,6 +603,16 @@ class SamplerServiceAsyncStub:
     the workers.
 
     Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+    """
+
+    GetAgent: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.agent_versions_pb2.GetAgentRequest,
+        rollserve.v1.agent_versions_pb2.GetAgentResponse,
+    ]
+    """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+    the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+    Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
     """
 
     Evaluate: grpc.aio.UnaryStreamMultiCallable[
@@ -859,6 +929,35 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
+    def SaveSampler(
+        self,
+        request: rollserve.v1.samplers_pb2.SaveSamplerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.samplers_pb2.SaveSamplerResponse], collections.abc.AsyncIterator[rollserve.v1.samplers_pb2.SaveSamplerResponse]]:
+        """Returns all that another server needs to go on as the sampler would: the versions of agents and environments that are
+        kept, where its sequences stand, with the actions that lead there, and its counters. Calls that run count as not
+        begun, and are not disturbed. The stream is a file of SavedRecord, without anything that is executed when it is read.
+
+        Reasons: SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+        """
+
+    @abc.abstractmethod
+    def RestoreSampler(
+        self,
+        request: rollserve.v1.samplers_pb2.RestoreSamplerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve.v1.samplers_pb2.RestoreSamplerResponse, collections.abc.Awaitable[rollserve.v1.samplers_pb2.RestoreSamplerResponse]]:
+        """Replaces the sampler by a saved one, which may have been saved on another server. Its next calls deliver what the
+        saved sampler's next calls would have, to the last bit, as far as its environments are reproducible. It is a new run:
+        calls that run or wait, and calls of earlier clients that name their run, fail with SAMPLER_RUN. The number of workers
+        becomes the saved one. Agents and environments are accepted as UpdateAgent and UpdateEnv accept them. A restore that
+        fails changes nothing. A sampler that outlives its server, on an existing Ray cluster, is restored only at the server's
+        start (`--save-path`): FAILED_PRECONDITION.
+
+        Reasons: SAVED_SAMPLER, TOO_MANY_WORKERS, the reasons of UpdateAgent and UpdateEnv.
+        """
+
+    @abc.abstractmethod
     def GetAgentParameters(
         self,
         request: rollserve.v1.agent_versions_pb2.GetAgentParametersRequest,
@@ -868,6 +967,18 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         the workers.
 
         Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
+        """
+
+    @abc.abstractmethod
+    def GetAgent(
+        self,
+        request: rollserve.v1.agent_versions_pb2.GetAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.agent_versions_pb2.GetAgentResponse], collections.abc.AsyncIterator[rollserve.v1.agent_versions_pb2.GetAgentResponse]]:
+        """Returns a version of the agent that the sampler keeps, whole: its structure, parameters and settings. Does not wait for
+        the workers. FAILED_PRECONDITION (SAVED_SAMPLER) for a pickled agent.
+
+        Reasons: NO_AGENT, POLICY_VERSION, SAVED_SAMPLER, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
         """
 
     @abc.abstractmethod

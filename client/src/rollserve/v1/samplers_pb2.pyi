@@ -273,6 +273,90 @@ class DeleteSamplerResponse(google.protobuf.message.Message):
 global___DeleteSamplerResponse = DeleteSamplerResponse
 
 @typing.final
+class SaveSamplerRequest(google.protobuf.message.Message):
+    """A request for the state of a sampler."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sampler", b"sampler"]) -> None: ...
+
+global___SaveSamplerRequest = SaveSamplerRequest
+
+@typing.final
+class SaveSamplerResponse(google.protobuf.message.Message):
+    """A part of a saved sampler."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: builtins.int
+    data: builtins.bytes
+    """The next bytes, at most 2 MiB. All of a stream, one behind the other, are a file of SavedRecord."""
+    def __init__(
+        self,
+        *,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data"]) -> None: ...
+
+global___SaveSamplerResponse = SaveSamplerResponse
+
+@typing.final
+class RestoreSamplerRequest(google.protobuf.message.Message):
+    """A request for a sampler to go on as a saved one."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    data: builtins.bytes
+    """The bytes of SaveSampler. INVALID_ARGUMENT if they are incomplete or changed, or of a newer format."""
+    client_id: builtins.str
+    """The id of the client, to whom the restored versions belong; as in UpdateAgent."""
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        data: builtins.bytes = ...,
+        client_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "data", b"data", "sampler", b"sampler"]) -> None: ...
+
+global___RestoreSamplerRequest = RestoreSamplerRequest
+
+@typing.final
+class RestoreSamplerResponse(google.protobuf.message.Message):
+    """The versions of a restored sampler, sent once its workers are ready."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    policy_version: builtins.int
+    """The current version of the agent; 0 for none."""
+    environment_version: builtins.int
+    """The current version of the environments."""
+    def __init__(
+        self,
+        *,
+        policy_version: builtins.int = ...,
+        environment_version: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "policy_version", b"policy_version"]) -> None: ...
+
+global___RestoreSamplerResponse = RestoreSamplerResponse
+
+@typing.final
 class ListSamplersRequest(google.protobuf.message.Message):
     """A request for the samplers of a server."""
 

@@ -14,6 +14,7 @@ from rollserve_server.agents.agent import (
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
+from rollserve_server.agents.onnx.model import join_model
 from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.policies import (
@@ -110,6 +111,7 @@ __all__ = [
     "is_quick_to_prepare",
     "is_same",
     "is_without_choice",
+    "join_model",
     "kind_of",
     "load_agent",
     "load_policies",

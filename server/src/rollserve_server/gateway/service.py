@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import grpc
 
 from rollserve import Reason
+from rollserve.v1 import agent_versions_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import samplers_pb2
 from rollserve_server.admission import Admission, ConnectionAdmission
-from rollserve_server.envs import check_not_free, requested
+from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, within
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.following import RecordStreams
+from rollserve_server.gateway.messages.agent_specs import agent_to_proto
 from rollserve_server.gateway.messages.agent_versions import (
     agent_versions_to_proto,
     parameter_messages,
@@ -28,6 +29,7 @@ from rollserve_server.gateway.messages.agent_versions import (
 from rollserve_server.gateway.messages.environments import env_updated_to_proto
 from rollserve_server.gateway.messages.episode_records import episode_records_to_proto
 from rollserve_server.gateway.messages.samplers import created_to_proto, summary_to_proto
+from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
@@ -44,7 +46,6 @@ from rollserve_server.pool import Account, AgentUpdated, Delivery, Evaluation, S
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
-    from rollserve.v1 import agent_versions_pb2
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.requests.reader import RequestReader
@@ -67,6 +68,8 @@ _STATUS_PATIENCE_SECONDS = 5.0
 """How long others wait for a state that its client does not read."""
 _MAX_WAITING = 64
 """Length of the queues for parameters and for states."""
+_MAX_PART_BYTES = 2 << 20
+"""Largest part of an agent or a saved sampler in a message."""
 
 
 class SamplerService:
@@ -127,6 +130,7 @@ class SamplerService:
             "CreateSampler": self.create_sampler,
             "DeleteSampler": self.delete_sampler,
             "ListSamplers": self.list_samplers,
+            "RestoreSampler": self.restore_sampler,
         }
         streams: dict[str, Callable[[OpenRpc], AsyncGenerator[bytes, None]]] = {
             "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
@@ -134,6 +138,8 @@ class SamplerService:
             "StreamSamples": self.stream_samples,
             "GetSampler": self.get_sampler,
             "GetAgentParameters": self.get_agent_parameters,
+            "GetAgent": self.get_agent,
+            "SaveSampler": self.save_sampler,
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
         }
@@ -206,6 +212,31 @@ class SamplerService:
         await self._samplers.delete(self._reader.deleted_sampler(rpc, await self._intake.small_request(rpc)))
         return samplers_pb2.DeleteSamplerResponse()
 
+    async def save_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `SaveSampler`."""
+        sampler = self._reader.saved_sampler(rpc, await self._intake.small_request(rpc))
+        async with contextlib.AsyncExitStack() as stack:
+            await self._parameter_admission.admit(stack, rpc)
+            parts = saved_sampler_parts(_use(sampler, rpc).save())
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                for data in _parts(part):
+                    yield samplers_pb2.SaveSamplerResponse(data=data).SerializeToString()
+
+    async def restore_sampler(self, rpc: OpenRpc) -> samplers_pb2.RestoreSamplerResponse:
+        """Answer `RestoreSampler`."""
+        async with self._intake.update_request(rpc) as data:
+            sampler, saved, client_id = await read_aside(self._reader.restoration, rpc, data)
+            for number, envs in saved.envs.items():
+                for specs in envs.specs:
+                    for spec in specs_of_rows(specs, num_rows=1):
+                        self._check_env(spec, rpc, f"environments[{number}]")
+            pool = _use(sampler, rpc)
+            await pool.restore(saved, client_id)
+        status = pool.status()
+        return samplers_pb2.RestoreSamplerResponse(
+            policy_version=status.policy_version, environment_version=status.env_version
+        )
+
     async def list_samplers(self, rpc: OpenRpc) -> samplers_pb2.ListSamplersResponse:
         """Answer `ListSamplers`."""
         self._reader.sampler_list(await self._intake.small_request(rpc))
@@ -241,6 +272,16 @@ class SamplerService:
             selected = select_parameters(parameters, request.names)
             for message in parameter_messages(version, selected, request.max_message_bytes):
                 yield message.SerializeToString()
+
+    async def get_agent(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `GetAgent`."""
+        sampler, version, worker_index = self._reader.agent_query(rpc, await self._intake.small_request(rpc))
+        async with contextlib.AsyncExitStack() as stack:
+            await self._parameter_admission.admit(stack, rpc)
+            version, agent = _use(sampler, rpc).agents.agent(version, worker_index)
+            serialized = await asyncio.to_thread(lambda: agent_to_proto(agent).SerializeToString())
+            for data in _parts(serialized):
+                yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data).SerializeToString()
 
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""
@@ -357,6 +398,13 @@ class SamplerService:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
         message = status_to_proto(sampler, status, self._private, **shown)
         return message.SerializeToString()
+
+
+def _parts(data: bytes) -> Iterator[bytes]:
+    """Yield bytes in parts for messages; there is at least one."""
+    yield data[:_MAX_PART_BYTES]
+    for start in range(_MAX_PART_BYTES, len(data), _MAX_PART_BYTES):
+        yield data[start : start + _MAX_PART_BYTES]
 
 
 def _agent_change(updated: AgentUpdated) -> dict[str, object]:

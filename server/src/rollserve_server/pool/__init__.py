@@ -40,12 +40,24 @@ from rollserve_server.pool.interface.updates import (
     RowUpdates,
 )
 from rollserve_server.pool.pool import Pool
+from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
+from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState
+from rollserve_server.pool.state.saved_sampler import (
+    SavedAgents,
+    SavedEnvs,
+    SavedOwnSequence,
+    SavedOwnSequences,
+    SavedRowSequence,
+    SavedRowSequences,
+    SavedSampler,
+)
 from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
 
 __all__ = [
     "ANY_VERSIONS",
     "DISCARD",
     "Account",
+    "ActionLog",
     "AgentChange",
     "AgentUpdate",
     "AgentUpdated",
@@ -55,6 +67,7 @@ __all__ = [
     "Backend",
     "Beginning",
     "CallKind",
+    "Checkpoint",
     "Counters",
     "DeliveredMoments",
     "Delivery",
@@ -81,9 +94,19 @@ __all__ = [
     "Progress",
     "RemoteBuffer",
     "RowFragments",
+    "RowPoint",
+    "RowSequenceKind",
+    "RowSequenceState",
     "RowUpdates",
     "SampleRequest",
     "SamplingOptions",
+    "SavedAgents",
+    "SavedEnvs",
+    "SavedOwnSequence",
+    "SavedOwnSequences",
+    "SavedRowSequence",
+    "SavedRowSequences",
+    "SavedSampler",
     "ServerBackend",
     "StreamBounds",
     "StreamClient",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Reason
@@ -22,6 +22,7 @@ from rollserve_server.pool.interface.expectation import ANY_VERSIONS
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
 from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.resizing import resize
+from rollserve_server.pool.saving import restore_into, save, settings_of
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 from rollserve_server.pool.takeover import reconcile
 from rollserve_server.pool.versions.agent_queries import AgentQueries
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
     from rollserve_server.pool.interface.streams import StreamClient, StreamRequest, StreamRound
     from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, EnvValues
+    from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["Pool"]
@@ -91,8 +93,12 @@ class Pool:
         return self._parts.settings.max_workers or self.num_workers
 
     @classmethod
-    async def start(cls, backend: Backend, settings: PoolSettings, env: EnvSpec) -> Pool:
+    async def start(
+        cls, backend: Backend, settings: PoolSettings, env: EnvSpec, saved: SavedSampler | None = None
+    ) -> Pool:
         """Start a pool whose workers all have this environment, or take over the one that an earlier server left.
+
+        Where there is none to take over, a saved sampler goes on instead, if there is one.
 
         Raises:
             SamplerLostError: another server has it.
@@ -106,13 +112,18 @@ class Pool:
         try:
             if state is not None:
                 settings = reconcile(settings, env, state)
+            elif saved is not None:
+                settings = settings_of(saved, settings)
             settings = decide(settings, backend.default_num_workers())
             pool = cls(backend, make_parts(backend, settings, journal, state), env, state)
         except BaseException:
             await journal.close(keep=True)
             raise
         try:
-            await start_workers(pool._parts, env, state)
+            if state is None and saved is not None:
+                await restore_into(pool._parts, saved)
+            else:
+                await start_workers(pool._parts, env, state)
             await journal.begin(pool._state, pool._snapshot)
             if state is not None:
                 version = pool._parts.versions.agents.number
@@ -148,24 +159,51 @@ class Pool:
             NotReadyError: the sampler outlives its server.
             WorkerLostError, NotFoundError, InvalidValueError, NotAllowedError: as of `start`.
         """
+        await self._begin_again("reset", self._parts.settings, lambda parts: start_workers(parts, self._env, None))
+        _log.info("sampler reset", extra={"run": self._parts.run})
+
+    def save(self) -> SavedSampler:
+        """Return all that another server needs to go on as the sampler would. Calls that run count as not begun."""
+        return save(self._parts)
+
+    async def restore(self, saved: SavedSampler, client_id: str = "") -> None:
+        """Go on as a saved sampler, in a new run; calls that run or wait fail, as of `reset`.
+
+        Args:
+            saved: the sampler.
+            client_id: id of the client to whom its versions belong; empty for none in particular.
+
+        Raises:
+            NotReadyError: the sampler outlives its server, or the saved one does not fit this server's settings.
+            InvalidValueError, NotFoundError, NotAllowedError, OverLimitError, WorkerLostError: it is not accepted here;
+                nothing has changed then.
+        """
+        self._check_open()
+        settings = settings_of(saved, self._parts.settings)
+        await self._begin_again("restored", settings, lambda parts: restore_into(parts, saved, client_id))
+        _log.info(
+            "sampler restored", extra={"run": self._parts.run, "policy_version": self._parts.versions.agents.number}
+        )
+
+    async def _begin_again(
+        self, what: str, settings: PoolSettings, prepare: Callable[[PoolParts], Awaitable[None]]
+    ) -> None:
+        """Begin a new run, with parts that a function has prepared; errors say what was done."""
         old, old_calls, old_streams = self._parts, (self._samplings, self._evaluations), self._streams
         if not isinstance(old.journal, NoJournal):
-            raise NotReadyError("a sampler on an existing Ray cluster, which outlives its server, cannot be reset")
+            raise NotReadyError(f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}")
         async with old.versions.changing_envs, old.versions.updating:
-            parts = make_parts(self._backend, old.settings, old.journal, None)
+            parts = make_parts(self._backend, settings, old.journal, None)
             try:
-                await start_workers(parts, self._env, None)
+                await prepare(parts)
             except BaseException:
                 await parts.workers.close()
                 raise
             self._use(parts)
-            for calls in old_calls:
-                calls.admission.refuse(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
-            old_streams.refuse(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
-            old.episode_log.end(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
+            for refuse in (*(calls.admission.refuse for calls in old_calls), old_streams.refuse, old.episode_log.end):
+                refuse(NotReadyError(f"the sampler was {what}", reason=Reason.SAMPLER_RUN))
             old_calls[0].prefetcher.end(drop=True)
             await old.workers.close()
-        _log.info("sampler reset", extra={"run": parts.run})
 
     async def lost(self) -> str:
         """Wait until another server has the sampler; return a text that says so."""

@@ -30,7 +30,7 @@ from rollserve_server.samplers.worker_budget import WorkerBudget
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
-    from rollserve_server.pool import ServerBackend
+    from rollserve_server.pool import SavedSampler, ServerBackend
     from rollserve_server.settings import PoolSettings, SamplerSettings
 
 __all__ = ["Samplers"]
@@ -75,7 +75,14 @@ class Samplers:
 
     @classmethod
     async def start(
-        cls, backend: ServerBackend, settings: SamplerSettings, pool: PoolSettings, env: EnvSpec, *, adopt: bool
+        cls,
+        backend: ServerBackend,
+        settings: SamplerSettings,
+        pool: PoolSettings,
+        env: EnvSpec,
+        *,
+        adopt: bool,
+        saved: SavedSampler | None = None,
     ) -> Samplers:
         """Start the default sampler; take over samplers that clients of an earlier server have created, or end them.
 
@@ -85,13 +92,14 @@ class Samplers:
             pool: settings of pools.
             env: environment of the default sampler.
             adopt: whether to take over samplers of an earlier server.
+            saved: sampler that the default one goes on as, unless there is one to take over.
 
         Raises:
             SamplerLostError: another server has the default sampler.
             DomainError: the default sampler cannot start; see `Pool.start`.
         """
         limits = Limits(settings, pool)
-        samplers = cls(backend, settings, limits, await Pool.start(backend, limits.default_settings(), env))
+        samplers = cls(backend, settings, limits, await Pool.start(backend, limits.default_settings(), env, saved))
         creations = creations_from_text(backend.directory())
         try:
             await asyncio.gather(*(samplers._resume(creation, adopt=adopt) for creation in creations))

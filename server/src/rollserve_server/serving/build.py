@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec, Wrapper
 from rollserve.transforms import transform_from_json
 from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
-from rollserve_server.errors import DomainError
+from rollserve_server.errors import DomainError, within
 from rollserve_server.gateway import Gateway
 from rollserve_server.pool import InProcessBackend
 from rollserve_server.samplers import Samplers
+from rollserve_server.serving.save_file import SaveFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rollserve_server.gateway import Interceptor
     from rollserve_server.pool import ServerBackend
     from rollserve_server.settings import PoolSettings, Settings
@@ -53,9 +56,15 @@ def make_backend(settings: Settings) -> ServerBackend:
 
 async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:
     """Start the samplers. Errors about the environment of the default one name the settings at fault."""
-    with naming_settings():
+    saved = SaveFile.of(settings).read(_allowed_paths(settings))
+    with naming_settings() if saved is None else within("save_path"):
         return await Samplers.start(
-            backend, settings.samplers, pool_settings(settings), env_spec(settings), adopt=settings.ray.adopt
+            backend,
+            settings.samplers,
+            pool_settings(settings),
+            env_spec(settings),
+            adopt=settings.ray.adopt,
+            saved=saved,
         )
 
 
@@ -97,11 +106,20 @@ def make_gateway(settings: Settings, samplers: Samplers, interceptors: Sequence[
         OSError: the settings ask for shared memory, which this system does not have.
     """
     env = env_spec(settings)
-    allowed_paths = (*settings.pool.allow.allow_path, *paths_in(requested(env)))
     allow_free_env = settings.pool.profiles.allow_free_env
     return Gateway(
-        settings.gateway, samplers, env, allowed_paths, allow_free_env=allow_free_env, interceptors=interceptors
+        settings.gateway,
+        samplers,
+        env,
+        _allowed_paths(settings),
+        allow_free_env=allow_free_env,
+        interceptors=interceptors,
     )
+
+
+def _allowed_paths(settings: Settings) -> Sequence[Path]:
+    """Return the paths that arguments of requests may have: clients may request the environment again."""
+    return *settings.pool.allow.allow_path, *paths_in(requested(env_spec(settings)))
 
 
 def warn_of_settings(settings: Settings) -> None:

@@ -22,6 +22,7 @@ from rollserve_server.serving.control import answering_control
 from rollserve_server.serving.extras import Extras
 from rollserve_server.serving.parent import end_with_parent
 from rollserve_server.serving.port_file import PortFile
+from rollserve_server.serving.save_file import SaveFile
 from rollserve_server.serving.signals import Stopping
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ async def _serve_with(
     gateway, pool = make_gateway(settings, samplers, extras.interceptors), samplers.default.pool
     backend_lost, sampler_lost = watch_backend(backend, port_file.remove), asyncio.create_task(samplers.lost())
     lost = asyncio.create_task(_first_of(backend_lost, sampler_lost))
-    keep_workers = settings.ray.keep_workers
+    keep_workers, save_file = settings.ray.keep_workers, SaveFile.of(settings)
     keep = pool.is_taken_over or keep_workers  # a sampler that was taken over is kept, until this server serves it
 
     async def reset(_: str) -> str:
@@ -147,6 +148,7 @@ async def _serve_with(
         await gateway.start()
         async with (
             _serving_metrics(settings.process.metrics_listen, gateway),
+            save_file.saving(pool),
             answering_control(settings.process.control_fd, {"reset": reset, **extras.answers}),
         ):
             port_file.write(gateway.port)
@@ -172,6 +174,8 @@ async def _serve_with(
         if is_backend_lost:  # a lost backend's workers do not answer
             samplers.abandon()
         else:
+            if not is_lost:
+                await save_file.save(pool)
             await samplers.close(keep=keep)
 
 

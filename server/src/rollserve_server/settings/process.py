@@ -34,6 +34,14 @@ class ProcessSettings(Group):
         description="File descriptor of a stream socket on which the process that starts the server can reset its "
         "sampler: each line reset is answered by a line, done or failed: and the reason.",
     )
+    save_path: Path | None = Field(
+        default=None,
+        description="A file to save the default sampler to, every --save-every seconds and when the server ends. A "
+        "server that starts goes on with the sampler in the file, if there is one and no sampler in the cluster.",
+    )
+    save_every: float = Field(
+        default=60.0, gt=0.0, le=1e6, allow_inf_nan=False, description="Seconds between two saves to --save-path."
+    )
     metrics_listen: Address | None = Field(
         default=None,
         description="Where to serve metrics for Prometheus, over HTTP at /metrics, as HOST:PORT: without encryption, "

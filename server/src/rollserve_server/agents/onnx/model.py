@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-__all__ = ["Declared", "ModelParts", "read_model"]
+__all__ = ["Declared", "ModelParts", "join_model", "read_model"]
 
 Declared = tuple[np.dtype, tuple[int | str, ...] | None]
 """Dtype and axes that a model declares for an input; None for undeclared axes.
@@ -70,6 +70,19 @@ def read_model(data: bytes, max_bytes: int) -> ModelParts:
     parameters = dict(_take_parameters(graph))
     outputs = tuple(port.name for port in graph.output)
     return ModelParts(model.SerializeToString(), inputs, outputs, parameters)
+
+
+def join_model(graph: bytes, parameters: Mapping[str, np.ndarray]) -> bytes:
+    """Return a serialized model that has its parameters within; the inverse of `read_model`."""
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.ModelProto.FromString(graph)
+    for tensor in model.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(parameters[tensor.name], tensor.name))
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _check(model: onnx.ModelProto) -> None:

@@ -41,9 +41,17 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Activation, HeadKind, MlpHeadKind, Value
     from rollserve_server.pool import AgentUpdate, PolicyUpdate
 
-__all__ = ["agent_update_from_proto", "agent_updates_from_proto", "has_pickle", "is_pickle", "mlp_from_proto"]
+__all__ = [
+    "ACTIVATIONS",
+    "agent_from_proto",
+    "agent_update_from_proto",
+    "agent_updates_from_proto",
+    "has_pickle",
+    "is_pickle",
+    "mlp_from_proto",
+]
 
-_ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
+ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
     agent_pb2.ACTIVATION_RELU: "relu",
     agent_pb2.ACTIVATION_ELU: "elu",
@@ -51,6 +59,7 @@ _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_GELU_TANH: "gelu_tanh",
     agent_pb2.ACTIVATION_SILU: "silu",
 }
+"""Activations by their numbers on the wire."""
 _Kind = (
     agent_pb2.MlpAgent
     | agent_pb2.RandomAgent
@@ -97,13 +106,13 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
     if head is None:
         kinds = [field.name for field in mlp.DESCRIPTOR.oneofs_by_name["head"].fields]
         raise InvalidValueError.of("head", expected=f"{', '.join(kinds[:-1])} or {kinds[-1]}", got="none")
-    if mlp.activation not in (*_ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
+    if mlp.activation not in (*ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
         raise InvalidValueError.of("activation", expected="a value of Activation", got=mlp.activation)
     norm, core = mlp.layer_norm, mlp.WhichOneof("core")
     norm_epsilon = norm.epsilon if norm.HasField("epsilon") else _NORM_EPSILON
     return MlpSpec(
         layer_sizes=tuple(mlp.layer_sizes),
-        activation=_ACTIVATIONS.get(mlp.activation),
+        activation=ACTIVATIONS.get(mlp.activation),
         head=head,
         parameters=parameters,
         settings=_settings_from_proto(mlp, head) if head != "hybrid" else DEFAULT_HEAD_SETTINGS,
@@ -126,7 +135,7 @@ def agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Pa
     match update.WhichOneof("update"):
         case "agent":
             with in_field("agent"):
-                return _agent_from_proto(update.agent, allowed_paths)
+                return agent_from_proto(update.agent, allowed_paths)
         case "parameters":
             return _parameters_from_proto(update.parameters)
         case "change":
@@ -159,7 +168,8 @@ def _policy_updates_from_proto(message: pb.PolicyUpdates, allowed_paths: Collect
         raise InvalidValueError(text, field=f"policy_map.{error.field}") from error
 
 
-def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> PolicySource:
+def agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> PolicySource:
+    """Return an agent; raises as `agent_updates_from_proto`."""
     match agent.WhichOneof("kind"):
         case "mlp":
             with in_field("mlp"):

@@ -18,6 +18,7 @@ __all__ = [
     "MAX_FIRST_INDEX",
     "MAX_STEPS",
     "MAX_WORKERS",
+    "client_id_from_proto",
     "expectation_from_proto",
     "in_field",
     "in_range",
@@ -71,16 +72,23 @@ def expectation_from_proto(
     Raises:
         InvalidValueError: the id of the client is too long.
     """
-    size = len(message.client_id.encode())
-    if size > _MAX_CLIENT_ID_BYTES:
-        raise InvalidValueError.of("client_id", expected=f"at most {_MAX_CLIENT_ID_BYTES} bytes", got=size)
+    client_id = client_id_from_proto(message)
     return Expectation(
         None
         if isinstance(message, pb.UpdateEnvRequest | pb.CallEnvironmentsRequest)
         else optional(message, "expected_policy_version"),
         optional(message, "expected_environment_version"),
-        message.client_id,
+        client_id,
     )
+
+
+def client_id_from_proto(message: Any) -> str:
+    """Return the id of the client of a request; raise InvalidValueError if it is too long."""
+    client_id: str = message.client_id
+    size = len(client_id.encode())
+    if size > _MAX_CLIENT_ID_BYTES:
+        raise InvalidValueError.of("client_id", expected=f"at most {_MAX_CLIENT_ID_BYTES} bytes", got=size)
+    return client_id
 
 
 def updates_from_proto(

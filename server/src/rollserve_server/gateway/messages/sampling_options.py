@@ -19,7 +19,7 @@ from rollserve_server.pool import SamplingOptions
 if TYPE_CHECKING:
     from rollserve.v1 import sampler_service_pb2 as pb
 
-__all__ = ["sampling_options_from_proto"]
+__all__ = ["exploration_from_proto", "sampling_options_from_proto"]
 
 _MIN_FACTOR, _MAX_FACTOR = 1e-6, 1e6
 _RANGES = {
@@ -44,7 +44,7 @@ def sampling_options_from_proto(options: pb.SamplingOptions | pb.EvaluationOptio
         expected = "the name of a run, as in Beginning, or no value for any run"
         raise InvalidValueError.of("sampler_run", expected=expected, got="an empty text")
     with in_field("exploration"):
-        exploration = _exploration_from_proto(options.exploration)
+        exploration = exploration_from_proto(options.exploration)
     return SamplingOptions(
         policy_version=optional(options, "policy_version"),
         min_policy_version=optional(options, "min_policy_version"),
@@ -59,7 +59,7 @@ def sampling_options_from_proto(options: pb.SamplingOptions | pb.EvaluationOptio
     )
 
 
-def _exploration_from_proto(exploration: pb.Exploration) -> Exploration:
+def exploration_from_proto(exploration: pb.Exploration) -> Exploration:
     """Return how freely the agent acts in a call.
 
     Raises:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rollserve._codec.parameter_updates import read_parameters_update
-from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2
+from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2, saved_sampler_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle, is_pickle
 from rollserve_server.gateway.messages.environments import env_updates_from_proto, method_call_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
-from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_field, in_range, optional
+from rollserve_server.gateway.messages.fields import (
+    MAX_WORKERS,
+    client_id_from_proto,
+    expectation_from_proto,
+    in_field,
+    in_range,
+    optional,
+)
 from rollserve_server.gateway.messages.formats import message_limit_from_proto
 from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
 from rollserve_server.gateway.messages.samplers import sampler_request_from_proto
+from rollserve_server.gateway.messages.saved_samplers import read_saved_sampler
 from rollserve_server.gateway.messages.stream_requests import stream_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
         Expectation,
         PopulationRequest,
         SampleRequest,
+        SavedSampler,
         StreamRequest,
     )
     from rollserve_server.samplers import Sampler, SamplerRequest, Samplers
@@ -192,6 +202,19 @@ class RequestReader:
         """Read the request of `DeleteSampler`: the sampler's name."""
         return self._sampler(rpc, parse(samplers_pb2.DeleteSamplerRequest, data).sampler).name
 
+    def saved_sampler(self, rpc: OpenRpc, data: bytes) -> Sampler:
+        """Read the request of `SaveSampler`."""
+        return self._sampler(rpc, parse(samplers_pb2.SaveSamplerRequest, data).sampler)
+
+    def restoration(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, SavedSampler, str]:
+        """Read the request of `RestoreSampler`: the sampler, the saved one, and the client's id."""
+        request = parse(samplers_pb2.RestoreSamplerRequest, data)
+        sampler = self._sampler(rpc, request.sampler)
+        parse_record = functools.partial(parse, saved_sampler_pb2.SavedRecord)
+        with in_field("data"):
+            saved = read_saved_sampler(request.data, parse_record, self._allowed_paths)
+        return sampler, saved, client_id_from_proto(request)
+
     def sampler_list(self, data: bytes) -> None:
         """Read the request of `ListSamplers`, which has no fields."""
         parse(samplers_pb2.ListSamplersRequest, data)
@@ -215,6 +238,11 @@ class RequestReader:
             request.names,
             message_limit_from_proto(request),
         )
+
+    def agent_query(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, int | None, int]:
+        """Read the request of `GetAgent`: the sampler, the version, None for the current one, and the worker."""
+        request = parse(agent_versions_pb2.GetAgentRequest, data)
+        return self._sampler(rpc, request.sampler), request.policy_version or None, request.worker_index
 
     def agent_update(self, rpc: OpenRpc, data: bytes) -> AgentUpdateRequest:
         """Read the request of `UpdateAgent`."""

@@ -51,6 +51,12 @@ class WorkerHandle(Protocol):
         """
         ...
 
+    async def call_urgently(
+        self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Call a method of the worker, whose orders before it make no more than a step; return and raise as `call`."""
+        ...
+
     async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method that may run beside calls and orders, at once; return its result.
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import functools
+import itertools
 import os
 import queue
 import threading
@@ -80,6 +81,7 @@ class ThreadWorker:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unanswered: set[Future[Any]] = set()
         self._lost: WorkerLostError | None = None
+        self._urgent_numbers = itertools.count(1)
         # Not a thread of an executor: one that hangs would keep the process from ending.
         name = f"worker-{worker_index}"
         threading.Thread(target=_run_queue, args=(self._queue,), name=name, daemon=True).start()
@@ -88,6 +90,15 @@ class ThreadWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method of the worker; see `WorkerHandle.call`."""
         return await asyncio.wrap_future(self._submit(method, *args, **kwargs))
+
+    async def call_urgently(
+        self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Call a method of the worker, whose orders make no more than a step; see `WorkerHandle.call_urgently`."""
+        number = next(self._urgent_numbers)
+        result = self._submit(Worker.answer_urgently, number, method.__name__, *args, **kwargs)
+        self._at_once(lambda worker: worker.announce(number))
+        return await asyncio.wrap_future(result)
 
     async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method of the worker beside what it does; see `WorkerHandle.aside`."""
@@ -103,7 +114,7 @@ class ThreadWorker:
 
     def stop(self, work_id: int) -> None:
         """Call `Worker.stop` at once."""
-        self._worker.add_done_callback(lambda worker: None if worker.exception() else worker.result().stop(work_id))
+        self._at_once(lambda worker: worker.stop(work_id))
 
     async def heartbeat(self) -> Heartbeat:
         """Call `Worker.heartbeat` at once; raise WorkerLostError for a worker that was killed."""
@@ -119,6 +130,10 @@ class ThreadWorker:
         for future in list(self._unanswered):
             with contextlib.suppress(InvalidStateError):  # the thread has just set the result
                 future.set_exception(copy.copy(self._lost))
+
+    def _at_once(self, act: Callable[[Worker], None]) -> None:
+        """Call a function with the worker once that is made, also while the worker works."""
+        self._worker.add_done_callback(lambda worker: None if worker.exception() else act(worker.result()))
 
     def _submit(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> Future[_R]:
         def run() -> _R:

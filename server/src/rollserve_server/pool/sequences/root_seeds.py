@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
 
-__all__ = ["derived_seed", "derived_seeds"]
+__all__ = ["DerivedSeeds", "derived_seed"]
 
 
 def derived_seed(seed: int, key: tuple[int, ...]) -> int:
@@ -16,6 +15,18 @@ def derived_seed(seed: int, key: tuple[int, ...]) -> int:
     return int(words[0]) << 32 | int(words[1])
 
 
-def derived_seeds(seed: int, key: tuple[int, ...] = ()) -> Iterator[int]:
-    """Return the root seeds whose keys begin with this one and end with 1, 2, 3 and so on."""
-    return (derived_seed(seed, (*key, number)) for number in itertools.count(1))
+class DerivedSeeds(Iterator[int]):
+    """The root seeds whose keys begin with one key and end with 1, 2, 3 and so on.
+
+    Attributes:
+        num_drawn: number of seeds that were drawn.
+    """
+
+    def __init__(self, seed: int, key: tuple[int, ...] = (), num_drawn: int = 0) -> None:
+        """Begin behind the seeds that were drawn before."""
+        self._seed, self._key = seed, key
+        self.num_drawn = num_drawn
+
+    def __next__(self) -> int:
+        self.num_drawn += 1
+        return derived_seed(self._seed, (*self._key, self.num_drawn))

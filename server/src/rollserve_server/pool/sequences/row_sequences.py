@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,8 +12,9 @@ from rollserve import Reason
 from rollserve_server.errors import NotReadyError
 from rollserve_server.futures import in_background
 from rollserve_server.pool.sequences.in_flight import DroppedSteps
-from rollserve_server.pool.sequences.root_seeds import derived_seeds
+from rollserve_server.pool.sequences.root_seeds import DerivedSeeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
+from rollserve_server.pool.state.saved_sampler import SavedRowSequence, SavedRowSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RowSequence", "RowSequences", "RowsReached"]
 
+_KEY = (0,)
+"""Beginning of the keys of seeds, which keeps them apart from the seeds of sequences of whole episodes."""
 _MAX_EARLIER = 16
 """Positions of a stream's last rounds that are remembered, beside the present one and the one before."""
 
@@ -131,8 +135,7 @@ class RowSequences:
             ids: names for workers' work and for sequences.
         """
         self._ids = ids
-        # The 0 keeps them apart from the seeds of sequences of whole episodes.
-        self._seeds = derived_seeds(own_seed, (0,))
+        self._seeds = DerivedSeeds(own_seed, _KEY)
         self._max_kept = max_kept
         self._kept: list[RowSequence] = []
         self.dropped = DroppedSteps()
@@ -293,6 +296,17 @@ class RowSequences:
         """Continue with the sequences of an earlier server; calls without a seed do not."""
         for number, state in states.items():
             self._kept.append(RowSequence(number, state, is_own=False, is_written=True))
+
+    def save(self) -> SavedRowSequences:
+        """Return independent copies of where the rows stand; a call that runs has not begun."""
+        moved = [each for each in self._kept if each.state.current.clock]
+        saved = [SavedRowSequence(dataclasses.replace(each.state, previous=None).copy(), each.is_own) for each in moved]
+        return SavedRowSequences(self._seeds.num_drawn, saved)
+
+    def restore_saved(self, own_seed: int, saved: SavedRowSequences) -> None:
+        """Go on with saved sequences, before any call; `own_seed` is as of `SavedOwnSequences`."""
+        self._seeds = DerivedSeeds(own_seed, _KEY, saved.num_drawn)
+        self._kept = [RowSequence(next(self._ids), each.state, is_own=each.is_own) for each in saved.sequences]
 
     def _new(self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool) -> RowSequence:
         sequence = RowSequence(next(self._ids), RowSequenceState(seed, kind, initial, None), is_own=is_own)

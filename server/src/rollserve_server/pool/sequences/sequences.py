@@ -12,7 +12,8 @@ from rollserve_server.pool.plan.placement import PerWorker
 from rollserve_server.pool.sequences.in_flight import DroppedSteps
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.own_sequence import OwnSequence, content_of
-from rollserve_server.pool.sequences.root_seeds import derived_seeds
+from rollserve_server.pool.sequences.root_seeds import DerivedSeeds
+from rollserve_server.pool.state.saved_sampler import SavedOwnSequence, SavedOwnSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +37,23 @@ class Sequences:
             max_kept: number of sequences that stay open while no call uses them.
             ids: names for workers' work.
         """
-        self._seeds = derived_seeds(own_seed)
+        self._own_seed, self._seeds = own_seed, DerivedSeeds(own_seed)
         self._own = [OwnSequence(own_seed)]
         self._max_kept = max_kept
         self._kept: list[OpenSequence] = []
         self._ids = ids
         self._dropped = DroppedSteps()
         self._prefetched: list[Account] = []
+
+    def save(self) -> SavedOwnSequences:
+        """Return where the own sequences stand; a call that runs has not begun."""
+        own = [SavedOwnSequence(each.seed, each.next_index, each.spec) for each in self._own]
+        return SavedOwnSequences(self._own_seed, self._seeds.num_drawn, own)
+
+    def restore(self, saved: SavedOwnSequences) -> None:
+        """Go on with saved own sequences, before any call."""
+        self._own_seed, self._seeds = saved.seed, DerivedSeeds(saved.seed, num_drawn=saved.num_drawn)
+        self._own = [OwnSequence(each.seed, each.next_index, each.spec) for each in saved.sequences]
 
     @property
     def first_own(self) -> OwnSequence:

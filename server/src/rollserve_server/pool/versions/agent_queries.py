@@ -14,6 +14,7 @@ from rollserve_server.errors import InvalidValueError, NotReadyError
 if TYPE_CHECKING:
     import numpy as np
 
+    from rollserve_server.agents import AgentSpec
     from rollserve_server.pool.state.agent_version import AgentSummary
     from rollserve_server.pool.versions.versions import Versions
 
@@ -56,7 +57,12 @@ class AgentQueries:
         ]
 
     def parameters(self, number: int | None, worker_index: int) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return the number of a version, and the parameters of a worker's agent by name.
+        """Return the number of a version, and the parameters of a worker's agent by name; see `agent`."""
+        number, agent = self.agent(number, worker_index)
+        return number, parameters_of(agent)
+
+    def agent(self, number: int | None, worker_index: int) -> tuple[int, AgentSpec]:
+        """Return the number of a version, and a worker's agent.
 
         Args:
             number: number of the version; None for the current one.
@@ -76,4 +82,4 @@ class AgentQueries:
         if not 0 <= worker_index < num_workers:
             expected = f"a number from 0 to {num_workers - 1}"
             raise InvalidValueError.of("worker_index", expected=expected, got=worker_index)
-        return number, parameters_of(agents[worker_index if len(agents) > 1 else 0])
+        return number, agents[worker_index if len(agents) > 1 else 0]

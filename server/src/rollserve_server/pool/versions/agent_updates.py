@@ -94,7 +94,7 @@ class AgentUpdates:
 
             async def add_agent(index: int, worker: WorkerHandle) -> None:
                 with within(spread_fields[index]):
-                    await worker.call(Worker.add_agent, number, spread[index])
+                    await worker.call_urgently(Worker.add_agent, number, spread[index])
 
             with versions.installing("agent", number):
                 await Broadcast(versions.workers, add_agent, wait_for_lost=len(agents) > 1).answers()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.envs import (
     Profiles,
+    RowSpecs,
     WorkerSpecs,
     check_allowed,
     check_not_free,
@@ -21,7 +22,7 @@ from rollserve_server.envs import (
 )
 from rollserve_server.errors import OverLimitError, WorkerLostError, at_row, within
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
-from rollserve_server.pool.interface.updates import EnvUpdated
+from rollserve_server.pool.interface.updates import EnvUpdated, RowUpdates
 from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.env_probes import EnvProbes
 from rollserve_server.pool.versions.env_specs import EnvBudget, check_text_infos, updated_specs
@@ -222,7 +223,7 @@ class EnvUpdates:
         specs: list[WorkerSpecs] = []
         current = self._versions.envs.current
         if current is None:  # a pool starts with a whole environment
-            specs += [self.profiles.resolved(update) for update in updates if isinstance(update, EnvSpec)]
+            specs += [self._first(update) for update in updates if isinstance(update, EnvSpec | RowUpdates)]
         else:
             held, num_rows = current.specs, current.description.num_rows
             why_not_single = current.description.why_not_single
@@ -239,6 +240,12 @@ class EnvUpdates:
                 self._check_allowed(worker_specs)
         check_text_infos(specs)
         return specs
+
+    def _first(self, update: EnvSpec | RowUpdates) -> WorkerSpecs:
+        """Return whole environments that change none."""
+        if isinstance(update, EnvSpec):
+            return self.profiles.resolved(update)
+        return RowSpecs(tuple(self.profiles.resolved(each) for each in update.updates if isinstance(each, EnvSpec)))
 
     def _updated(self, spec: EnvSpec, update: EnvSpec | EnvChange, *, may_be_free: bool) -> EnvSpec:
         """Return an environment after an update, which has to be of a profile if it may not be free."""

@@ -82,6 +82,10 @@ class VersionHistory(Generic[_T]):
         self._values[self.number] = value
         self._drop_old()
 
+    def skip_to(self, number: int) -> None:
+        """Number the next value so, which has to be higher than the current number."""
+        self.number = number - 1
+
     def restore(self, values: Mapping[int, _T]) -> None:
         """Continue with the versions of an earlier server, by number, before any is added."""
         self._values = dict(sorted(values.items()))

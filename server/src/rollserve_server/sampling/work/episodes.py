@@ -88,8 +88,10 @@ class EpisodeWork:
         # In the order: steps thrown away of cancelled episodes, and steps that had been delivered before.
         self._num_cancelled_steps = 0
 
-    def run(self, order: Order, is_stopped: Callable[[], bool]) -> tuple[Report, NDArray[np.uint8]]:
-        """Carry out an order; `is_stopped` is called before each step and ends the steps when it returns True.
+    def run(
+        self, order: Order, is_stopped: Callable[[], bool], is_urgent: Callable[[], bool]
+    ) -> tuple[Report, NDArray[np.uint8]]:
+        """Carry out an order. `is_stopped` ends the steps before one, and `is_urgent` after one, by returning True.
 
         Returns:
             The report, and the buffer with its messages. The caller closes the work if the report says so.
@@ -112,7 +114,7 @@ class EpisodeWork:
         early = None if order.early is None else EarlyEpisodes(order.early, self._finished)
         try:
             if order.seconds > 0 and not (early is not None and early.end_call):
-                finished = self._sample(order, early, is_stopped)
+                finished = self._sample(order, early, is_stopped, is_urgent)
             if order.report_outcomes:
                 outcomes = self._outcomes(index for index, _, _ in finished)
             sampled = time.perf_counter()
@@ -142,7 +144,11 @@ class EpisodeWork:
         return report, buffer
 
     def _sample(
-        self, order: Order, early: EarlyEpisodes | None, is_stopped: Callable[[], bool]
+        self,
+        order: Order,
+        early: EarlyEpisodes | None,
+        is_stopped: Callable[[], bool],
+        is_urgent: Callable[[], bool],
     ) -> list[tuple[int, int, int]]:
         """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""
         collector, before = self.collector, order.before
@@ -155,7 +161,8 @@ class EpisodeWork:
 
         finished = []
         # The pool has nothing more for rows that become idle while there is an early claim.
-        for ended in run_slice(collector, begin, order.seconds, is_stopped, ends_dry=early is None):
+        ends = is_stopped, is_urgent
+        for ended in run_slice(collector, begin, order.seconds, *ends, ends_dry=early is None):
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode

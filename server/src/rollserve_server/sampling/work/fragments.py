@@ -89,6 +89,7 @@ class FragmentWork:
         build_agent: Callable[[], Agent],
         build_evaluator: Callable[[], Evaluator],
         is_stopped: Callable[[], bool],
+        is_urgent: Callable[[], bool],
     ) -> tuple[FragmentReport, NDArray[np.uint8]]:
         """Carry out an order.
 
@@ -97,6 +98,7 @@ class FragmentWork:
             build_agent: returns the agent of the assignment.
             build_evaluator: returns the evaluator of observations, if the assignment needs one.
             is_stopped: called before each step; ends the steps when it returns True.
+            is_urgent: called after each step; ends the steps when it returns True.
 
         Returns:
             The report, and the buffer with its messages.
@@ -111,7 +113,7 @@ class FragmentWork:
             if order.enough_row_steps is not None:
                 self._shorten(order.enough_row_steps)
             if order.seconds > 0:
-                self._sample(order.seconds, is_stopped)
+                self._sample(order.seconds, is_stopped, is_urgent)
             sampled = time.perf_counter()
             if assignment.columns is None:
                 messages = self._discard()
@@ -174,7 +176,7 @@ class FragmentWork:
             rows.shorten(num_row_steps)
             self._num_steps_to_write -= (before - rows.num_steps) * rows.num_rows
 
-    def _sample(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
+    def _sample(self, seconds: float, is_stopped: Callable[[], bool], is_urgent: Callable[[], bool]) -> None:
         """Step until the time is over, the rows have made all steps, or the waiting fragments fill the buffer.
 
         The steps of a call always fit into memory and disk, but short fragments take memory besides their steps.
@@ -197,7 +199,7 @@ class FragmentWork:
                 self._num_simulated_steps += rows.num_rows + rows.num_repeated_steps
                 self._num_restoring_steps += rows.num_repeated_steps
                 self._check_size(self._assignment)
-            if time.perf_counter() >= until:
+            if time.perf_counter() >= until or is_urgent():
                 break
 
     def _write(

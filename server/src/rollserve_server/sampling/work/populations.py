@@ -35,15 +35,17 @@ class PopulationWork:
         self.envs = envs
         self.collector = PopulationCollector(population, envs, agent, num_retries)
 
-    def run(self, order: PopulationOrder, is_stopped: Callable[[], bool]) -> PopulationReport:
-        """Carry out an order; `is_stopped` is called before each step and ends it when it returns True."""
+    def run(
+        self, order: PopulationOrder, is_stopped: Callable[[], bool], is_urgent: Callable[[], bool]
+    ) -> PopulationReport:
+        """Carry out an order. `is_stopped` ends it before a step, and `is_urgent` after one, by returning True."""
         collector = self.collector
         collector.enqueue(order.begin)
         began, steps_before = time.perf_counter(), collector.num_simulated_steps
         outcomes: list[Outcome] = []
         failure = None
         try:
-            for ended in run_slice(collector, collector.begin, order.seconds, is_stopped):
+            for ended in run_slice(collector, collector.begin, order.seconds, is_stopped, is_urgent):
                 outcomes += ended
         except DomainError as error:
             failure = error

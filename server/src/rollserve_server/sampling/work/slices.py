@@ -32,6 +32,7 @@ def run_slice(
     begin: Callable[[], bool],
     seconds: float,
     is_stopped: Callable[[], bool],
+    is_urgent: Callable[[], bool],
     *,
     ends_dry: bool = True,
 ) -> Iterator[Sequence[_T]]:
@@ -42,6 +43,7 @@ def run_slice(
         begin: begins episodes that wait, before each step; returns whether there are rows to step.
         seconds: upper bound for the time; if anything runs, at least one step is made.
         is_stopped: called before each step; ends the slice when it returns True.
+        is_urgent: called after each step; ends the slice when it returns True.
         ends_dry: whether the slice ends when rows become idle and nothing waits, because there may be more to begin.
 
     Raises:
@@ -59,5 +61,5 @@ def run_slice(
         num_failures = collector.attempts.num_failures
         yield ended
         ran_dry = ended and had_waiting and not collector.num_waiting
-        if ran_dry or time.perf_counter() >= until:
+        if ran_dry or time.perf_counter() >= until or is_urgent():
             return

@@ -6,7 +6,7 @@ import functools
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import threadpoolctl
@@ -21,6 +21,7 @@ from rollserve_server.sampling.protocol.populations import Population, Populatio
 from rollserve_server.sampling.work.populations import PopulationWork
 from rollserve_server.sampling.worker.agents import InstalledAgents
 from rollserve_server.sampling.worker.environments import InstalledEnvs
+from rollserve_server.sampling.worker.urgency import Urgency
 from rollserve_server.sampling.worker.works import Works
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ _R = TypeVar("_R")
 class Worker:
     """Samples episodes and writes them as messages.
 
-    Methods are called one at a time, except `stop` and `heartbeat`, which may be called while another one runs.
+    Methods are called one at a time, except `stop`, `announce` and `heartbeat`, which may be called while another one
+    runs.
 
     Attributes:
         activity: what the worker is doing. Callers run each method within `activity.at_work()`.
@@ -62,6 +64,7 @@ class Worker:
         threadpoolctl.threadpool_limits(1)
         pickle_uniform_boxes()
         self.activity = Activity()
+        self._urgency = Urgency()
         self._envs = InstalledEnvs(settings)
         self._probes: dict[str, threading.Event] = {}
         self._agents = InstalledAgents()
@@ -194,13 +197,33 @@ class Worker:
         """
         self._works.stop(work_id)
 
+    def announce(self, number: int) -> None:
+        """End the steps of orders after the current one, until `answer_urgently` with this number has been called.
+
+        May be called while another method runs, and after `answer_urgently`.
+        """
+        self._urgency.announce(number)
+
+    def answer_urgently(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method by its name. Later orders are not shortened any more.
+
+        Args:
+            number: number of the call, higher than of all earlier ones.
+            method: name of the method.
+            *args: its arguments.
+            **kwargs: its named arguments.
+        """
+        self._urgency.answer(number)
+        return getattr(self, method)(*args, **kwargs)
+
     def close_work(self, work_id: int) -> None:
         """Close a work, which has been stopped: other works can use its rows."""
         self._works.close(work_id)
 
     def stop_all(self) -> None:
-        """Stop all works."""
+        """Stop all works, and expect no urgent call any more."""
         self._works.stop_all()
+        self._urgency.reset()
 
     def close_all_work(self) -> None:
         """Close all works."""
@@ -215,7 +238,7 @@ class Worker:
         work_id = order.sequence.work_id
         work = self._works.for_episodes(order.sequence)
         current_activity().episode_of = work.collector.episode_index
-        return work.run(order, functools.partial(self._works.is_stopped, work_id))
+        return work.run(order, functools.partial(self._works.is_stopped, work_id), self._urgency.is_waiting)
 
     def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
         work_id, assignment = order.sequence.work_id, order.assignment
@@ -224,10 +247,11 @@ class Worker:
         current_activity().episode_of = work.collector.episode_index
         builders = self._works.agent_builder(work, assignment), self._works.evaluator_builder(work, assignment)
         is_stopped = functools.partial(self._works.is_stopped, work_id, assignment.call_id)
-        return work.run(order, *builders, is_stopped)
+        return work.run(order, *builders, is_stopped, self._urgency.is_waiting)
 
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
         work = self._works.find(PopulationWork, order.work_id)
         current_activity().episode_of = work.collector.episode_index
-        report = work.run(order, functools.partial(self._works.is_stopped, order.work_id))
+        is_stopped = functools.partial(self._works.is_stopped, order.work_id)
+        report = work.run(order, is_stopped, self._urgency.is_waiting)
         return report, np.empty(0, np.uint8)

@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/agent_versions.proto.
  */
 export const file_rollserve_v1_agent_versions: GenFile = /*@__PURE__*/
-  fileDesc("CiFyb2xsc2VydmUvdjEvYWdlbnRfdmVyc2lvbnMucHJvdG8SDHJvbGxzZXJ2ZS52MSIrChhMaXN0QWdlbnRWZXJzaW9uc1JlcXVlc3QSDwoHc2FtcGxlchgBIAEoCSJJChlMaXN0QWdlbnRWZXJzaW9uc1Jlc3BvbnNlEiwKCHZlcnNpb25zGAEgAygLMhoucm9sbHNlcnZlLnYxLkFnZW50VmVyc2lvbiKgAQoMQWdlbnRWZXJzaW9uEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEicKBmFnZW50cxgCIAMoCzIXLnJvbGxzZXJ2ZS52MS5IZWxkQWdlbnQSKwoHdXBkYXRlZBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKaXNfY3VycmVudBgEIAEoCBIOCgZpbl91c2UYBSABKAgiSAoJSGVsZEFnZW50EgwKBGtpbmQYASABKAkSFwoPcGFyYW1ldGVyX2J5dGVzGAIgASgEEhQKDGNvbnRlbnRfaGFzaBgDIAEoCSKfAQoZR2V0QWdlbnRQYXJhbWV0ZXJzUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJEhYKDnBvbGljeV92ZXJzaW9uGAIgASgDEhQKDHdvcmtlcl9pbmRleBgDIAEoDRINCgVuYW1lcxgEIAMoCRIeChFtYXhfbWVzc2FnZV9ieXRlcxgFIAEoDUgAiAEBQhQKEl9tYXhfbWVzc2FnZV9ieXRlcyJgChpHZXRBZ2VudFBhcmFtZXRlcnNSZXNwb25zZRIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIqCgVwYXJ0cxgCIAMoCzIbLnJvbGxzZXJ2ZS52MS5QYXJhbWV0ZXJQYXJ0InsKDVBhcmFtZXRlclBhcnQSDAoEbmFtZRgBIAEoCRIpCglkYXRhX3R5cGUYAiABKA4yFi5yb2xsc2VydmUudjEuRGF0YVR5cGUSDQoFc2hhcGUYAyADKAMSFAoMb2Zmc2V0X2J5dGVzGAQgASgEEgwKBGRhdGEYBSABKAxiBnByb3RvMw", [file_google_protobuf_timestamp, file_rollserve_v1_tensor]);
+  fileDesc("CiFyb2xsc2VydmUvdjEvYWdlbnRfdmVyc2lvbnMucHJvdG8SDHJvbGxzZXJ2ZS52MSIrChhMaXN0QWdlbnRWZXJzaW9uc1JlcXVlc3QSDwoHc2FtcGxlchgBIAEoCSJJChlMaXN0QWdlbnRWZXJzaW9uc1Jlc3BvbnNlEiwKCHZlcnNpb25zGAEgAygLMhoucm9sbHNlcnZlLnYxLkFnZW50VmVyc2lvbiKgAQoMQWdlbnRWZXJzaW9uEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEicKBmFnZW50cxgCIAMoCzIXLnJvbGxzZXJ2ZS52MS5IZWxkQWdlbnQSKwoHdXBkYXRlZBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKaXNfY3VycmVudBgEIAEoCBIOCgZpbl91c2UYBSABKAgiSAoJSGVsZEFnZW50EgwKBGtpbmQYASABKAkSFwoPcGFyYW1ldGVyX2J5dGVzGAIgASgEEhQKDGNvbnRlbnRfaGFzaBgDIAEoCSJQCg9HZXRBZ2VudFJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCRIWCg5wb2xpY3lfdmVyc2lvbhgCIAEoAxIUCgx3b3JrZXJfaW5kZXgYAyABKA0iOAoQR2V0QWdlbnRSZXNwb25zZRIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIMCgRkYXRhGAIgASgMIp8BChlHZXRBZ2VudFBhcmFtZXRlcnNSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSFgoOcG9saWN5X3ZlcnNpb24YAiABKAMSFAoMd29ya2VyX2luZGV4GAMgASgNEg0KBW5hbWVzGAQgAygJEh4KEW1heF9tZXNzYWdlX2J5dGVzGAUgASgNSACIAQFCFAoSX21heF9tZXNzYWdlX2J5dGVzImAKGkdldEFnZW50UGFyYW1ldGVyc1Jlc3BvbnNlEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEioKBXBhcnRzGAIgAygLMhsucm9sbHNlcnZlLnYxLlBhcmFtZXRlclBhcnQiewoNUGFyYW1ldGVyUGFydBIMCgRuYW1lGAEgASgJEikKCWRhdGFfdHlwZRgCIAEoDjIWLnJvbGxzZXJ2ZS52MS5EYXRhVHlwZRINCgVzaGFwZRgDIAMoAxIUCgxvZmZzZXRfYnl0ZXMYBCABKAQSDAoEZGF0YRgFIAEoDGIGcHJvdG8z", [file_google_protobuf_timestamp, file_rollserve_v1_tensor]);
 
 /**
  * A request for the versions of the agent that a sampler keeps.
@@ -145,6 +145,72 @@ export const HeldAgentSchema: GenMessage<HeldAgent> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_agent_versions, 3);
 
 /**
+ * A request for an agent.
+ *
+ * @generated from message rollserve.v1.GetAgentRequest
+ */
+export type GetAgentRequest = Message<"rollserve.v1.GetAgentRequest"> & {
+  /**
+   * The sampler's name; empty for `default`.
+   *
+   * @generated from field: string sampler = 1;
+   */
+  sampler: string;
+
+  /**
+   * The version of the agent; 0 for the current one. FAILED_PRECONDITION (POLICY_VERSION) if the sampler does not keep
+   * it.
+   *
+   * @generated from field: int64 policy_version = 2;
+   */
+  policyVersion: bigint;
+
+  /**
+   * The worker whose agent is requested, where workers have agents of their own. INVALID_ARGUMENT for an unknown
+   * worker.
+   *
+   * @generated from field: uint32 worker_index = 3;
+   */
+  workerIndex: number;
+};
+
+/**
+ * Describes the message rollserve.v1.GetAgentRequest.
+ * Use `create(GetAgentRequestSchema)` to create a new message.
+ */
+export const GetAgentRequestSchema: GenMessage<GetAgentRequest> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_agent_versions, 4);
+
+/**
+ * A message of the stream of an agent. A stream has at least one.
+ *
+ * @generated from message rollserve.v1.GetAgentResponse
+ */
+export type GetAgentResponse = Message<"rollserve.v1.GetAgentResponse"> & {
+  /**
+   * The version of the agent; the same in all messages of a stream.
+   *
+   * @generated from field: int64 policy_version = 1;
+   */
+  policyVersion: bigint;
+
+  /**
+   * The next bytes, at most 2 MiB. All of a stream, one behind the other, are a serialized Agent, with which UpdateAgent
+   * makes an equal agent.
+   *
+   * @generated from field: bytes data = 2;
+   */
+  data: Uint8Array;
+};
+
+/**
+ * Describes the message rollserve.v1.GetAgentResponse.
+ * Use `create(GetAgentResponseSchema)` to create a new message.
+ */
+export const GetAgentResponseSchema: GenMessage<GetAgentResponse> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_agent_versions, 5);
+
+/**
  * A request for the parameters of an agent.
  *
  * @generated from message rollserve.v1.GetAgentParametersRequest
@@ -196,7 +262,7 @@ export type GetAgentParametersRequest = Message<"rollserve.v1.GetAgentParameters
  * Use `create(GetAgentParametersRequestSchema)` to create a new message.
  */
 export const GetAgentParametersRequestSchema: GenMessage<GetAgentParametersRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent_versions, 4);
+  messageDesc(file_rollserve_v1_agent_versions, 6);
 
 /**
  * A message of the stream of parameters. A stream has at least one, even if the agent has no parameters.
@@ -224,7 +290,7 @@ export type GetAgentParametersResponse = Message<"rollserve.v1.GetAgentParameter
  * Use `create(GetAgentParametersResponseSchema)` to create a new message.
  */
 export const GetAgentParametersResponseSchema: GenMessage<GetAgentParametersResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent_versions, 5);
+  messageDesc(file_rollserve_v1_agent_versions, 7);
 
 /**
  * Consecutive elements of a parameter: all of them, if they fit into a message.
@@ -274,5 +340,5 @@ export type ParameterPart = Message<"rollserve.v1.ParameterPart"> & {
  * Use `create(ParameterPartSchema)` to create a new message.
  */
 export const ParameterPartSchema: GenMessage<ParameterPart> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_agent_versions, 6);
+  messageDesc(file_rollserve_v1_agent_versions, 8);
 

@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/samplers.proto.
  */
 export const file_rollserve_v1_samplers: GenFile = /*@__PURE__*/
-  fileDesc("Chtyb2xsc2VydmUvdjEvc2FtcGxlcnMucHJvdG8SDHJvbGxzZXJ2ZS52MSJ7CgxTYW1wbGVyUXVvdGESFAoMd29ya2VyX2NvdW50GAEgASgNEhEKCXJvd19jb3VudBgCIAEoDRIUCgxyZXN1bHRfYnl0ZXMYAyABKAQSEgoKY2FsbF9jb3VudBgEIAEoDRIYChBzdGVwc19wZXJfc2Vjb25kGAUgASgBIqgCCg5TYW1wbGVyU3VtbWFyeRIPCgdzYW1wbGVyGAEgASgJEg0KBW93bmVyGAIgASgJEisKB2NyZWF0ZWQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhcKD2Vudmlyb25tZW50X2lkcxgEIAMoCRIUCgx3b3JrZXJfY291bnQYBSABKA0SFgoOcG9saWN5X3ZlcnNpb24YBiABKAMSKAoFbGVhc2UYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLQoKbGVhc2VfbGVmdBgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIpCgVxdW90YRgJIAEoCzIaLnJvbGxzZXJ2ZS52MS5TYW1wbGVyUXVvdGEi8AEKFENyZWF0ZVNhbXBsZXJSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSLgoLZW52aXJvbm1lbnQYAiABKAsyGS5yb2xsc2VydmUudjEuRW52aXJvbm1lbnQSFAoMd29ya2VyX2NvdW50GAMgASgNEhEKBHNlZWQYBCABKAZIAIgBARIoCgVsZWFzZRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIpCgVxdW90YRgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5TYW1wbGVyUXVvdGESEAoIZXhpc3Rfb2sYByABKAhCBwoFX3NlZWQirgIKFUNyZWF0ZVNhbXBsZXJSZXNwb25zZRIPCgdleGlzdGVkGAEgASgIEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YAiABKAMSLgoRb2JzZXJ2YXRpb25fc3BhY2UYAyABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USKQoMYWN0aW9uX3NwYWNlGAQgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEjYKD3JlcHJvZHVjaWJpbGl0eRgFIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSEQoJcm93X2NvdW50GAYgASgNEhgKEGVwaXNvZGVzX3Blcl9yb3cYByABKA0SFgoOaGFzX3RyYW5zZm9ybXMYZSABKAgSDwoGYWdlbnRzGMkBIAMoCSInChREZWxldGVTYW1wbGVyUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJIhcKFURlbGV0ZVNhbXBsZXJSZXNwb25zZSIVChNMaXN0U2FtcGxlcnNSZXF1ZXN0IkYKFExpc3RTYW1wbGVyc1Jlc3BvbnNlEi4KCHNhbXBsZXJzGAEgAygLMhwucm9sbHNlcnZlLnYxLlNhbXBsZXJTdW1tYXJ5YgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_rollserve_v1_environment, file_rollserve_v1_episode_batch, file_rollserve_v1_space]);
+  fileDesc("Chtyb2xsc2VydmUvdjEvc2FtcGxlcnMucHJvdG8SDHJvbGxzZXJ2ZS52MSJ7CgxTYW1wbGVyUXVvdGESFAoMd29ya2VyX2NvdW50GAEgASgNEhEKCXJvd19jb3VudBgCIAEoDRIUCgxyZXN1bHRfYnl0ZXMYAyABKAQSEgoKY2FsbF9jb3VudBgEIAEoDRIYChBzdGVwc19wZXJfc2Vjb25kGAUgASgBIqgCCg5TYW1wbGVyU3VtbWFyeRIPCgdzYW1wbGVyGAEgASgJEg0KBW93bmVyGAIgASgJEisKB2NyZWF0ZWQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhcKD2Vudmlyb25tZW50X2lkcxgEIAMoCRIUCgx3b3JrZXJfY291bnQYBSABKA0SFgoOcG9saWN5X3ZlcnNpb24YBiABKAMSKAoFbGVhc2UYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLQoKbGVhc2VfbGVmdBgIIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIpCgVxdW90YRgJIAEoCzIaLnJvbGxzZXJ2ZS52MS5TYW1wbGVyUXVvdGEi8AEKFENyZWF0ZVNhbXBsZXJSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSLgoLZW52aXJvbm1lbnQYAiABKAsyGS5yb2xsc2VydmUudjEuRW52aXJvbm1lbnQSFAoMd29ya2VyX2NvdW50GAMgASgNEhEKBHNlZWQYBCABKAZIAIgBARIoCgVsZWFzZRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIpCgVxdW90YRgGIAEoCzIaLnJvbGxzZXJ2ZS52MS5TYW1wbGVyUXVvdGESEAoIZXhpc3Rfb2sYByABKAhCBwoFX3NlZWQirgIKFUNyZWF0ZVNhbXBsZXJSZXNwb25zZRIPCgdleGlzdGVkGAEgASgIEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YAiABKAMSLgoRb2JzZXJ2YXRpb25fc3BhY2UYAyABKAsyEy5yb2xsc2VydmUudjEuU3BhY2USKQoMYWN0aW9uX3NwYWNlGAQgASgLMhMucm9sbHNlcnZlLnYxLlNwYWNlEjYKD3JlcHJvZHVjaWJpbGl0eRgFIAEoDjIdLnJvbGxzZXJ2ZS52MS5SZXByb2R1Y2liaWxpdHkSEQoJcm93X2NvdW50GAYgASgNEhgKEGVwaXNvZGVzX3Blcl9yb3cYByABKA0SFgoOaGFzX3RyYW5zZm9ybXMYZSABKAgSDwoGYWdlbnRzGMkBIAMoCSInChREZWxldGVTYW1wbGVyUmVxdWVzdBIPCgdzYW1wbGVyGAEgASgJIhcKFURlbGV0ZVNhbXBsZXJSZXNwb25zZSIlChJTYXZlU2FtcGxlclJlcXVlc3QSDwoHc2FtcGxlchgBIAEoCSIjChNTYXZlU2FtcGxlclJlc3BvbnNlEgwKBGRhdGEYASABKAwiSQoVUmVzdG9yZVNhbXBsZXJSZXF1ZXN0Eg8KB3NhbXBsZXIYASABKAkSDAoEZGF0YRgCIAEoDBIRCgljbGllbnRfaWQYAyABKAkiTQoWUmVzdG9yZVNhbXBsZXJSZXNwb25zZRIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAIgASgDIhUKE0xpc3RTYW1wbGVyc1JlcXVlc3QiRgoUTGlzdFNhbXBsZXJzUmVzcG9uc2USLgoIc2FtcGxlcnMYASADKAsyHC5yb2xsc2VydmUudjEuU2FtcGxlclN1bW1hcnliBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_rollserve_v1_environment, file_rollserve_v1_episode_batch, file_rollserve_v1_space]);
 
 /**
  * Limits of a sampler. In requests, 0 stands for the operator's maximum, and more than this maximum is refused with
@@ -336,6 +336,111 @@ export const DeleteSamplerResponseSchema: GenMessage<DeleteSamplerResponse> = /*
   messageDesc(file_rollserve_v1_samplers, 5);
 
 /**
+ * A request for the state of a sampler.
+ *
+ * @generated from message rollserve.v1.SaveSamplerRequest
+ */
+export type SaveSamplerRequest = Message<"rollserve.v1.SaveSamplerRequest"> & {
+  /**
+   * The sampler's name; empty for `default`.
+   *
+   * @generated from field: string sampler = 1;
+   */
+  sampler: string;
+};
+
+/**
+ * Describes the message rollserve.v1.SaveSamplerRequest.
+ * Use `create(SaveSamplerRequestSchema)` to create a new message.
+ */
+export const SaveSamplerRequestSchema: GenMessage<SaveSamplerRequest> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_samplers, 6);
+
+/**
+ * A part of a saved sampler.
+ *
+ * @generated from message rollserve.v1.SaveSamplerResponse
+ */
+export type SaveSamplerResponse = Message<"rollserve.v1.SaveSamplerResponse"> & {
+  /**
+   * The next bytes, at most 2 MiB. All of a stream, one behind the other, are a file of SavedRecord.
+   *
+   * @generated from field: bytes data = 1;
+   */
+  data: Uint8Array;
+};
+
+/**
+ * Describes the message rollserve.v1.SaveSamplerResponse.
+ * Use `create(SaveSamplerResponseSchema)` to create a new message.
+ */
+export const SaveSamplerResponseSchema: GenMessage<SaveSamplerResponse> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_samplers, 7);
+
+/**
+ * A request for a sampler to go on as a saved one.
+ *
+ * @generated from message rollserve.v1.RestoreSamplerRequest
+ */
+export type RestoreSamplerRequest = Message<"rollserve.v1.RestoreSamplerRequest"> & {
+  /**
+   * The sampler's name; empty for `default`.
+   *
+   * @generated from field: string sampler = 1;
+   */
+  sampler: string;
+
+  /**
+   * The bytes of SaveSampler. INVALID_ARGUMENT if they are incomplete or changed, or of a newer format.
+   *
+   * @generated from field: bytes data = 2;
+   */
+  data: Uint8Array;
+
+  /**
+   * The id of the client, to whom the restored versions belong; as in UpdateAgent.
+   *
+   * @generated from field: string client_id = 3;
+   */
+  clientId: string;
+};
+
+/**
+ * Describes the message rollserve.v1.RestoreSamplerRequest.
+ * Use `create(RestoreSamplerRequestSchema)` to create a new message.
+ */
+export const RestoreSamplerRequestSchema: GenMessage<RestoreSamplerRequest> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_samplers, 8);
+
+/**
+ * The versions of a restored sampler, sent once its workers are ready.
+ *
+ * @generated from message rollserve.v1.RestoreSamplerResponse
+ */
+export type RestoreSamplerResponse = Message<"rollserve.v1.RestoreSamplerResponse"> & {
+  /**
+   * The current version of the agent; 0 for none.
+   *
+   * @generated from field: int64 policy_version = 1;
+   */
+  policyVersion: bigint;
+
+  /**
+   * The current version of the environments.
+   *
+   * @generated from field: int64 environment_version = 2;
+   */
+  environmentVersion: bigint;
+};
+
+/**
+ * Describes the message rollserve.v1.RestoreSamplerResponse.
+ * Use `create(RestoreSamplerResponseSchema)` to create a new message.
+ */
+export const RestoreSamplerResponseSchema: GenMessage<RestoreSamplerResponse> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_samplers, 9);
+
+/**
  * A request for the samplers of a server.
  *
  * @generated from message rollserve.v1.ListSamplersRequest
@@ -348,7 +453,7 @@ export type ListSamplersRequest = Message<"rollserve.v1.ListSamplersRequest"> & 
  * Use `create(ListSamplersRequestSchema)` to create a new message.
  */
 export const ListSamplersRequestSchema: GenMessage<ListSamplersRequest> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_samplers, 6);
+  messageDesc(file_rollserve_v1_samplers, 10);
 
 /**
  * The samplers of a server.
@@ -369,5 +474,5 @@ export type ListSamplersResponse = Message<"rollserve.v1.ListSamplersResponse"> 
  * Use `create(ListSamplersResponseSchema)` to create a new message.
  */
 export const ListSamplersResponseSchema: GenMessage<ListSamplersResponse> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_samplers, 7);
+  messageDesc(file_rollserve_v1_samplers, 11);
 

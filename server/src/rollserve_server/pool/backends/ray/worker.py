@@ -10,7 +10,7 @@ import functools
 import itertools
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import ray
@@ -177,6 +177,8 @@ class RayWorker:
         self._lost: WorkerLostError | None = None
         self._line: asyncio.Future[Line | None] | None = None
         self._numbers = itertools.count()
+        self._urgent_numbers = itertools.count(1)
+        self._num_orders = 0
 
     def connect(self) -> None:
         """Have the worker answer calls on a line, if it runs on this machine. No call may be in progress."""
@@ -189,16 +191,18 @@ class RayWorker:
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method of the worker; return its result."""
-        line = None if self._line is None else await asyncio.shield(self._line)
-        result: _R | _Failure
-        if line is None:
-            with self._translating_errors():
-                reference = self._actor.ask.remote(self._epoch, method.__name__, *args, **kwargs)
-            result = await self.fetch(reference)
-        else:
-            given = [await self._handed_over(each) for each in args]
-            result, _ = await self._answered(line.ask(self._epoch, method.__name__, given, kwargs))
-        return _succeeded(result)
+        result: _R = await self._call(method.__name__, args, kwargs)
+        return result
+
+    async def call_urgently(
+        self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Call a method of the worker, whose orders before it make no more than a step; return its result."""
+        number = next(self._urgent_numbers)
+        announce = functools.partial(self._announce, number)
+        given = (number, method.__name__, *args)
+        result: _R = await self._call(Worker.answer_urgently.__name__, given, kwargs, announce)
+        return result
 
     async def aside(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method that may run while the worker works; return its result."""
@@ -211,14 +215,19 @@ class RayWorker:
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         """Send an order to the worker; return its report and its buffer. `call` has returned before."""
         line = None if self._line is None else self._line.result()
+        self._num_orders += 1
         if line is not None:
             answer = line.ask(self._epoch, Worker.work.__name__, (order,), {})
-            return self._report_on_line(answer), _LineBuffer(answer)
+            on_line = self._report_on_line(answer)
+            on_line.add_done_callback(self._end_order)
+            return on_line, _LineBuffer(answer)
         # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code.
         with self._translating_errors():
             report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
         remote_buffer = _RayBuffer(self, buffer)
-        return asyncio.ensure_future(self._report(report, remote_buffer)), remote_buffer
+        future = asyncio.ensure_future(self._report(report, remote_buffer))
+        future.add_done_callback(self._end_order)
+        return future, remote_buffer
 
     def stop(self, work_id: int) -> None:
         """Stop the work of this name at once."""
@@ -264,6 +273,31 @@ class RayWorker:
         """Return the value of a Ray reference from the worker; errors as of `WorkerHandle.call`."""
         with self._translating_errors():
             return await reference
+
+    async def _call(
+        self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], on_sent: Callable[[], None] = lambda: None
+    ) -> Any:
+        line = None if self._line is None else await asyncio.shield(self._line)
+        if line is None:
+            with self._translating_errors():
+                reference = self._actor.ask.remote(self._epoch, method, *args, **kwargs)
+            on_sent()
+            result = await self.fetch(reference)
+        else:
+            given = [await self._handed_over(each) for each in args]
+            answer = line.ask(self._epoch, method, given, kwargs)
+            on_sent()
+            result, _ = await self._answered(answer)
+        return _succeeded(result)
+
+    def _announce(self, number: int) -> None:
+        """Announce an urgent call that has been sent, unless no order is before it."""
+        if self._num_orders:
+            with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray has ended, and the actor with it
+                self._actor.announce.options(concurrency_group=_CONTROL).remote(number)
+
+    def _end_order(self, _: asyncio.Future[Any]) -> None:
+        self._num_orders -= 1
 
     @contextlib.contextmanager
     def _translating_errors(self) -> Iterator[None]:

@@ -4,6 +4,8 @@ import com.google.protobuf.UnsafeByteOperations;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.function.Consumer;
 import rollserve.v1.AgentOuterClass;
 import rollserve.v1.SamplerServiceOuterClass;
 
@@ -13,9 +15,18 @@ final class AgentMessages {
 
     static SamplerServiceOuterClass.AgentUpdate of(AgentUpdate update) {
         SamplerServiceOuterClass.AgentUpdate.Builder message = SamplerServiceOuterClass.AgentUpdate.newBuilder();
-        return update instanceof Agent agent
-            ? message.setAgent(of(agent)).build()
-            : message.setParameters(of((Parameters) update)).build();
+        if (update instanceof Agent agent) {
+            message.setAgent(of(agent));
+        } else if (update instanceof AgentChange change) {
+            SamplerServiceOuterClass.AgentChange.Builder wire = message.getChangeBuilder();
+            wire.setKwargsJson(Json.object("kwargs", change.kwargs()));
+            if (!change.parameters().tensors().isEmpty()) {
+                wire.setParameters(of(change.parameters()));
+            }
+        } else {
+            message.setParameters(of((Parameters) update));
+        }
+        return message.build();
     }
 
     static AgentOuterClass.Parameters of(Parameters parameters) {
@@ -29,17 +40,31 @@ final class AgentMessages {
         } else if (agent instanceof OnnxAgent onnx) {
             message.setOnnx(of(onnx));
         } else if (agent instanceof PythonAgent python) {
-            message.setPython(AgentOuterClass.PythonAgent.newBuilder()
+            AgentOuterClass.PythonAgent.Builder wire = message.getPythonBuilder()
                 .setName(python.name())
                 .setKwargsJson(Json.object("kwargs", python.kwargs()))
-                .setParameters(of(python.parameters())));
+                .setParameters(of(python.parameters()));
+            setMask(python.actionMask(), wire::setActionMask);
         } else if (agent instanceof ConstantAgent constant) {
-            message.setConstant(AgentOuterClass.ConstantAgent.newBuilder()
-                .addAllAction(Tensors.toWire(constant.action().tensors())));
+            AgentOuterClass.ConstantAgent.Builder wire =
+                message.getConstantBuilder().addAllAction(Tensors.toWire(constant.action().tensors()));
+            setMask(constant.actionMask(), wire::setActionMask);
         } else {
-            message.setRandom(AgentOuterClass.RandomAgent.getDefaultInstance());
+            setMask(((RandomAgent) agent).actionMask(), message.getRandomBuilder()::setActionMask);
         }
         return message.build();
+    }
+
+    private static void setMask(Optional<ActionMask> mask, Consumer<AgentOuterClass.ActionMask> setter) {
+        mask.ifPresent(source -> {
+            AgentOuterClass.ActionMask.Builder message = AgentOuterClass.ActionMask.newBuilder();
+            if (source instanceof ActionMask.Info info) {
+                message.setInfo(info.name());
+            } else {
+                message.setObservation(((ActionMask.Observation) source).leaf());
+            }
+            setter.accept(message.build());
+        });
     }
 
     private static AgentOuterClass.OnnxAgent of(OnnxAgent agent) {
@@ -48,6 +73,7 @@ final class AgentMessages {
             .putAllInputs(agent.inputs())
             .putAllOutputs(agent.outputs())
             .addAllInfos(agent.infos());
+        setMask(agent.actionMask(), message::setActionMask);
         switch (agent.head()) {
             case CATEGORICAL -> message.setCategorical(AgentOuterClass.CategoricalHead.getDefaultInstance());
             case DIAGONAL_GAUSSIAN ->
@@ -73,7 +99,23 @@ final class AgentMessages {
             agent.layerNormEpsilon().ifPresent(norm::setEpsilon);
             message.setLayerNorm(norm);
         }
+        setNormalization(message, agent);
+        setMask(agent.actionMask(), message::setActionMask);
         return message.build();
+    }
+
+    /** Sets the normalization if the parameters have the moments of observations. */
+    private static void setNormalization(AgentOuterClass.MlpAgent.Builder message, MlpAgent agent) {
+        if (!agent.parameters().tensors().containsKey("observation/mean")) {
+            if (agent.normalizationEpsilon().isPresent() || agent.normalizationClip().isPresent()) {
+                String field = agent.normalizationEpsilon().isPresent() ? "normalizationEpsilon" : "normalizationClip";
+                throw Errors.invalid(field, "a parameter 'observation/mean' beside it", "none of that name");
+            }
+            return;
+        }
+        AgentOuterClass.ObservationNormalization.Builder normalization = message.getNormalizationBuilder();
+        agent.normalizationEpsilon().ifPresent(normalization::setEpsilon);
+        agent.normalizationClip().ifPresent(normalization::setClip);
     }
 
     private static void setHead(AgentOuterClass.MlpAgent.Builder message, MlpAgent.Head head, boolean predicted) {

@@ -1,4 +1,4 @@
 package io.github.rollserve;
 
-/** A whole agent, which replaces any present one, or parameters for the present agent. */
-public sealed interface AgentUpdate permits Agent, Parameters {}
+/** A whole agent, which replaces any present one, or parameters or a change of settings for the present agent. */
+public sealed interface AgentUpdate permits Agent, Parameters, AgentChange {}

@@ -42,6 +42,16 @@ final class BatchDecoder {
         Map<ColumnField, Columns> columns = ColumnField.each(field -> new Columns(named.get(field)));
         columns.forEach((field, group) -> check(field, group, field.isPerStep ? rewards.numRows() : headers.size()));
         checkLeaves(columns.get(ColumnField.OBSERVATIONS), columns.get(ColumnField.LAST_OBSERVATIONS));
+        columns.get(ColumnField.RAW_REWARDS).tensors().values().forEach(raw -> {
+            if (raw.dataType() != DataType.FLOAT64 || raw.numAxes() != 1) {
+                throw Errors.malformed("raw_rewards", "float64 of shape (T)", raw);
+            }
+        });
+        columns.get(ColumnField.LAST_VALUES).tensors().values().forEach(values -> {
+            if (values.numAxes() != 1) {
+                throw Errors.malformed("last_values", "one axis", values);
+            }
+        });
         return new EpisodeBatch(headers, columns, rewards, null);
     }
 
@@ -56,6 +66,9 @@ final class BatchDecoder {
         check("episode_indices", message.getEpisodeIndicesList(), size);
         check("first_steps", message.getFirstStepsList(), size);
         check("environment_seeds", message.getEnvironmentSeedsList(), size);
+        if (message.getReturnsBeforeCount() > 0) {
+            check("returns_before", message.getReturnsBeforeList(), size);
+        }
         if (message.getWorkerIndicesCount() > 0) {
             check("worker_indices", message.getWorkerIndicesList(), size);
         }
@@ -66,6 +79,7 @@ final class BatchDecoder {
             longs(message.getPolicyVersionsList()),
             longs(message.getEpisodeIndicesList()),
             longs(message.getFirstStepsList()),
+            returnsBefore(message),
             ints(message.getEnvironmentSeedsList()),
             ints(message.getWorkerIndicesList()),
             numRows == 0
@@ -79,6 +93,13 @@ final class BatchDecoder {
             }
         }
         return headers;
+    }
+
+    /** Returns the sums of raw rewards before segments; where the server does not tell, NaN within an episode. */
+    private static double[] returnsBefore(EpisodeBatchOuterClass.EpisodeBatch message) {
+        return message.getReturnsBeforeCount() > 0
+            ? message.getReturnsBeforeList().stream().mapToDouble(Double::doubleValue).toArray()
+            : message.getFirstStepsList().stream().mapToDouble(step -> step == 0 ? 0 : Double.NaN).toArray();
     }
 
     private static void check(String field, List<?> values, int size) {

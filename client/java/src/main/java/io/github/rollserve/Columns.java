@@ -1,5 +1,7 @@
 package io.github.rollserve;
 
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -73,6 +75,37 @@ public record Columns(Map<String, Tensor> tensors) {
         return Optional.ofNullable(tensors.get(maskName(name)))
             .filter(mask -> mask.dataType() == DataType.BOOL)
             .map(Tensor::booleans);
+    }
+
+    /**
+     * Reads the texts of an info. {@code text/NAME} has the texts of the info {@code NAME}, and {@code json/NAME} its
+     * other values as JSON, with {@link EnvSpec#textInfoBytes()}.
+     *
+     * @param name the name of the column
+     * @return a text for each row; empty for a row without one
+     * @throws InvalidArgumentException if there is no column of that name, or it is not uint8 of shape (T, B)
+     */
+    public List<Optional<String>> texts(String name) {
+        Tensor column = get(name);
+        if (column.dataType() != DataType.UINT8 || column.numAxes() != 2) {
+            throw Errors.invalid("name", "a column of texts, which is uint8 (T, B)", quoted(List.of(name)));
+        }
+        boolean[] mask = mask(name).orElse(null);
+        List<Optional<String>> texts = new ArrayList<>();
+        for (int row = 0; row < column.numRows(); row++) {
+            boolean isThere = mask == null || mask[row];
+            texts.add(isThere ? Optional.of(text(column.rows(row, row + 1).bytes())) : Optional.empty());
+        }
+        return Collections.unmodifiableList(texts);
+    }
+
+    /** Returns the text of bytes of UTF-8 with zeros behind it. */
+    private static String text(ByteBuffer bytes) {
+        int end = bytes.limit();
+        while (end > 0 && bytes.get(end - 1) == 0) {
+            end--;
+        }
+        return StandardCharsets.UTF_8.decode(bytes.limit(end)).toString();
     }
 
     Columns rows(int begin, int end) {

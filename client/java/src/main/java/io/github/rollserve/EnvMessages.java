@@ -30,7 +30,9 @@ final class EnvMessages {
             .setResetOptionsJson(Json.object("resetOptions", spec.resetOptions()))
             .setVectorizationValue(spec.vectorization().ordinal())
             .setRowCount(spec.numRows())
-            .setEpisodesPerRow(spec.numEpisodesPerRow());
+            .setEpisodesPerRow(spec.numEpisodesPerRow())
+            .setTextInfoBytes(spec.textInfoBytes());
+        spec.transforms().forEach(transform -> message.addTransforms(TransformMessages.of(transform)));
         for (Wrapper wrapper : spec.wrappers()) {
             String field = "wrappers[" + message.getWrappersCount() + "].kwargs";
             message.addWrappersBuilder()
@@ -68,11 +70,13 @@ final class EnvMessages {
             message.getId(),
             Json.read("kwargs_json", message.getKwargsJson()),
             wrappers,
+            message.getTransformsList().stream().map(TransformMessages::from).flatMap(Optional::stream).toList(),
             task,
             Json.read("reset_options_json", message.getResetOptionsJson()),
             Vectorization.from(message.getVectorizationValue()),
             message.getRowCount(),
-            message.getEpisodesPerRow());
+            message.getEpisodesPerRow(),
+            message.getTextInfoBytes());
     }
 
     /** Says whether an update keeps or changes any of the present environments. */

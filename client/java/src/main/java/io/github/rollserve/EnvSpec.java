@@ -11,22 +11,27 @@ import java.util.Optional;
  *     {@code profile:NAME}
  * @param kwargs the keyword arguments of {@code gymnasium.make} or of the class: values that JSON can hold
  * @param wrappers wrappers around the environment, innermost first
+ * @param transforms changes of rewards, actions and observations, innermost first
  * @param task the task that is set after the environment is made; empty for none
  * @param resetOptions the {@code options} of each reset
  * @param vectorization how the rows are stepped
  * @param numRows the number of rows that each worker steps at once for a call; 0 for the server's setting
  * @param numEpisodesPerRow the number of episodes of each row in a block, where rows are stepped together; 0 for the
  *     server's setting
+ * @param textInfoBytes the number of bytes of UTF-8 that batches have of each text among the infos, at most 65,536; 0:
+ *     infos that are no numbers are not delivered. {@link Columns#texts(String)} reads them
  */
 public record EnvSpec(
     String id,
     Map<String, ?> kwargs,
     List<Wrapper> wrappers,
+    List<Transform> transforms,
     Optional<Task> task,
     Map<String, ?> resetOptions,
     Vectorization vectorization,
     int numRows,
-    int numEpisodesPerRow)
+    int numEpisodesPerRow,
+    int textInfoBytes)
     implements EnvUpdate {
     /**
      * Creates a specification with an id alone; the methods below return others with more.
@@ -34,7 +39,7 @@ public record EnvSpec(
      * @param id an id of an environment
      */
     public EnvSpec(String id) {
-        this(id, Map.of(), List.of(), Optional.empty(), Map.of(), Vectorization.DEFAULT, 0, 0);
+        this(id, Map.of(), List.of(), List.of(), Optional.empty(), Map.of(), Vectorization.DEFAULT, 0, 0, 0);
     }
 
     /**
@@ -44,7 +49,9 @@ public record EnvSpec(
      * @return the specification
      */
     public EnvSpec withKwargs(Map<String, ?> changed) {
-        return new EnvSpec(id, changed, wrappers, task, resetOptions, vectorization, numRows, numEpisodesPerRow);
+        return new EnvSpec(
+            id, changed, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow,
+            textInfoBytes);
     }
 
     /**
@@ -55,7 +62,20 @@ public record EnvSpec(
      */
     public EnvSpec withWrappers(Wrapper... changed) {
         return new EnvSpec(
-            id, kwargs, List.of(changed), task, resetOptions, vectorization, numRows, numEpisodesPerRow);
+            id, kwargs, List.of(changed), transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow,
+            textInfoBytes);
+    }
+
+    /**
+     * Returns a specification with other transforms.
+     *
+     * @param changed the transforms, innermost first
+     * @return the specification
+     */
+    public EnvSpec withTransforms(Transform... changed) {
+        return new EnvSpec(
+            id, kwargs, wrappers, List.of(changed), task, resetOptions, vectorization, numRows, numEpisodesPerRow,
+            textInfoBytes);
     }
 
     /**
@@ -66,7 +86,8 @@ public record EnvSpec(
      */
     public EnvSpec withTask(Task changed) {
         return new EnvSpec(
-            id, kwargs, wrappers, Optional.of(changed), resetOptions, vectorization, numRows, numEpisodesPerRow);
+            id, kwargs, wrappers, transforms, Optional.of(changed), resetOptions, vectorization, numRows,
+            numEpisodesPerRow, textInfoBytes);
     }
 
     /**
@@ -76,7 +97,8 @@ public record EnvSpec(
      * @return the specification
      */
     public EnvSpec withResetOptions(Map<String, ?> changed) {
-        return new EnvSpec(id, kwargs, wrappers, task, changed, vectorization, numRows, numEpisodesPerRow);
+        return new EnvSpec(
+            id, kwargs, wrappers, transforms, task, changed, vectorization, numRows, numEpisodesPerRow, textInfoBytes);
     }
 
     /**
@@ -86,7 +108,8 @@ public record EnvSpec(
      * @return the specification
      */
     public EnvSpec withVectorization(Vectorization changed) {
-        return new EnvSpec(id, kwargs, wrappers, task, resetOptions, changed, numRows, numEpisodesPerRow);
+        return new EnvSpec(
+            id, kwargs, wrappers, transforms, task, resetOptions, changed, numRows, numEpisodesPerRow, textInfoBytes);
     }
 
     /**
@@ -97,6 +120,18 @@ public record EnvSpec(
      * @return the specification
      */
     public EnvSpec withRows(int rows, int episodesPerRow) {
-        return new EnvSpec(id, kwargs, wrappers, task, resetOptions, vectorization, rows, episodesPerRow);
+        return new EnvSpec(
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, rows, episodesPerRow, textInfoBytes);
+    }
+
+    /**
+     * Returns a specification with another number of bytes of each text among the infos.
+     *
+     * @param bytes the number, at most 65,536; 0 for no texts
+     * @return the specification
+     */
+    public EnvSpec withTextInfoBytes(int bytes) {
+        return new EnvSpec(
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow, bytes);
     }
 }

@@ -1,6 +1,8 @@
 package io.github.rollserve;
 
+import java.nio.DoubleBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
@@ -84,6 +86,42 @@ public final class EpisodeBatch {
         return columns.get(ColumnField.INITIAL_STATES);
     }
 
+    /**
+     * {@return (N, *H), recurrent states after the last step of each segment, with
+     * {@link SamplingOptions#returnLastStates(boolean)}}
+     */
+    public Columns lastStates() {
+        return columns.get(ColumnField.LAST_STATES);
+    }
+
+    /**
+     * {@return (N), the values of the last observations, 0 where the segment terminated, of the type of the agent's
+     * info {@code value}; with {@link SamplingOptions#returnLastValues(boolean)}, otherwise empty}
+     */
+    public Optional<Tensor> lastValues() {
+        return optional(ColumnField.LAST_VALUES);
+    }
+
+    /**
+     * {@return (T) float64, the rewards as the environment returned them, where transforms change rewards; otherwise
+     * empty}
+     */
+    public Optional<Tensor> rawRewards() {
+        return optional(ColumnField.RAW_REWARDS);
+    }
+
+    /**
+     * {@return (T, *A), the actions as the environment got them, where transforms change actions; otherwise without
+     * tensors}
+     */
+    public Columns envActions() {
+        return columns.get(ColumnField.ENVIRONMENT_ACTIONS);
+    }
+
+    private Optional<Tensor> optional(ColumnField field) {
+        return Optional.ofNullable(columns.get(field).tensors().get(""));
+    }
+
     /** {@return (N), the number of steps of each segment, at least 1} */
     public int[] lengths() {
         return headers.lengths();
@@ -114,6 +152,14 @@ public final class EpisodeBatch {
         return headers.firstSteps();
     }
 
+    /**
+     * {@return (N), the sum of the environment's own rewards of the episode before each segment, including earlier
+     * calls; NaN where the server does not tell}
+     */
+    public double[] returnsBefore() {
+        return headers.returnsBefore();
+    }
+
     /** {@return (N), the seeds that the environments were reset with} */
     public int[] envSeeds() {
         return headers.envSeeds();
@@ -136,8 +182,27 @@ public final class EpisodeBatch {
 
     /** {@return (N), the sum of the rewards of each segment, added in the order of the steps} */
     public double[] returns() {
+        return sums(rewards);
+    }
+
+    /** {@return (N), the sum of the environment's own rewards of each segment, without transforms} */
+    public double[] rawReturns() {
+        return sums(rawRewards().orElse(rewards));
+    }
+
+    /**
+     * {@return (N), the sum of the environment's own rewards of each segment's episode up to the segment's last step,
+     * including earlier calls; NaN where the server does not tell}
+     */
+    public double[] episodeReturns() {
+        double[] sums = rawReturns();
+        Arrays.setAll(sums, i -> sums[i] + returnsBefore()[i]);
+        return sums;
+    }
+
+    private double[] sums(Tensor rewards) {
         double[] sums = new double[numSegments()];
-        var values = rewards.doubles();
+        DoubleBuffer values = rewards.doubles();
         for (int i = 0; i < sums.length; i++) {
             for (int step = firstRows[i]; step < firstRows[i + 1]; step++) {
                 sums[i] += values.get(step);
@@ -188,8 +253,9 @@ public final class EpisodeBatch {
     /**
      * Returns the segments of all batches, in their order, in new tensors; of a single batch, its own tensors.
      *
-     * <p>Infos that a batch lacks become gaps. Workers and rows are empty if one of the batches has none. There is no
-     * account.
+     * <p>Infos that a batch lacks become gaps. Workers, rows and last values are empty if one of the batches has none.
+     * A batch without the environment's own rewards or actions, beside others that have them, has the agent's. There is
+     * no account.
      *
      * @param batches at least one batch
      * @return the batch of all
@@ -235,8 +301,8 @@ public final class EpisodeBatch {
     }
 
     /**
-     * Returns the batch without its first steps. A segment that loses some of its steps begins later in its episode;
-     * its recurrent state is a gap, unless the agent's infos have the states of every step.
+     * Returns the batch without its first steps. A segment that loses some of its steps begins later in its episode,
+     * and after more raw rewards; its recurrent state is a gap, unless the agent's infos have the states of every step.
      */
     EpisodeBatch withoutFirstSteps(int numSkipped) {
         int first = 0;
@@ -248,6 +314,10 @@ public final class EpisodeBatch {
         if (cut > 0) {
             rest.lengths()[0] -= cut;
             rest.firstSteps()[0] += cut;
+            DoubleBuffer raw = rawRewards().orElse(rewards).doubles();
+            for (int step = firstRows[first]; step < numSkipped; step++) {
+                rest.returnsBefore()[0] += raw.get(step);
+            }
         }
         EpisodeBatch part = part(numSkipped, first, numSegments(), rest);
         if (cut == 0) {

@@ -15,6 +15,7 @@ record Headers(
     long[] policyVersions,
     long[] episodeIndices,
     long[] firstSteps,
+    double[] returnsBefore,
     int[] envSeeds,
     int[] workerIndices,
     long[] rowIndices) {
@@ -55,6 +56,7 @@ record Headers(
             Arrays.copyOfRange(policyVersions, begin, end),
             Arrays.copyOfRange(episodeIndices, begin, end),
             Arrays.copyOfRange(firstSteps, begin, end),
+            Arrays.copyOfRange(returnsBefore, begin, end),
             Arrays.copyOfRange(envSeeds, begin, end),
             workerIndices.length == 0 ? workerIndices : Arrays.copyOfRange(workerIndices, begin, end),
             rowIndices.length == 0 ? rowIndices : Arrays.copyOfRange(rowIndices, begin, end));
@@ -75,6 +77,7 @@ record Headers(
             pick(policyVersions, begins),
             pick(episodeIndices, begins),
             pick(firstSteps, begins),
+            Arrays.stream(begins).mapToDouble(begin -> returnsBefore[begin]).toArray(),
             pick(envSeeds, begins),
             pick(workerIndices, begins),
             pick(rowIndices, begins));
@@ -89,6 +92,7 @@ record Headers(
             longs(parts, Headers::policyVersions),
             longs(parts, Headers::episodeIndices),
             longs(parts, Headers::firstSteps),
+            parts.stream().flatMapToDouble(part -> Arrays.stream(part.returnsBefore())).toArray(),
             ints(parts, Headers::envSeeds),
             ints(parts, Headers::workerIndices),
             longs(parts, Headers::rowIndices));

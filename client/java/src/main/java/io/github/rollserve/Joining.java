@@ -3,6 +3,7 @@ package io.github.rollserve;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -26,7 +27,7 @@ final class Joining {
                 field -> field.hasGaps ? single.columns(field).withoutFullMasks() : single.columns(field)));
         }
         Map<ColumnField, Columns> columns = ColumnField.each(field -> {
-            List<Columns> parts = batches.stream().map(batch -> batch.columns(field)).toList();
+            List<Columns> parts = parts(batches, field);
             if (!field.hasGaps) {
                 return concatenateColumns(field.wireName(), parts);
             }
@@ -36,6 +37,29 @@ final class Joining {
         Headers headers = Headers.concatenate(batches.stream().map(EpisodeBatch::headers).toList());
         Tensor rewards = concatenateTensors(batches.stream().map(EpisodeBatch::rewards).toList());
         return new EpisodeBatch(headers, columns, rewards, null);
+    }
+
+    /**
+     * Returns the columns of all batches. Where one lacks rewards or actions of the environment's own and another has
+     * them, they are the agent's. Last values have no such stand-in, so that no batch keeps them if one lacks them.
+     */
+    private static List<Columns> parts(List<EpisodeBatch> batches, ColumnField field) {
+        List<Columns> parts = batches.stream().map(batch -> batch.columns(field)).toList();
+        boolean isInSome = parts.stream().anyMatch(part -> !part.tensors().isEmpty());
+        boolean isInAll = parts.stream().noneMatch(part -> part.tensors().isEmpty());
+        if (!isInSome || isInAll) {
+            return parts;
+        }
+        return switch (field) {
+            case RAW_REWARDS -> batches.stream()
+                .map(batch -> Columns.plain(batch.rawRewards().orElse(batch.rewards())))
+                .toList();
+            case ENVIRONMENT_ACTIONS -> batches.stream()
+                .map(batch -> batch.envActions().tensors().isEmpty() ? batch.actions() : batch.envActions())
+                .toList();
+            case LAST_VALUES -> Collections.nCopies(batches.size(), Columns.EMPTY);
+            default -> parts;
+        };
     }
 
     static EpisodeBatch joined(EpisodeBatch batch) {
@@ -57,8 +81,9 @@ final class Joining {
         int[] firsts = Arrays.copyOf(begins, count);
         int[] lasts = Arrays.copyOf(ends, count);
         Map<ColumnField, Columns> columns = ColumnField.each(field -> switch (field) {
-            case LAST_OBSERVATIONS -> batch.columns(field).gather(lasts);
+            case LAST_OBSERVATIONS, LAST_VALUES -> batch.columns(field).gather(lasts);
             // Segments that had gaps may have been joined to others.
+            case LAST_STATES -> batch.columns(field).gather(lasts).withoutFullMasks();
             case EPISODE_INFOS, INITIAL_STATES -> batch.columns(field).gather(firsts).withoutFullMasks();
             default -> batch.columns(field);
         });

@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.Random;
 import java.util.TreeMap;
@@ -13,14 +14,25 @@ import java.util.TreeMap;
  * (outputs, inputs), {@code 0/bias} (outputs) and so on for each layer, {@code i/norm/weight} and {@code i/norm/bias}
  * with layer norm, {@code value/weight} and {@code value/bias} for a value on the last hidden layer,
  * {@code value/0/weight} and so on for a value network of its own, {@code log_std} for Gaussian heads that do not
- * predict it, and {@code core/weight_ih} and so on for a recurrent core.
+ * predict it, and {@code core/weight_ih} and so on for a recurrent core. With {@code observation/mean} and
+ * {@code observation/variance}, float64 (inputs), observations are normalized first.
  *
- * @param parameters the parameters, float32
+ * @param parameters the parameters, float32, and float64 of the normalization
  * @param head the meaning of the output
  * @param activation the function of the hidden layers
  * @param layerNormEpsilon the number that layer norm adds to the variance; empty for 1e-5
+ * @param normalizationEpsilon the number that the normalization adds to the variance; empty for 1e-8
+ * @param normalizationClip the bound of normalized observations; empty for 10
+ * @param actionMask the source of the action mask; empty for none
  */
-public record MlpAgent(Parameters parameters, Head head, Activation activation, OptionalDouble layerNormEpsilon)
+public record MlpAgent(
+    Parameters parameters,
+    Head head,
+    Activation activation,
+    OptionalDouble layerNormEpsilon,
+    OptionalDouble normalizationEpsilon,
+    OptionalDouble normalizationClip,
+    Optional<ActionMask> actionMask)
     implements Agent {
     /** A function of each element of a hidden layer. The number on the wire is the position, from 1. */
     public enum Activation {
@@ -94,11 +106,50 @@ public record MlpAgent(Parameters parameters, Head head, Activation activation, 
     /**
      * Creates an agent whose hidden layers end in tanh.
      *
-     * @param parameters the parameters, float32
+     * @param parameters the parameters, float32, and float64 of the normalization
      * @param head the meaning of the output
      */
     public MlpAgent(Parameters parameters, Head head) {
         this(parameters, head, Activation.TANH, OptionalDouble.empty());
+    }
+
+    /**
+     * Creates an agent without an action mask, whose normalization has the default constants.
+     *
+     * @param parameters the parameters, float32, and float64 of the normalization
+     * @param head the meaning of the output
+     * @param activation the function of the hidden layers
+     * @param layerNormEpsilon the number that layer norm adds to the variance; empty for 1e-5
+     */
+    public MlpAgent(Parameters parameters, Head head, Activation activation, OptionalDouble layerNormEpsilon) {
+        this(
+            parameters, head, activation, layerNormEpsilon, OptionalDouble.empty(), OptionalDouble.empty(),
+            Optional.empty());
+    }
+
+    /**
+     * Returns an agent with other constants of the normalization, whose moments are among the parameters.
+     *
+     * @param epsilon the number that is added to the variance
+     * @param clip the bound of normalized observations
+     * @return the agent
+     */
+    public MlpAgent withNormalization(double epsilon, double clip) {
+        return new MlpAgent(
+            parameters, head, activation, layerNormEpsilon, OptionalDouble.of(epsilon), OptionalDouble.of(clip),
+            actionMask);
+    }
+
+    /**
+     * Returns an agent with an action mask.
+     *
+     * @param mask the source of the mask
+     * @return the agent
+     */
+    public MlpAgent withActionMask(ActionMask mask) {
+        return new MlpAgent(
+            parameters, head, activation, layerNormEpsilon, normalizationEpsilon, normalizationClip,
+            Optional.of(mask));
     }
 
     /**

@@ -2,6 +2,7 @@ package io.github.rollserve;
 
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * A model in the ONNX format. The comment on {@code OnnxAgent} in the protos describes its inputs and outputs.
@@ -11,9 +12,15 @@ import java.util.Map;
  * @param inputs the names of inputs by role, where they differ from the role
  * @param outputs the names of outputs by role, where they differ from the role
  * @param infos the names of further outputs, which become infos of the agent
+ * @param actionMask the source of the action mask; empty for none
  */
 public record OnnxAgent(
-    byte[] model, Head head, Map<String, String> inputs, Map<String, String> outputs, List<String> infos)
+    byte[] model,
+    Head head,
+    Map<String, String> inputs,
+    Map<String, String> outputs,
+    List<String> infos,
+    Optional<ActionMask> actionMask)
     implements Agent {
     /** The meaning of the outputs of a model. */
     public enum Head {
@@ -34,6 +41,16 @@ public record OnnxAgent(
      * @param head the meaning of the outputs
      */
     public OnnxAgent(byte[] model, Head head) {
-        this(model, head, Map.of(), Map.of(), List.of());
+        this(model, head, Map.of(), Map.of(), List.of(), Optional.empty());
+    }
+
+    /**
+     * Returns an agent with an action mask.
+     *
+     * @param mask the source of the mask
+     * @return the agent
+     */
+    public OnnxAgent withActionMask(ActionMask mask) {
+        return new OnnxAgent(model, head, inputs, outputs, infos, Optional.of(mask));
     }
 }

@@ -74,16 +74,16 @@ final class OwnVersions {
         }
     }
 
-    /** Makes an update fail if its agent has to fit other clients' environments, or goes into their agents. */
+    /** Makes an update fail if its agent has to fit other clients' environments, or keeps or changes their agents. */
     synchronized void expectIn(SamplerServiceOuterClass.UpdateAgentRequest.Builder request) {
         request.setClientId(clientId);
         if (!clientId.isEmpty() && env != null) {
             request.setExpectedEnvironmentVersion(env);
         }
-        boolean hasParameters = request.getAllWorkers().hasParameters()
-            || request.getPerWorker().getUpdatesList().stream()
-                .anyMatch(SamplerServiceOuterClass.AgentUpdate::hasParameters);
-        if (!clientId.isEmpty() && policy != null && hasParameters) {
+        boolean keepsAny = request.hasAllWorkers()
+            ? !request.getAllWorkers().hasAgent()
+            : request.getPerWorker().getUpdatesList().stream().anyMatch(update -> !update.hasAgent());
+        if (!clientId.isEmpty() && policy != null && keepsAny) {
             request.setExpectedPolicyVersion(policy);
         }
     }
@@ -95,6 +95,14 @@ final class OwnVersions {
             ? EnvMessages.keepsAny(request.getAllWorkers())
             : request.getPerWorker().getUpdatesList().stream().anyMatch(EnvMessages::keepsAny);
         if (!clientId.isEmpty() && env != null && keepsAny) {
+            request.setExpectedEnvironmentVersion(env);
+        }
+    }
+
+    /** Makes a call of environments fail if other clients have set them, unless it names their version. */
+    synchronized void expectIn(SamplerServiceOuterClass.CallEnvironmentsRequest.Builder request) {
+        request.setClientId(clientId);
+        if (!clientId.isEmpty() && env != null && !request.hasEnvironmentVersion()) {
             request.setExpectedEnvironmentVersion(env);
         }
     }

@@ -192,6 +192,13 @@ public final class Reason {
     public static final String UNEXPECTED_VERSION = "UNEXPECTED_VERSION";
 
     /**
+     * The saved sampler does not fit this server, whose settings give its environments other rows or other limits; or the
+     * sampler has an agent that cannot be saved.
+     * Status: {@code FAILED_PRECONDITION}.
+     */
+    public static final String SAVED_SAMPLER = "SAVED_SAMPLER";
+
+    /**
      * A model or a pickle is larger than {@code --max-model-bytes}.
      * Status: {@code RESOURCE_EXHAUSTED}.
      */

@@ -52,6 +52,11 @@ final class Resumption {
         return numResumptions;
     }
 
+    /** Returns the number of episodes whose last steps were received. */
+    long numEpisodes() {
+        return numEpisodes;
+    }
+
     boolean hasBegun() {
         return beginning != null;
     }

@@ -53,6 +53,7 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
 
     private volatile Attempt<ObtainSamplesResponse> attempt; // null between two attempts
     private volatile long numSimulatedSteps;
+    private volatile long numEndedEpisodes;
     private volatile EpisodeBatchOuterClass.Account account; // of the last call of the stream
     private long numRows;
     private EpisodeBatch next; // read ahead by hasNext
@@ -126,6 +127,14 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
     /** {@return the number of steps that the call has simulated so far, as far as the client knows} */
     public long numSimulatedSteps() {
         return numSimulatedSteps;
+    }
+
+    /**
+     * {@return the number of episodes that have ended so far, as far as the client knows: at least the episodes whose
+     * ends it has received, and including episodes that will not be delivered}
+     */
+    public long numEndedEpisodes() {
+        return numEndedEpisodes;
     }
 
     /** {@return what the server has told about the call so far, such as that no episode ends} */
@@ -224,11 +233,13 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
                 EpisodeBatch batch = resumption.take(BatchDecoder.decode(response.getBatch(), numRows));
                 if (batch != null) {
                     interruptions.advance();
+                    numEndedEpisodes = Math.max(numEndedEpisodes, resumption.numEpisodes());
                 }
                 return batch;
             }
             case PROGRESS -> {
                 numSimulatedSteps = response.getProgress().getSimulatedStepCount();
+                numEndedEpisodes = Math.max(numEndedEpisodes, response.getProgress().getEndedEpisodeCount());
                 interruptions.waitFor(response.getProgress().getWaitingFor());
                 if (!response.getProgress().getWarning().isEmpty()) {
                     warnings.add(response.getProgress().getWarning());

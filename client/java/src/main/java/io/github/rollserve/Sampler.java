@@ -4,12 +4,16 @@ import io.grpc.Channel;
 import io.grpc.MethodDescriptor;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicReference;
+import rollserve.v1.EnvironmentOuterClass;
 import rollserve.v1.EvaluationOuterClass;
 import rollserve.v1.SamplerServiceGrpc;
 import rollserve.v1.SamplerServiceOuterClass;
+import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
+import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsResponse;
 import rollserve.v1.SamplerServiceOuterClass.EvaluatePopulationRequest;
 import rollserve.v1.SamplerServiceOuterClass.EvaluatePopulationResponse;
 import rollserve.v1.SamplerServiceOuterClass.EvaluateRequest;
@@ -96,9 +100,9 @@ public final class Sampler implements AutoCloseable {
     }
 
     /**
-     * Gives all workers a new agent, or new parameters for the present one.
+     * Gives all workers a new agent, or new parameters or settings for the present one.
      *
-     * @param agent an agent or parameters
+     * @param agent an agent, parameters or a change
      * @return the new policy version, once every worker has it
      */
     public long updateAgent(AgentUpdate agent) {
@@ -106,10 +110,10 @@ public final class Sampler implements AutoCloseable {
     }
 
     /**
-     * Gives all workers a new agent or new parameters, unless each worker's agent is already, to the last bit, what the
-     * update would make of it.
+     * Gives all workers a new agent, or new parameters or settings, unless each worker's agent is already, to the last
+     * bit, what the update would make of it.
      *
-     * @param agent an agent or parameters
+     * @param agent an agent, parameters or a change
      * @return the new policy version; the current one if nothing was done
      */
     public long updateAgentIfDifferent(AgentUpdate agent) {
@@ -118,14 +122,19 @@ public final class Sampler implements AutoCloseable {
     }
 
     /**
-     * Gives each worker an agent or parameters of its own.
+     * Gives each worker an update of its own.
      *
-     * @param agents one update for each worker, in the order of their indices
+     * @param agents one update for each worker, in the order of their indices; empty to leave the worker's agent as it
+     *     is
      * @return the new policy version, once every worker has it
      */
-    public long updateAgentPerWorker(List<? extends AgentUpdate> agents) {
+    public long updateAgentPerWorker(List<? extends Optional<? extends AgentUpdate>> agents) {
         UpdateAgentRequest.Builder request = UpdateAgentRequest.newBuilder();
-        agents.forEach(agent -> request.getPerWorkerBuilder().addUpdates(AgentMessages.of(agent)));
+        for (Optional<? extends AgentUpdate> agent : agents) {
+            request.getPerWorkerBuilder().addUpdates(agent.isPresent()
+                ? AgentMessages.of(agent.get())
+                : SamplerServiceOuterClass.AgentUpdate.getDefaultInstance());
+        }
         return update(request);
     }
 
@@ -160,13 +169,55 @@ public final class Sampler implements AutoCloseable {
     /**
      * Gives each worker an update of its own. The spaces of all workers have to be equal.
      *
-     * @param envs one update for each worker, in the order of their indices
+     * @param envs one update for each worker, in the order of their indices; empty to leave the worker's environments
+     *     as they are
      * @return the version and the spaces of the new environments, once every worker has them
      */
-    public EnvUpdated updateEnvPerWorker(List<? extends EnvUpdate> envs) {
+    public EnvUpdated updateEnvPerWorker(List<? extends Optional<? extends EnvUpdate>> envs) {
         UpdateEnvRequest.Builder request = UpdateEnvRequest.newBuilder();
-        envs.forEach(env -> request.getPerWorkerBuilder().addUpdates(EnvMessages.of(env)));
+        for (Optional<? extends EnvUpdate> env : envs) {
+            request.getPerWorkerBuilder().addUpdates(env.isPresent()
+                ? EnvMessages.of(env.get())
+                : EnvironmentOuterClass.EnvironmentUpdate.getDefaultInstance());
+        }
         return update(request);
+    }
+
+    /**
+     * Calls a method of the workers' environments of the current version, which are made for the call.
+     *
+     * @param method the name of the method, which the server's operator has to allow
+     * @param arguments the arguments: values that JSON can hold
+     * @return the values, as JSON has them (maps, lists, texts, {@link Long}, {@link Double}, {@link Boolean} and
+     *     null): one for each element of {@link SamplerStatus#envs()}
+     */
+    public List<Object> callEnvironments(String method, Object... arguments) {
+        return call(CallEnvironmentsRequest.newBuilder(), method, arguments);
+    }
+
+    /**
+     * Calls a method of the workers' environments of a version; see {@link #callEnvironments(String, Object...)}.
+     *
+     * @param envVersion the version of the environments
+     * @param method the name of the method
+     * @param arguments the arguments
+     * @return the values: one for each element that {@link SamplerStatus#envs()} has at this version
+     */
+    public List<Object> callEnvironments(long envVersion, String method, Object... arguments) {
+        return call(CallEnvironmentsRequest.newBuilder().setEnvironmentVersion(envVersion), method, arguments);
+    }
+
+    private List<Object> call(CallEnvironmentsRequest.Builder request, String method, Object[] arguments) {
+        request.setSampler(name()).setMethod(method);
+        for (int i = 0; i < arguments.length; i++) {
+            request.addArgumentsJson(Json.value("arguments[" + i + "]", arguments[i]));
+        }
+        connection.own().expectIn(request);
+        CallEnvironmentsResponse response =
+            connection.answer(SamplerServiceGrpc.getCallEnvironmentsMethod(), request.build(), timeout);
+        List<Object> values = new ArrayList<>(); // which can be null
+        response.getValuesJsonList().forEach(value -> values.add(Json.readValue("values_json", value)));
+        return Collections.unmodifiableList(values);
     }
 
     private EnvUpdated update(UpdateEnvRequest.Builder request) {

@@ -32,6 +32,7 @@ public final class SamplingOptions {
             SamplerServiceOuterClass.SamplingOptions.newBuilder()
                 .setAcceptFrameStacks(true)
                 .setAcceptJoined(true)
+                .setReturnReturnsBefore(true) // 8 bytes for each segment that begins within its episode, else none
                 .build(),
             null, null, null, null);
     }
@@ -223,6 +224,26 @@ public final class SamplingOptions {
      */
     public SamplingOptions returnStates(boolean areReturned) {
         return with(builder -> builder.setReturnStates(areReturned));
+    }
+
+    /**
+     * Sets whether the batch has {@link EpisodeBatch#lastValues()}. The agent needs an info {@code value}.
+     *
+     * @param areReturned whether it has; false by default
+     * @return the options
+     */
+    public SamplingOptions returnLastValues(boolean areReturned) {
+        return with(builder -> builder.setReturnLastValues(areReturned));
+    }
+
+    /**
+     * Sets whether the batch has {@link EpisodeBatch#lastStates()}.
+     *
+     * @param areReturned whether it has; false by default
+     * @return the options
+     */
+    public SamplingOptions returnLastStates(boolean areReturned) {
+        return with(builder -> builder.setReturnLastStates(areReturned));
     }
 
     /**

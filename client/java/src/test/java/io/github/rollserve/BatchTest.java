@@ -11,6 +11,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.github.luben.zstd.Zstd;
 import com.google.protobuf.ByteString;
+import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -43,6 +44,97 @@ class BatchTest {
         assertArrayEquals(new double[] {500, 501, 502, 503, 504, 505}, middle.toDoubles());
         assertArrayEquals(new int[] {6, 1}, middle.shape());
         assertEquals(3, batch.split().size());
+    }
+
+    /** Returns a segment whose raw rewards are its rewards plus 0.25, with a value and a state at its end. */
+    private static EpisodeBatchOuterClass.EpisodeBatch.Builder withEnd(String segment, double value) {
+        EpisodeBatchOuterClass.EpisodeBatch.Builder batch = segments(segment);
+        int first = (int) batch.getFirstSteps(0);
+        Number[] raw = new Number[batch.getLengths(0)];
+        Arrays.setAll(raw, step -> first + step + 0.25);
+        return batch.setRawRewards(tensor(DataType.FLOAT64, raw))
+            .setLastValues(tensor(DataType.FLOAT32, new Number[] {value}))
+            .addLastStates(named("h", tensor(DataType.FLOAT32, new Number[] {value, -value}, 1, 2)));
+    }
+
+    @Test
+    void endsOfSegmentsComeFromTheirLastParts() {
+        EpisodeBatch batch = obtain(2, 5,
+            withEnd("4:0+2", 1), withEnd("4:2+2.", 2).addReturnsBefore(1.5), withEnd("5:0+1.", 3));
+        assertArrayEquals(new int[] {4, 1}, batch.lengths());
+        assertArrayEquals(new double[] {2, 3}, batch.lastValues().orElseThrow().toDoubles());
+        assertArrayEquals(new double[] {2, -2, 3, -3}, batch.lastStates().get("h").toDoubles());
+        assertArrayEquals(new double[] {0, 0}, batch.returnsBefore());
+        assertArrayEquals(new double[] {7, 0.25}, batch.rawReturns());
+        assertArrayEquals(new double[] {6, 0}, batch.returns());
+
+        EpisodeBatch last = batch.segment(1);
+        assertArrayEquals(new double[] {3}, last.lastValues().orElseThrow().toDoubles());
+        assertArrayEquals(new double[] {3, -3}, last.lastStates().get("h").toDoubles());
+        assertArrayEquals(new double[] {0.25}, last.rawRewards().orElseThrow().toDoubles());
+    }
+
+    @Test
+    void returnsOfEpisodesHaveTheStepsOfEarlierCalls() {
+        EpisodeBatch told = obtain(0, 2, withEnd("4:3+2", 0).addReturnsBefore(10));
+        assertArrayEquals(new double[] {17.5}, told.episodeReturns());
+        EpisodeBatch batch = obtain(1, 3, withEnd("4:3+2", 0), segments("5:0+1.")); // an older server does not tell
+        assertArrayEquals(new double[] {Double.NaN, 0}, batch.returnsBefore());
+        assertTrue(Double.isNaN(batch.episodeReturns()[0]));
+    }
+
+    @Test
+    void rewardsAndActionsOfTheEnvironmentAreTheAgentsWhenMessagesLackThem() {
+        EpisodeBatchOuterClass.EpisodeBatch.Builder changed = withEnd("4:0+2.", 1)
+            .addEnvironmentActions(named("", tensor(DataType.INT64, new Number[] {7, 8})));
+        EpisodeBatchOuterClass.EpisodeBatch.Builder plain = segments("5:0+2.");
+        for (int position : new int[] {0, 1}) {
+            EpisodeBatch batch = position == 0 ? obtain(2, 4, changed, plain) : obtain(2, 4, plain, changed);
+            EpisodeBatch own = batch.segment(position);
+            EpisodeBatch other = batch.segment(1 - position);
+            assertArrayEquals(new double[] {0.25, 1.25}, own.rawRewards().orElseThrow().toDoubles());
+            assertArrayEquals(new double[] {0, 1}, other.rawRewards().orElseThrow().toDoubles());
+            assertArrayEquals(new double[] {7, 8}, own.envActions().plain().toDoubles());
+            assertArrayEquals(new double[] {0, 1}, other.envActions().plain().toDoubles());
+            assertEquals(Optional.empty(), batch.lastValues());
+            assertEquals(position == 0, batch.lastStates().mask("h").orElseThrow()[0]);
+        }
+        EpisodeBatch without = obtain(2, 4, plain, segments("6:0+2."));
+        assertEquals(Optional.empty(), without.rawRewards());
+        assertEquals(Map.of(), without.envActions().tensors());
+    }
+
+    @Test
+    void numbersAreLittleEndianWhereverTheyBegin() {
+        byte[] oneAndAHalf = {0, 0, (byte) 0xc0, 0x3f};
+        EpisodeBatchOuterClass.EpisodeBatch.Builder message = segments("4:0+1.").setLastValues(
+            TensorOuterClass.Tensor.newBuilder()
+                .setDataType(TensorOuterClass.DataType.DATA_TYPE_FLOAT32)
+                .addShape(1)
+                .setData(ByteString.copyFrom(oneAndAHalf)));
+        for (String name : List.of("", "x", "xy", "xyz")) { // which moves what follows within the message
+            message.addAgentInfos(named(name, tensor(DataType.INT8, new Number[] {1})));
+            EpisodeBatch batch = obtain(1, 1, message);
+            assertEquals(1.5f, batch.lastValues().orElseThrow().floats().get(0));
+            assertEquals(0, batch.rewards().doubles().get(0));
+            assertEquals(400, batch.observations().plain().floats().get(0));
+        }
+    }
+
+    @Test
+    void textsAmongInfosHaveTheirBytes() {
+        byte[] bytes = "hö\0\0\0\0\0goal".getBytes(StandardCharsets.UTF_8);
+        Number[] texts = new Number[bytes.length];
+        Arrays.setAll(texts, i -> bytes[i]);
+        Columns infos = obtain(1, 3, segments("4:0+3.")
+            .addEnvironmentInfos(named("text/event", tensor(DataType.UINT8, texts, 3, 4)))
+            .addEnvironmentInfos(named("_text/event", tensor(DataType.BOOL, new Number[] {1, 0, 1})))
+            .addEnvironmentInfos(named("json/none", tensor(DataType.UINT8, new Number[0], 3, 0)))).envInfos();
+        assertEquals(List.of(Optional.of("hö"), Optional.empty(), Optional.of("goal")), infos.texts("text/event"));
+        assertEquals(List.of(Optional.of(""), Optional.of(""), Optional.of("")), infos.texts("json/none"));
+        for (String name : List.of("_text/event", "event")) {
+            assertEquals("name", assertThrows(InvalidArgumentException.class, () -> infos.texts(name)).field());
+        }
     }
 
     @Test
@@ -176,6 +268,21 @@ class BatchTest {
         faults.put("rows as in float32", batch ->
             batch.getLastObservationsBuilder(0).setTensor(tensor(DataType.INT8, new Number[] {1})));
         faults.put("a member of Compression", batch -> batch.getRewardsBuilder().setCompressionValue(99));
+        faults.put("returns_before: expected 1 values", batch -> batch.addReturnsBefore(0).addReturnsBefore(0));
+        faults.put("raw_rewards['']: expected 1 rows", batch ->
+            batch.setRawRewards(tensor(DataType.FLOAT64, new Number[] {1, 2})));
+        faults.put("raw_rewards: expected float64", batch ->
+            batch.setRawRewards(tensor(DataType.FLOAT32, new Number[] {1})));
+        faults.put("raw_rewards[''].data: expected 8 bytes", batch ->
+            batch.setRawRewards(tensor(DataType.FLOAT64, new Number[0], 1)));
+        faults.put("environment_actions['']: expected 1 rows", batch ->
+            batch.addEnvironmentActions(named("", tensor(DataType.INT64, new Number[] {1, 2}))));
+        faults.put("last_values: expected one axis", batch ->
+            batch.setLastValues(tensor(DataType.FLOAT32, new Number[] {1}, 1, 1)));
+        faults.put("last_values[''].shape: expected sizes", batch ->
+            batch.setLastValues(tensor(DataType.FLOAT32, new Number[0], 0, 1L << 60, 16)));
+        faults.put("last_states['h'].shape: expected sizes", batch ->
+            batch.addLastStates(named("h", tensor(DataType.FLOAT32, new Number[] {1}, -1, -1))));
         faults.put("account: expected", batch -> batch.setTerminated(0, false));
         faults.forEach((text, spoil) -> {
             EpisodeBatchOuterClass.EpisodeBatch.Builder batch = segments("4:0+1.");

@@ -7,8 +7,10 @@ import static io.github.rollserve.ScriptedServer.failure;
 import static io.github.rollserve.ScriptedServer.oneStep;
 import static io.github.rollserve.Wire.account;
 import static io.github.rollserve.Wire.beginning;
+import static io.github.rollserve.Wire.progress;
 import static io.github.rollserve.Wire.response;
 import static io.github.rollserve.Wire.segments;
+import static io.github.rollserve.Wire.tensor;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -16,6 +18,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.TextFormat;
 import io.github.rollserve.ScriptedServer.Call;
 import io.grpc.Grpc;
 import io.grpc.InsecureServerCredentials;
@@ -32,18 +35,28 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalDouble;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
+import rollserve.v1.EnvironmentOuterClass.Environment;
+import rollserve.v1.EnvironmentOuterClass.EnvironmentUpdate;
 import rollserve.v1.EpisodeBatchOuterClass.Reproducibility;
+import rollserve.v1.SamplerServiceOuterClass.AgentUpdate;
+import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
 import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
 import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
 import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
 import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
+import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
 
 @Timeout(60)
 class CallsTest {
@@ -106,6 +119,45 @@ class CallsTest {
             assertInstanceOf(
                 CancelledException.class, assertThrows(CompletionException.class, running::join).getCause());
             assertThrows(CancelledException.class, () -> sampler.obtainSamples(1));
+        }
+    }
+
+    @Test
+    void streamCountsEndedEpisodes() {
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(OVER, beginning(), progress(40, 9), response(segments("4:0+1.")), progress(50, 8),
+                    account(1, 1)),
+                new Call(OVER, beginning(), response(segments("4:0+1.", "5:0+1.")), account(2, 2)));
+            Sampler sampler = server.connect();
+            SampleStream reported = sampler.streamSamples(1);
+            SampleStream received = sampler.streamSamples(2)) {
+            assertEquals(0, reported.numEndedEpisodes());
+            reported.forEach(part -> { });
+            assertEquals(9, reported.numEndedEpisodes()); // fewer only because some run again
+            received.iterator().next();
+            assertEquals(2, received.numEndedEpisodes());
+        }
+    }
+
+    @Test
+    void streamContinuesWithTheRawReturnsOfItsStepsWhenItBreaks() {
+        Number[] raw = {0.5, 0.5, 0.5, 0.5};
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(BROKEN, beginning(),
+                    response(segments("4:0+3").setRawRewards(tensor(DataType.FLOAT64, Arrays.copyOf(raw, 3))))),
+                new Call(OVER, beginning(),
+                    response(segments("4:0+2").setRawRewards(tensor(DataType.FLOAT64, Arrays.copyOf(raw, 2)))),
+                    response(segments("4:2+4").setRawRewards(tensor(DataType.FLOAT64, raw)).addReturnsBefore(1)),
+                    account(0, 6)));
+            Sampler sampler = server.connect();
+            SampleStream stream = sampler.streamSamples(6)) {
+            Iterator<EpisodeBatch> parts = stream.iterator();
+            parts.next();
+            EpisodeBatch rest = parts.next();
+            assertArrayEquals(new long[] {3}, rest.firstSteps());
+            assertArrayEquals(new double[] {1.5}, rest.returnsBefore());
+            assertEquals(3, rest.rawRewards().orElseThrow().numRows());
+            assertArrayEquals(new double[] {3}, rest.episodeReturns());
         }
     }
 
@@ -248,6 +300,92 @@ class CallsTest {
             assertEquals("mine", server.metadata.get(1).get(key("rollserve-sampler")));
             sampler.obtainSamples(1, new SamplingOptions().policyVersion(2));
             assertFalse(((ObtainSamplesRequest) server.requests.get(2)).getOptions().hasExpectedPolicyVersion());
+        }
+    }
+
+    @Test
+    void updatesExpectTheVersionsThatTheyKeep() {
+        try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
+            sampler.updateEnv("CartPole-v1");
+            sampler.updateAgent(new RandomAgent());
+            Optional<RandomAgent> random = Optional.of(new RandomAgent());
+            sampler.updateAgentPerWorker(List.of(random, random));
+            UpdateAgentRequest whole = (UpdateAgentRequest) server.requests.get(2);
+            assertFalse(whole.hasExpectedPolicyVersion()); // whole agents replace any
+            sampler.updateAgentPerWorker(List.of(Optional.empty(), random));
+            UpdateAgentRequest agents = (UpdateAgentRequest) server.requests.get(3);
+            assertEquals(7, agents.getExpectedPolicyVersion());
+            assertEquals(AgentUpdate.getDefaultInstance(), agents.getPerWorker().getUpdates(0));
+            assertTrue(agents.getPerWorker().getUpdates(1).getAgent().hasRandom());
+            sampler.updateAgent(new AgentChange(Map.of("gain", 2)));
+            UpdateAgentRequest change = (UpdateAgentRequest) server.requests.get(4);
+            assertEquals(7, change.getExpectedPolicyVersion());
+            assertEquals("{\"gain\":2}", change.getAllWorkers().getChange().getKwargsJson());
+            assertFalse(change.getAllWorkers().getChange().hasParameters());
+
+            sampler.updateEnvPerWorker(List.of(Optional.of(new EnvSpec("CartPole-v1")), Optional.empty()));
+            UpdateEnvRequest envs = (UpdateEnvRequest) server.requests.get(5);
+            assertEquals(5, envs.getExpectedEnvironmentVersion());
+            assertTrue(envs.getPerWorker().getUpdates(0).hasEnvironment());
+            assertEquals(EnvironmentUpdate.getDefaultInstance(), envs.getPerWorker().getUpdates(1));
+        }
+    }
+
+    @Test
+    void callsOfEnvironmentsReturnTheirValues() {
+        try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
+            sampler.updateEnv("CartPole-v1");
+            assertEquals(Arrays.asList(List.of(1L, 2.5), null), sampler.callEnvironments("level", 1, "a"));
+            CallEnvironmentsRequest call = (CallEnvironmentsRequest) server.requests.get(1);
+            assertEquals("level", call.getMethod());
+            assertEquals(List.of("1", "\"a\""), call.getArgumentsJsonList());
+            assertEquals(5, call.getExpectedEnvironmentVersion());
+            assertFalse(call.getClientId().isEmpty() || call.hasEnvironmentVersion());
+            sampler.callEnvironments(3, "level");
+            CallEnvironmentsRequest earlier = (CallEnvironmentsRequest) server.requests.get(2);
+            assertEquals(3, earlier.getEnvironmentVersion());
+            assertFalse(earlier.hasExpectedEnvironmentVersion());
+            assertEquals("arguments[1]", assertThrows(
+                InvalidArgumentException.class, () -> sampler.callEnvironments("level", 1, Double.NaN)).field());
+        }
+    }
+
+    @Test
+    void environmentsHaveTheirTransforms() throws TextFormat.ParseException {
+        Transform[] transforms = {
+            new Transform.SignRewards(),
+            new Transform.ClipRewards(OptionalDouble.empty(), OptionalDouble.of(2)),
+            new Transform.ScaleRewards(3, 4),
+            new Transform.RescaleActions(OptionalDouble.of(-5), OptionalDouble.empty()),
+            new Transform.ClipActions(),
+            new Transform.CastObservations(DataType.FLOAT64, "a"),
+            new Transform.ScaleObservations(6, 7, "b"),
+            new Transform.RescaleObservations(8, 9, "c", "d"),
+            new Transform.CropObservations(1, 2, 3, 4, true, List.of("e")),
+            new Transform.ResizeObservations(5, 6, true, List.of("f")),
+            new Transform.GrayscaleObservations(true, false, List.of("g")),
+            new Transform.FlattenObservations()};
+        Environment.Builder expected = Environment.newBuilder().setId("CartPole-v1").setTextInfoBytes(64);
+        TextFormat.merge("""
+            transforms { sign_rewards {} }
+            transforms { clip_rewards { high: 2 } }
+            transforms { scale_rewards { factor: 3 offset: 4 } }
+            transforms { rescale_actions { low: -5 } }
+            transforms { clip_actions {} }
+            transforms { cast_observations { data_type: DATA_TYPE_FLOAT64 leaves: "a" } }
+            transforms { scale_observations { factor: 6 offset: 7 leaves: "b" } }
+            transforms { rescale_observations { low: 8 high: 9 leaves: ["c", "d"] } }
+            transforms { crop_observations { top: 1 left: 2 height: 3 width: 4 channels_first: true leaves: "e" } }
+            transforms { resize_observations { height: 5 width: 6 channels_first: true leaves: "f" } }
+            transforms { grayscale_observations { keep_channel: true leaves: "g" } }
+            transforms { flatten_observations {} }
+            """, expected);
+        try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
+            EnvSpec env = new EnvSpec("CartPole-v1").withTextInfoBytes(64).withTransforms(transforms).withRows(0, 0);
+            sampler.updateEnv(env);
+            UpdateEnvRequest update = (UpdateEnvRequest) server.requests.get(0);
+            assertEquals(expected.build(), update.getAllWorkers().getEnvironment());
+            assertEquals(List.of(env), sampler.status().envs());
         }
     }
 

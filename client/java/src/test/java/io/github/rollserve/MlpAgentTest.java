@@ -53,12 +53,48 @@ class MlpAgentTest {
     }
 
     @Test
+    void agentNormalizesWhenItsParametersHaveMoments() {
+        MlpAgent plain = MlpAgent.initial(BOX, BOX, new int[] {8}, 1);
+        assertFalse(sent(plain).hasNormalization());
+        Map<String, Tensor> parameters = new LinkedHashMap<>(plain.parameters().tensors());
+        parameters.put("observation/mean", Tensor.of(new double[6]));
+        parameters.put("observation/variance", Tensor.of(new double[6]));
+        MlpAgent agent = new MlpAgent(new Parameters(parameters), plain.head());
+        assertTrue(sent(agent).hasNormalization());
+        assertFalse(sent(agent).getNormalization().hasEpsilon() || sent(agent).getNormalization().hasClip());
+        AgentOuterClass.ObservationNormalization constants = sent(agent.withNormalization(0.5, 3)).getNormalization();
+        assertEquals(0.5, constants.getEpsilon());
+        assertEquals(3, constants.getClip());
+    }
+
+    @Test
+    void agentsHaveActionMasks() {
+        ActionMask info = new ActionMask.Info("legal");
+        AgentOuterClass.ActionMask sent = AgentOuterClass.ActionMask.newBuilder().setInfo("legal").build();
+        MlpAgent mlp = MlpAgent.initial(BOX, BOX, new int[] {8}, 1).withActionMask(new ActionMask.Observation("mask"));
+        List<AgentOuterClass.Agent> agents = sent(
+            new RandomAgent().withActionMask(info),
+            new ConstantAgent(Columns.plain(Tensor.scalar(1))).withActionMask(info),
+            new OnnxAgent(new byte[0], OnnxAgent.Head.CATEGORICAL).withActionMask(info),
+            new PythonAgent("name").withActionMask(info),
+            mlp, new RandomAgent());
+        assertEquals(sent, agents.get(0).getRandom().getActionMask());
+        assertEquals(sent, agents.get(1).getConstant().getActionMask());
+        assertEquals(sent, agents.get(2).getOnnx().getActionMask());
+        assertEquals(sent, agents.get(3).getPython().getActionMask());
+        assertEquals("mask", agents.get(4).getMlp().getActionMask().getObservation());
+        assertFalse(agents.get(5).getRandom().hasActionMask());
+    }
+
+    @Test
     void updatesFailWhenTheyCannotBeSent() {
         MlpAgent.Head head = new MlpAgent.Categorical();
         Map<String, AgentUpdate> updates = Map.of(
             "parameters", new MlpAgent(Parameters.NONE, head),
             "parameters['0/weight']", new MlpAgent(new Parameters(Map.of("0/weight", zeros(3))), head),
             "parameters['core/weight_hh']", new MlpAgent(new Parameters(Map.of("core/weight_hh", zeros(5, 2))), head),
+            "normalizationEpsilon",
+            new MlpAgent(new Parameters(Map.of("0/weight", zeros(3, 2))), head).withNormalization(1, 1),
             "kwargs", new PythonAgent("name", Map.of("x", Double.NaN), Parameters.NONE));
         try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
             updates.forEach((field, update) -> assertEquals(field,
@@ -67,11 +103,19 @@ class MlpAgentTest {
         }
     }
 
-    /** Returns the agent that the server receives. */
     private static AgentOuterClass.MlpAgent sent(MlpAgent agent) {
+        return sent(new AgentUpdate[] {agent}).get(0).getMlp();
+    }
+
+    /** Returns the agents that the server receives. */
+    private static List<AgentOuterClass.Agent> sent(AgentUpdate... agents) {
         try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
-            sampler.updateAgent(agent);
-            return ((UpdateAgentRequest) server.requests.get(0)).getAllWorkers().getAgent().getMlp();
+            for (AgentUpdate agent : agents) {
+                sampler.updateAgent(agent);
+            }
+            return server.requests.stream()
+                .map(request -> ((UpdateAgentRequest) request).getAllWorkers().getAgent())
+                .toList();
         }
     }
 

@@ -23,12 +23,18 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.Consumer;
 import rollserve.v1.EpisodeBatchOuterClass;
 import rollserve.v1.SamplerServiceGrpc;
+import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
+import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsResponse;
+import rollserve.v1.SamplerServiceOuterClass.GetSamplerRequest;
+import rollserve.v1.SamplerServiceOuterClass.GetSamplerResponse;
 import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
 import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesResponse;
 import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
 import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
 import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
 import rollserve.v1.SamplerServiceOuterClass.UpdateAgentResponse;
+import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
+import rollserve.v1.SamplerServiceOuterClass.UpdateEnvResponse;
 
 /** A server on a real connection whose streams send what a test says: responses, and an end, for each call. */
 final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase implements AutoCloseable {
@@ -121,6 +127,37 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
     public void updateAgent(UpdateAgentRequest request, StreamObserver<UpdateAgentResponse> observer) {
         record(request);
         observer.onNext(UpdateAgentResponse.newBuilder().setPolicyVersion(7).setEnvironmentVersion(3).build());
+        observer.onCompleted();
+    }
+
+    @Override
+    public void updateEnv(UpdateEnvRequest request, StreamObserver<UpdateEnvResponse> observer) {
+        record(request);
+        UpdateEnvResponse.Builder response = UpdateEnvResponse.newBuilder().setEnvironmentVersion(5);
+        response.getObservationSpaceBuilder().getDiscreteBuilder().setN(4);
+        response.getActionSpaceBuilder().getDiscreteBuilder().setN(2);
+        observer.onNext(response.build());
+        observer.onCompleted();
+    }
+
+    @Override
+    public void callEnvironments(
+        CallEnvironmentsRequest request, StreamObserver<CallEnvironmentsResponse> observer) {
+        record(request);
+        observer.onNext(CallEnvironmentsResponse.newBuilder().addValuesJson("[1, 2.5]").addValuesJson("null").build());
+        observer.onCompleted();
+    }
+
+    /** Responds with the environments of all updates so far. */
+    @Override
+    public void getSampler(GetSamplerRequest request, StreamObserver<GetSamplerResponse> observer) {
+        GetSamplerResponse.Builder response = GetSamplerResponse.newBuilder();
+        response.getObservationSpaceBuilder().getDiscreteBuilder().setN(4);
+        response.getActionSpaceBuilder().getDiscreteBuilder().setN(2);
+        for (Message update : requests) {
+            response.addEnvironments(((UpdateEnvRequest) update).getAllWorkers().getEnvironment());
+        }
+        observer.onNext(response.build());
         observer.onCompleted();
     }
 

@@ -35,6 +35,12 @@ final class Wire {
         return ObtainSamplesResponse.newBuilder().setBatch(batch).build();
     }
 
+    static ObtainSamplesResponse progress(int numSimulatedSteps, int numEndedEpisodes) {
+        ObtainSamplesResponse.Builder message = ObtainSamplesResponse.newBuilder();
+        message.getProgressBuilder().setSimulatedStepCount(numSimulatedSteps).setEndedEpisodeCount(numEndedEpisodes);
+        return message.build();
+    }
+
     static ObtainSamplesResponse account(int numEpisodes, int numSteps) {
         ObtainSamplesResponse.Builder message = ObtainSamplesResponse.newBuilder();
         message.getAccountBuilder().setEpisodeCount(numEpisodes).setStepCount(numSteps);

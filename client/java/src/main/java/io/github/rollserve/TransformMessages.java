@@ -1,0 +1,129 @@
+package io.github.rollserve;
+
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalDouble;
+import rollserve.v1.EnvironmentOuterClass;
+
+/** Transforms as the wire has them. */
+final class TransformMessages {
+    private TransformMessages() {}
+
+    static EnvironmentOuterClass.Transform of(Transform transform) {
+        EnvironmentOuterClass.Transform.Builder message = EnvironmentOuterClass.Transform.newBuilder();
+        if (transform instanceof Transform.SignRewards) {
+            message.getSignRewardsBuilder();
+        } else if (transform instanceof Transform.ClipRewards clip) {
+            EnvironmentOuterClass.ClipRewards.Builder wire = message.getClipRewardsBuilder();
+            clip.low().ifPresent(wire::setLow);
+            clip.high().ifPresent(wire::setHigh);
+        } else if (transform instanceof Transform.ScaleRewards scale) {
+            message.getScaleRewardsBuilder().setFactor(scale.factor()).setOffset(scale.offset());
+        } else if (transform instanceof Transform.RescaleActions rescale) {
+            EnvironmentOuterClass.RescaleActions.Builder wire = message.getRescaleActionsBuilder();
+            rescale.low().ifPresent(wire::setLow);
+            rescale.high().ifPresent(wire::setHigh);
+        } else if (transform instanceof Transform.ClipActions) {
+            message.getClipActionsBuilder();
+        } else {
+            setObservations(message, transform);
+        }
+        return message.build();
+    }
+
+    private static void setObservations(EnvironmentOuterClass.Transform.Builder message, Transform transform) {
+        if (transform instanceof Transform.CastObservations cast) {
+            message.getCastObservationsBuilder().setDataType(cast.dataType().toWire()).addAllLeaves(cast.leaves());
+        } else if (transform instanceof Transform.ScaleObservations scale) {
+            message.getScaleObservationsBuilder()
+                .setFactor(scale.factor())
+                .setOffset(scale.offset())
+                .addAllLeaves(scale.leaves());
+        } else if (transform instanceof Transform.RescaleObservations rescale) {
+            message.getRescaleObservationsBuilder()
+                .setLow(rescale.low())
+                .setHigh(rescale.high())
+                .addAllLeaves(rescale.leaves());
+        } else if (transform instanceof Transform.CropObservations crop) {
+            message.getCropObservationsBuilder()
+                .setTop(crop.top())
+                .setLeft(crop.left())
+                .setHeight(crop.height())
+                .setWidth(crop.width())
+                .setChannelsFirst(crop.channelsFirst())
+                .addAllLeaves(crop.leaves());
+        } else if (transform instanceof Transform.ResizeObservations resize) {
+            message.getResizeObservationsBuilder()
+                .setHeight(resize.height())
+                .setWidth(resize.width())
+                .setChannelsFirst(resize.channelsFirst())
+                .addAllLeaves(resize.leaves());
+        } else if (transform instanceof Transform.GrayscaleObservations grayscale) {
+            message.getGrayscaleObservationsBuilder()
+                .setKeepChannel(grayscale.keepChannel())
+                .setChannelsFirst(grayscale.channelsFirst())
+                .addAllLeaves(grayscale.leaves());
+        } else {
+            message.getFlattenObservationsBuilder();
+        }
+    }
+
+    /** Returns the transform that a message describes; empty for a kind that only later clients know. */
+    static Optional<Transform> from(EnvironmentOuterClass.Transform message) {
+        return Optional.ofNullable(switch (message.getKindCase()) {
+            case SIGN_REWARDS -> new Transform.SignRewards();
+            case CLIP_REWARDS -> {
+                EnvironmentOuterClass.ClipRewards clip = message.getClipRewards();
+                yield new Transform.ClipRewards(
+                    optional(clip.hasLow(), clip.getLow()), optional(clip.hasHigh(), clip.getHigh()));
+            }
+            case SCALE_REWARDS -> new Transform.ScaleRewards(
+                message.getScaleRewards().getFactor(), message.getScaleRewards().getOffset());
+            case RESCALE_ACTIONS -> {
+                EnvironmentOuterClass.RescaleActions rescale = message.getRescaleActions();
+                yield new Transform.RescaleActions(
+                    optional(rescale.hasLow(), rescale.getLow()), optional(rescale.hasHigh(), rescale.getHigh()));
+            }
+            case CLIP_ACTIONS -> new Transform.ClipActions();
+            case CAST_OBSERVATIONS -> {
+                EnvironmentOuterClass.CastObservations cast = message.getCastObservations();
+                DataType type = Tensors.dataType("cast_observations.data_type", cast.getDataTypeValue());
+                yield new Transform.CastObservations(type, List.copyOf(cast.getLeavesList()));
+            }
+            case SCALE_OBSERVATIONS -> {
+                EnvironmentOuterClass.ScaleObservations scale = message.getScaleObservations();
+                yield new Transform.ScaleObservations(
+                    scale.getFactor(), scale.getOffset(), List.copyOf(scale.getLeavesList()));
+            }
+            case RESCALE_OBSERVATIONS -> {
+                EnvironmentOuterClass.RescaleObservations rescale = message.getRescaleObservations();
+                yield new Transform.RescaleObservations(
+                    rescale.getLow(), rescale.getHigh(), List.copyOf(rescale.getLeavesList()));
+            }
+            case CROP_OBSERVATIONS -> {
+                EnvironmentOuterClass.CropObservations crop = message.getCropObservations();
+                yield new Transform.CropObservations(
+                    crop.getTop(), crop.getLeft(), crop.getHeight(), crop.getWidth(), crop.getChannelsFirst(),
+                    List.copyOf(crop.getLeavesList()));
+            }
+            case RESIZE_OBSERVATIONS -> {
+                EnvironmentOuterClass.ResizeObservations resize = message.getResizeObservations();
+                yield new Transform.ResizeObservations(
+                    resize.getHeight(), resize.getWidth(), resize.getChannelsFirst(),
+                    List.copyOf(resize.getLeavesList()));
+            }
+            case GRAYSCALE_OBSERVATIONS -> {
+                EnvironmentOuterClass.GrayscaleObservations grayscale = message.getGrayscaleObservations();
+                yield new Transform.GrayscaleObservations(
+                    grayscale.getKeepChannel(), grayscale.getChannelsFirst(),
+                    List.copyOf(grayscale.getLeavesList()));
+            }
+            case FLATTEN_OBSERVATIONS -> new Transform.FlattenObservations();
+            default -> null;
+        });
+    }
+
+    private static OptionalDouble optional(boolean isSet, double value) {
+        return isSet ? OptionalDouble.of(value) : OptionalDouble.empty();
+    }
+}

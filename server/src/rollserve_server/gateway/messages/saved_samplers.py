@@ -1,0 +1,364 @@
+"""Files of saved samplers: written and read record by record, as `protos/rollserve/v1/saved_sampler.proto` defines."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from rollserve._codec.tensors import (
+    named_tensors_from_proto,
+    named_tensors_to_proto,
+    tensor_from_proto,
+    tensor_to_proto,
+)
+from rollserve.environments import env_spec_to_proto
+from rollserve.v1 import agent_pb2, sampler_service_pb2
+from rollserve.v1 import saved_sampler_pb2 as pb
+from rollserve_server.envs import RowSpecs
+from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.gateway.messages.agent_specs import agent_to_proto
+from rollserve_server.gateway.messages.agents import agent_from_proto
+from rollserve_server.gateway.messages.environments import environment_from_proto
+from rollserve_server.gateway.messages.fields import MAX_STEPS, MAX_WORKERS, in_field, in_range
+from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
+from rollserve_server.pool import (
+    ActionLog,
+    Checkpoint,
+    RowPoint,
+    RowSequenceKind,
+    RowSequenceState,
+    SavedAgents,
+    SavedEnvs,
+    SavedOwnSequence,
+    SavedOwnSequences,
+    SavedRowSequence,
+    SavedRowSequences,
+    SavedSampler,
+)
+from rollserve_server.sampling import SequenceSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from rollserve_server.agents import Exploration
+    from rollserve_server.envs import WorkerSpecs
+
+__all__ = ["read_saved_file", "read_saved_sampler", "saved_sampler_parts"]
+
+_MAGIC = b"rollserve saved\n"
+_FORMAT = 1
+_LENGTH_BYTES = 8
+_MAX_RECORDS = 1 << 14
+_MAX_SEED, _MAX_INDEX = (1 << 64) - 1, 1 << 62
+
+_T = TypeVar("_T")
+
+
+def saved_sampler_parts(saved: SavedSampler) -> Iterator[bytes]:
+    """Yield the file of a saved sampler in parts.
+
+    Raises:
+        NotReadyError: an agent is a pickle.
+    """
+    digest = hashlib.sha256(_MAGIC)
+    yield _MAGIC
+    for record in _records(saved):
+        data = record.SerializeToString()
+        for part in (len(data).to_bytes(_LENGTH_BYTES, "little"), data):
+            digest.update(part)
+            yield part
+    data = pb.SavedRecord(end=pb.SavedEnd(sha256=digest.digest())).SerializeToString()
+    yield len(data).to_bytes(_LENGTH_BYTES, "little") + data
+
+
+def read_saved_sampler(
+    data: bytes, parse: Callable[[bytes], pb.SavedRecord], allowed_paths: Collection[Path]
+) -> SavedSampler:
+    """Return the saved sampler of a file.
+
+    Args:
+        data: content of the file.
+        parse: returns a serialized record; its errors are raised.
+        allowed_paths: paths that arguments of environments and agents may have.
+
+    Raises:
+        InvalidValueError: the file is incomplete or changed, of a newer format, or has a malformed part.
+        NotAllowedError: an argument is a path that is not allowed; see `check_paths`.
+    """
+    header: pb.SavedHeader | None = None
+    envs: dict[int, SavedEnvs] = {}
+    agents: dict[int, SavedAgents] = {}
+    rows: list[pb.SavedRows] = []
+    for record in _read_records(data, parse):
+        match record.WhichOneof("part"):
+            case "header":
+                header = record.header
+                _check_format(header.format)
+            case "environments":
+                number = _new_version("environments", record.environments.environment_version, envs)
+                with in_field(f"environments[{number}]"):
+                    envs[number] = _envs_from_proto(record.environments, allowed_paths)
+            case "agents":
+                number = _new_version("agents", record.agents.policy_version, agents)
+                with in_field(f"agents[{number}]"):
+                    agents[number] = _agents_from_proto(record.agents, allowed_paths)
+            case "rows":
+                rows.append(record.rows)
+    if header is None:
+        raise InvalidValueError.of("header", expected="a header", got="none")
+    with in_field("header"):
+        num_workers = in_range("worker_count", header.worker_count, 1, MAX_WORKERS)
+        own = _own_from_proto(header)
+    sequences = []
+    for position, each in enumerate(rows):
+        with in_field(f"rows[{position}]"):
+            sequences.append(_rows_from_proto(each, num_workers))
+    return SavedSampler(
+        software=header.software_version,
+        saved_seconds=header.saved.ToNanoseconds() / 1e9,
+        seed=header.seed,
+        num_workers=num_workers,
+        max_episode_length=_length_from_proto(header.max_episode_length),
+        counters=dict(header.counters),
+        envs=envs,
+        agents=agents,
+        own=own,
+        rows=SavedRowSequences(header.row_seed_count, sequences),
+    )
+
+
+def read_saved_file(data: bytes, allowed_paths: Collection[Path]) -> SavedSampler:
+    """Return the saved sampler of a file of the operator's own; raises as `read_saved_sampler`."""
+
+    def parse(record: bytes) -> pb.SavedRecord:
+        try:
+            return pb.SavedRecord.FromString(record)
+        except DecodeError:
+            got = f"{len(record)} other bytes"
+            raise InvalidValueError.of("", expected="a serialized SavedRecord", got=got) from None
+
+    return read_saved_sampler(data, parse, allowed_paths)
+
+
+def _records(saved: SavedSampler) -> Iterator[pb.SavedRecord]:
+    yield pb.SavedRecord(header=_header_to_proto(saved))
+    for number, envs in sorted(saved.envs.items()):
+        yield pb.SavedRecord(environments=_envs_to_proto(number, envs))
+    for number, agents in sorted(saved.agents.items()):
+        with within(f"agents[{number}]"):
+            messages = list(map(agent_to_proto, agents.agents))
+        updated = _timestamp(agents.updated_seconds)
+        yield pb.SavedRecord(agents=pb.SavedAgents(policy_version=number, agents=messages, updated=updated))
+    for sequence in saved.rows.sequences:
+        yield pb.SavedRecord(rows=_rows_to_proto(sequence))
+
+
+def _read_records(data: bytes, parse: Callable[[bytes], pb.SavedRecord]) -> Sequence[pb.SavedRecord]:
+    """Return all records but the end, which is checked."""
+    if not data.startswith(_MAGIC):
+        raise InvalidValueError.of("", expected="the file of a saved sampler", got="other bytes")
+    view, place = memoryview(data), len(_MAGIC)
+    records: list[pb.SavedRecord] = []
+    while True:
+        start = place + _LENGTH_BYTES
+        stop = start + int.from_bytes(view[place:start], "little")
+        if start > len(data) or stop > len(data):
+            raise InvalidValueError.of("", expected="a whole file", got=f"its first {len(data)} bytes")
+        if len(records) == _MAX_RECORDS:
+            raise InvalidValueError.of("", expected=f"at most {_MAX_RECORDS} records", got="more")
+        record = parse(bytes(view[start:stop]))
+        if record.HasField("end"):
+            break
+        records.append(record)
+        place = stop
+    if stop != len(data):
+        raise InvalidValueError.of("", expected=f"{stop} bytes, up to the end of the file", got=len(data))
+    if hashlib.sha256(view[:place]).digest() != record.end.sha256:
+        raise InvalidValueError.of("", expected="bytes with the digest of its end", got="changed bytes")
+    return records
+
+
+def _check_format(number: int) -> None:
+    if not 0 < number <= _FORMAT:
+        expected = f"a format up to {_FORMAT}, which this server reads"
+        raise InvalidValueError.of("header.format", expected=expected, got=number)
+
+
+def _new_version(field: str, number: int, known: Mapping[int, object]) -> int:
+    """Return the number of a version; raise InvalidValueError unless versions rise from 1."""
+    if number <= max(known, default=0):
+        raise InvalidValueError.of(field, expected="versions from 1, in rising order", got=number)
+    return number
+
+
+def _header_to_proto(saved: SavedSampler) -> pb.SavedHeader:
+    return pb.SavedHeader(
+        format=_FORMAT,
+        software_version=saved.software,
+        saved=_timestamp(saved.saved_seconds),
+        seed=saved.seed,
+        worker_count=saved.num_workers,
+        max_episode_length=saved.max_episode_length or 0,
+        counters=saved.counters,
+        own_sequences=[
+            pb.SavedSequence(
+                seed=each.seed,
+                next_episode_index=each.next_index,
+                episodes=None if each.spec is None else _episodes_to_proto(each.spec),
+            )
+            for each in saved.own.sequences
+        ],
+        own_seed=saved.own.seed,
+        sequence_seed_count=saved.own.num_drawn,
+        row_seed_count=saved.rows.num_drawn,
+    )
+
+
+def _own_from_proto(header: pb.SavedHeader) -> SavedOwnSequences:
+    sequences = []
+    for position, each in enumerate(header.own_sequences):
+        with in_field(f"own_sequences[{position}]"):
+            in_range("next_episode_index", each.next_episode_index, 0, _MAX_INDEX)
+            spec = _episodes_from_proto(each.episodes, each.seed) if each.HasField("episodes") else None
+            sequences.append(SavedOwnSequence(each.seed, each.next_episode_index, spec))
+    if not sequences:
+        raise InvalidValueError.of("own_sequences", expected="at least one", got="none")
+    return SavedOwnSequences(header.own_seed, header.sequence_seed_count, sequences)
+
+
+def _episodes_to_proto(spec: SequenceSpec) -> pb.SavedEpisodes:
+    exploration = spec.exploration
+    return pb.SavedEpisodes(
+        policy_version=spec.policy_version,
+        environment_version=spec.env_version,
+        max_episode_length=spec.max_episode_length or 0,
+        exploration=sampler_service_pb2.Exploration(
+            deterministic=exploration.deterministic,
+            temperatures=exploration.temperature,
+            noise_scales=exploration.noise_scale,
+            epsilons=exploration.epsilon,
+        ),
+    )
+
+
+def _episodes_from_proto(episodes: pb.SavedEpisodes, seed: int) -> SequenceSpec:
+    exploration: Exploration = exploration_from_proto(episodes.exploration)
+    versions = episodes.policy_version, episodes.environment_version
+    return SequenceSpec(0, seed, *versions, _length_from_proto(episodes.max_episode_length), exploration)
+
+
+def _envs_to_proto(number: int, envs: SavedEnvs) -> pb.SavedEnvironments:
+    return pb.SavedEnvironments(
+        environment_version=number,
+        workers=map(_worker_to_proto, envs.specs),
+        row_count=envs.num_rows,
+        episodes_per_row=envs.num_episodes_per_row or 0,
+    )
+
+
+def _worker_to_proto(specs: WorkerSpecs) -> pb.SavedRowEnvironments:
+    is_per_row = isinstance(specs, RowSpecs)
+    rows = specs.specs if isinstance(specs, RowSpecs) else (specs,)
+    return pb.SavedRowEnvironments(rows=map(env_spec_to_proto, rows), is_per_row=is_per_row)
+
+
+def _envs_from_proto(message: pb.SavedEnvironments, allowed_paths: Collection[Path]) -> SavedEnvs:
+    specs: list[WorkerSpecs] = []
+    for position, worker in enumerate(message.workers):
+        with in_field(f"workers[{position}]"):
+            rows = [environment_from_proto(each, allowed_paths) for each in worker.rows]
+            if not rows or (len(rows) > 1 and not worker.is_per_row):
+                raise InvalidValueError.of("rows", expected="one environment, or one for each row", got=len(rows))
+            specs.append(RowSpecs(tuple(rows)) if worker.is_per_row else rows[0])
+    if not specs:
+        raise InvalidValueError.of("workers", expected="at least one", got="none")
+    return SavedEnvs(specs, message.row_count, message.episodes_per_row or None)
+
+
+def _agents_from_proto(message: pb.SavedAgents, allowed_paths: Collection[Path]) -> SavedAgents:
+    agents = []
+    for position, agent in enumerate(message.agents):
+        with in_field(f"agents[{position}]"):
+            _check_no_pickle(agent)
+            agents.append(agent_from_proto(agent, allowed_paths))
+    return SavedAgents(agents, message.updated.ToNanoseconds() / 1e9)
+
+
+def _check_no_pickle(agent: agent_pb2.Agent) -> None:
+    if agent.HasField("pickled"):
+        raise InvalidValueError.of("", expected="an agent without pickles", got="a pickled one")
+
+
+def _rows_to_proto(sequence: SavedRowSequence) -> pb.SavedRows:
+    state = sequence.state
+    points = (point for worker in state.current.workers for point in worker)
+    return pb.SavedRows(
+        seed=state.seed,
+        environment_version=state.kind.env_version,
+        max_episode_length=state.kind.max_episode_length or 0,
+        soft_horizon=state.kind.soft_horizon,
+        is_own=sequence.is_own,
+        row_step_count=state.current.clock,
+        rows=map(_row_to_proto, points),
+    )
+
+
+def _row_to_proto(point: RowPoint) -> pb.SavedRow:
+    actions = point.log.first(point.num_steps) if point.log is not None and point.num_steps else ()
+    return pb.SavedRow(
+        reset_index=point.reset_index,
+        episode_index=point.episode_index,
+        first_step=point.first_step,
+        step_count=point.num_steps,
+        actions=map(tensor_to_proto, actions),
+        recurrent_state=named_tensors_to_proto(dict(point.recurrent_state)),
+    )
+
+
+def _rows_from_proto(message: pb.SavedRows, num_workers: int) -> SavedRowSequence:
+    length = _length_from_proto(message.max_episode_length)
+    kind = RowSequenceKind(message.environment_version, length, message.soft_horizon)
+    in_range("row_step_count", message.row_step_count, 1, MAX_STEPS)
+    points = []
+    for position, row in enumerate(message.rows):
+        with in_field(f"rows[{position}]"):
+            points.append(_row_from_proto(row))
+    num_rows, rest = divmod(len(points), num_workers)
+    if rest or not num_rows:
+        expected = f"rows of {num_workers} workers, as many of each"
+        raise InvalidValueError.of("rows", expected=expected, got=len(points))
+    workers = _grouped(points, num_rows)
+    return SavedRowSequence(
+        RowSequenceState(message.seed, kind, Checkpoint(message.row_step_count, workers), None), message.is_own
+    )
+
+
+def _row_from_proto(row: pb.SavedRow) -> RowPoint:
+    columns = []
+    for position, tensor in enumerate(row.actions):
+        with in_field(f"actions[{position}]"):
+            columns.append(tensor_from_proto(tensor))
+    with in_field("recurrent_state"):
+        state: Mapping[str, np.ndarray] = named_tensors_from_proto(row.recurrent_state)
+    numbers = row.reset_index, row.episode_index, row.first_step, row.step_count
+    return RowPoint(*numbers, ActionLog(columns) if columns else None, tuple(state.items()))
+
+
+def _grouped(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def _length_from_proto(length: int) -> int | None:
+    return in_range("max_episode_length", length, 0, MAX_STEPS) or None
+
+
+def _timestamp(seconds: float) -> Any:
+    timestamp = Timestamp()
+    timestamp.FromNanoseconds(round(seconds * 1e9))
+    return timestamp

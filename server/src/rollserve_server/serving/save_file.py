@@ -1,0 +1,92 @@
+"""The file that the default sampler is saved to, so that another server goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollserve_server.errors import DomainError, InvalidValueError, within
+from rollserve_server.gateway import read_saved_file, saved_sampler_parts
+
+if TYPE_CHECKING:
+    from rollserve_server.pool import Pool, SavedSampler
+    from rollserve_server.settings import Settings
+
+__all__ = ["SaveFile"]
+
+_log = logging.getLogger(__name__)
+
+
+class SaveFile:
+    """A file for a sampler. It always has a whole one: another one replaces it at once, or not at all."""
+
+    def __init__(self, path: Path | None, seconds: float) -> None:
+        """Take the path of the file, None for no file, and the time between two saves."""
+        self._path, self._seconds = path, seconds
+
+    @classmethod
+    def of(cls, settings: Settings) -> SaveFile:
+        """Return the file that the settings name."""
+        return cls(settings.process.save_path, settings.process.save_every)
+
+    def read(self, allowed_paths: Collection[Path]) -> SavedSampler | None:
+        """Return the saved sampler; None if there is no file.
+
+        Args:
+            allowed_paths: paths that arguments of environments and agents may have.
+
+        Raises:
+            DomainError: the file cannot be read, or has no saved sampler.
+        """
+        if self._path is None or not self._path.exists():
+            return None
+        with within("save_path"):
+            try:
+                data = self._path.read_bytes()
+            except OSError as error:
+                raise InvalidValueError.of("", expected="a file that can be read", got=str(error)) from None
+            return read_saved_file(data, allowed_paths)
+
+    @contextlib.asynccontextmanager
+    async def saving(self, pool: Pool) -> AsyncGenerator[None, None]:
+        """Save a sampler from time to time during the block."""
+        task = asyncio.create_task(self._save_often(pool))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def save(self, pool: Pool) -> None:
+        """Save a sampler, or log why it cannot be saved."""
+        if self._path is None:
+            return
+        try:
+            await asyncio.to_thread(_write, self._path, pool.save())
+        except (DomainError, OSError) as error:
+            _log.error("sampler not saved", extra={"path": self._path, "error": str(error)})
+        else:
+            _log.debug("sampler saved", extra={"path": self._path})
+
+    async def _save_often(self, pool: Pool) -> None:
+        while self._path is not None:
+            await asyncio.sleep(self._seconds)
+            await asyncio.shield(self.save(pool))
+
+
+def _write(path: Path, saved: SavedSampler) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        try:
+            file.writelines(saved_sampler_parts(saved))
+            file.flush()
+            os.fsync(file.fileno())  # before the new name, so that a crash of the machine leaves a whole file
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise

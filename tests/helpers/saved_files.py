@@ -1,0 +1,39 @@
+"""A file of a saved sampler, made without a server."""
+
+from __future__ import annotations
+
+import rollserve
+from rollserve_server.agents import RandomSpec
+from rollserve_server.gateway import saved_sampler_parts
+from rollserve_server.pool import (
+    SavedAgents,
+    SavedEnvs,
+    SavedOwnSequence,
+    SavedOwnSequences,
+    SavedRowSequences,
+    SavedSampler,
+)
+
+__all__ = ["saved_file"]
+
+
+def saved_file(env: rollserve.EnvSpec, num_rows: int) -> bytes:
+    """Return the file of a sampler with one worker and a random agent that has made no call.
+
+    Args:
+        env: environment of all rows.
+        num_rows: number of rows that it is said to have had.
+    """
+    saved = SavedSampler(
+        software="0.0.0",
+        saved_seconds=0.0,
+        seed=1,
+        num_workers=1,
+        max_episode_length=None,
+        counters={"num_steps": 7, "unknown": 1},
+        envs={1: SavedEnvs([env], num_rows, None)},
+        agents={1: SavedAgents([RandomSpec()], 0.0)},
+        own=SavedOwnSequences(1, 0, [SavedOwnSequence(1, 0, None)]),
+        rows=SavedRowSequences(0, []),
+    )
+    return b"".join(saved_sampler_parts(saved))
