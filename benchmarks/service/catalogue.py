@@ -7,6 +7,7 @@ from collections.abc import Callable
 from benchmarks.service.results import Options, Result
 from benchmarks.service.workloads.agent_updates import measure_updates
 from benchmarks.service.workloads.bulk import measure_bulk
+from benchmarks.service.workloads.datasets import DATASETS, measure_datasets
 from benchmarks.service.workloads.encrypted import measure_encrypted
 from benchmarks.service.workloads.iterations import measure_iterations
 from benchmarks.service.workloads.many_agents import measure_many_agents
@@ -31,6 +32,7 @@ WORKLOADS: dict[str, Callable[[str, Options], list[Result]]] = {
     "w6-slow-client": measure_slow_client,
     "w7-tls": measure_encrypted,
     "w8-many": measure_many_agents,
+    **dict.fromkeys(DATASETS, measure_datasets),
     **dict.fromkeys(ITERATIONS, measure_iterations),
 }
 """Functions that measure workloads, called with the workload's name."""

@@ -28,6 +28,7 @@ def save_chart(results: Sequence[Result], path: Path) -> None:
         (_draw_iterations, _having(results, "ratio_to_processes")),
         (_draw_worker_counts, _having(results, "ratio_to_sleep")),
         (_draw_memory, _having(results, "megabytes_per_second")),
+        (_draw_readers, _having(results, "ratio_to_minari")),
     ]
     panels = [(draw, shown) for draw, shown in panels if shown]
     num_rows = -(-len(panels) // _NUM_COLUMNS)
@@ -122,6 +123,13 @@ def _draw_memory(axes: Any, results: Sequence[Result]) -> None:
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize="small")
     axes.set_title("memory over idle, MB")
+
+
+def _draw_readers(axes: Any, results: Sequence[Result]) -> None:
+    ratios = [result.medians["ratio_to_minari"] for result in results]
+    labels = [f" {result.medians['steps_per_second']:,.0f}" for result in results]
+    _draw_bars(axes, results, ratios, labels)
+    axes.set_title("reading Minari, steps per s of CPU time; as a multiple of Minari's own iterator")
 
 
 def _draw_bars(axes: Any, results: Sequence[Result], values: Sequence[float], labels: Sequence[str]) -> None:

@@ -125,6 +125,16 @@ def _notes(figures: Mapping[str, float]) -> list[str]:
         notes.append(f"{figures['ratio_to_sent']:.2f} x sent through gRPC")
     if "ratio_to_plain" in figures:
         notes.append(f"{figures['ratio_to_plain']:.2f} x plaintext")
+    if "ratio_to_minari" in figures:
+        notes.append(f"{figures['ratio_to_minari']:.2f} x Minari's iterator")
+        notes.append(
+            f"shuffled {figures['ratio_of_shuffled']:.2f} of ordered, of transitions "
+            f"{figures['ratio_of_shuffled_transitions']:.2f}"
+        )
+    if "ratio_to_rllib" in figures:
+        notes.append(
+            f"{figures['ratio_to_rllib']:.1f} x RLlib's JsonReader, from JSON {figures['json_ratio_to_rllib']:.1f} x"
+        )
     if "ratio_to_untransformed" in figures:
         notes.append(f"{figures['ratio_to_untransformed']:.3f} x without transforms, by CPU time")
     if "ratio_to_raw" in figures:

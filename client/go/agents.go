@@ -23,12 +23,14 @@ type RandomAgent struct {
 	ActionMask ActionMask
 }
 
-// ActionMask is the source of an agent's action mask, which says for each action of a Discrete or MultiDiscrete space
-// whether it is legal at a step: one of the two, or neither for none. Batches have it as the info `action_mask`.
+// ActionMask is the source of an agent's action mask, which says for each action whether it is legal at a step: one of
+// the two, or neither for none. Batches have it as the info `action_mask`, of Dict and Tuple actions `action_mask/NAME`
+// for each leaf.
 type ActionMask struct {
 	// Info is the name of an info that the environment returns with each observation.
 	Info string
-	// Observation is the name of a leaf of the observation space, which is then no part of an MLP's input.
+	// Observation is the name of a leaf of the observation space, or of a Dict or Tuple of leaves, which are then no part
+	// of an MLP's input.
 	Observation string
 }
 

@@ -71,7 +71,7 @@ type MLPAgent struct {
 	NormalizationEpsilon float64
 	// NormalizationClip is the bound of normalized observations; 10 if it is 0.
 	NormalizationClip float64
-	// ActionMask is the source of the action mask, for actions that are Discrete or MultiDiscrete.
+	// ActionMask is the source of the action mask, for actions that are not a Box alone.
 	ActionMask ActionMask
 }
 

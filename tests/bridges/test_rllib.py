@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from learner_batches import random_batch
@@ -79,3 +81,60 @@ def test_advantages_of_rllib_equal_those_of_the_batch(sampler: rollserve.Sampler
         for part, last, terminated in zip(parts, last_values, batch.terminated, strict=True)
     ]
     assert np.allclose(np.concatenate(found), expected, atol=1e-4)
+
+
+def test_rllib_reads_what_is_written_and_its_own_files_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("minari", reason="formats of files are an extra: make test-bridges")
+    from ray.rllib.offline.json_reader import JsonReader
+    from ray.rllib.offline.json_writer import JsonWriter
+
+    batch = random_batch([5, 1, 7], 3)
+    batch.to_rllib_json(tmp_path / "batch.json", compress=["obs"])
+    (first, *_) = list(JsonReader(str(tmp_path / "batch.json")).read_all_files())
+    assert np.array_equal(first["obs"], batch.observations[: batch.lengths[0]])
+    assert first["terminateds"].tolist()[-1] == batch.terminated[0]
+    writer = JsonWriter(str(tmp_path / "rllib"))
+    for part in batch.split():
+        writer.write(part.to_sample_batch())
+    found = rollserve.EpisodeBatch.concatenate(*rollserve.data.read(tmp_path / "rllib"))
+    assert found.lengths.tolist() == batch.lengths.tolist()
+    for name in ("observations", "last_observations", "actions", "rewards", "terminated", "truncated", "first_steps"):
+        assert np.array_equal(getattr(found, name), getattr(batch, name)), name
+    for name in ("log_prob", "value"):
+        assert np.array_equal(found.agent_infos[name], batch.agent_infos[name])
+
+
+class _Values:
+    """Model of Q-values and values that RLlib's doubly robust estimator asks for, with given numbers."""
+
+    def __init__(self, policy: object, gamma: float, q_values: np.ndarray, values: np.ndarray) -> None:
+        self.columns = {"q_values": q_values, "values": values}
+
+    def estimate_q(self, episode: dict[str, np.ndarray]) -> np.ndarray:
+        return self.columns["q_values"][episode["row"]]
+
+    def estimate_v(self, episode: dict[str, np.ndarray]) -> np.ndarray:
+        return self.columns["values"][episode["row"]]
+
+
+def test_policy_estimates_are_those_of_rllib() -> None:
+    from ray.rllib.offline.estimators import DoublyRobust, ImportanceSampling, WeightedImportanceSampling
+
+    generator = np.random.default_rng(0)
+    batch = random_batch([5, 3, 5], 2, first_steps=np.zeros(3, np.int64), terminated=np.ones(3, np.bool_))
+    target, q_values, values = (generator.normal(size=batch.num_steps) - 1 for _ in range(3))
+    found = batch.policy_estimates(target, 0.9, q_values, values)
+    samples = batch.to_sample_batch()
+    samples["action_prob"] = np.exp(batch.agent_infos["log_prob"])
+    samples["row"] = np.arange(batch.num_steps)
+
+    def value_of(kind: type, **options: object) -> float:
+        estimator = kind(None, gamma=0.9, **options)
+        estimator.compute_action_probs = lambda episode: np.exp(target[episode["row"]])
+        return float(estimator.estimate(samples)["v_target"])
+
+    assert found.per_decision.value == pytest.approx(value_of(ImportanceSampling))
+    assert found.weighted_per_decision.value == pytest.approx(value_of(WeightedImportanceSampling))
+    model = {"type": _Values, "q_values": q_values, "values": values}
+    assert found.doubly_robust is not None
+    assert found.doubly_robust.value == pytest.approx(value_of(DoublyRobust, q_model_config=model))

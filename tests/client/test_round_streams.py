@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,13 +45,16 @@ def agent(sampler: rollserve.Sampler, seed: int = 0) -> rollserve.MlpAgent:
     return rollserve.MlpAgent.initial(status.observation_space, status.action_space, seed=seed)
 
 
-def again(sampler: rollserve.Sampler, batches: list[rollserve.EpisodeBatch]) -> list[rollserve.EpisodeBatch]:
+def again(
+    sampler: rollserve.Sampler, batches: list[rollserve.EpisodeBatch], **moments: Any
+) -> list[rollserve.EpisodeBatch]:
     """Request all rounds again, in ordinary calls; those of fragments from the first step of the seed on."""
     replayed = []
     for position, batch in enumerate(batches):
         sampled = batch.round
         assert sampled is not None
-        options = {"seed": sampled.seed, "policy_version": sampled.policy_version, "env_version": sampled.env_version}
+        options: dict[str, Any] = {"seed": sampled.seed, **moments}
+        options |= {"policy_version": sampled.policy_version, "env_version": sampled.env_version}
         if sampled.num_rows:
             clock = sampled.row_step_count if position else None
             replayed.append(sampler.obtain_fragments(sampled.num_steps, row_step_count=clock, **options))
@@ -157,7 +161,8 @@ def test_broken_stream_goes_on_without_a_doubled_or_lost_round(
     sampler: rollserve.Sampler, serving: FaultyServer, kind: str, after_messages: int
 ) -> None:
     serving.break_stream(after_messages=after_messages, times=2)
-    with sampler.stream(**KINDS[kind], total_num_steps=8 * ROUND, max_policy_lag=5) as stream:
+    moments: Any = {"observation_moments": True, "return_discount": 0.9}
+    with sampler.stream(**KINDS[kind], total_num_steps=8 * ROUND, max_policy_lag=5, **moments) as stream:
         batches = list(stream)
     assert len(serving.faults()["made"]) == 2
     rounds = [batch.round for batch in batches]
@@ -174,8 +179,13 @@ def test_broken_stream_goes_on_without_a_doubled_or_lost_round(
     assert account.num_steps == sum(batch.num_steps for batch in batches) >= 8 * ROUND
     assert account.num_rounds == len(batches)
     assert adds_up(account)
-    for batch, expected in zip(batches, again(sampler, batches), strict=True):
+    for batch, expected in zip(batches, again(sampler, batches, **moments), strict=True):
         assert equal(batch, expected)
+        assert batch.round is not None
+        assert expected.account is not None
+        assert batch.round.return_moments is not None
+        assert batch.round.return_moments == expected.account.return_moments
+        assert batch.round.observation_moments == expected.account.observation_moments
 
 
 def test_connection_that_is_cut_anywhere_loses_nothing(sampler: rollserve.Sampler, serving: FaultyServer) -> None:

@@ -207,21 +207,26 @@ async def test_takeover_forgets_updates_that_were_not_written() -> None:
 
 async def test_takeover_continues_row_sequences() -> None:
     env = rollserve.EnvSpec("Acrobot-v1")  # its episodes are longer than the calls
+    asked: dict[str, Any] = {"seed": 3, "return_discount": 0.9}
     async with pool_on(InProcessBackend(), env, keep=False) as pool:
         await pool.update_agent([RandomSpec()])
         targets = [Fragments(160, row_step_count=count) for count in range(0, 100, 20)]
-        expected = [await sample(pool, target, seed=3) for target in targets]
+        expected = [await sample(pool, target, **asked) for target in targets]
     backend = LastingBackend()
 
     async def check(pool: Pool, position: int) -> None:
-        assert equal(await sample(pool, targets[position], seed=3), expected[position])
+        batch, known = await sample(pool, targets[position], **asked), expected[position]
+        assert equal(batch, known)
+        assert batch.account is not None
+        assert known.account is not None
+        assert batch.account.return_moments == known.account.return_moments
 
     async with pool_on(backend, env) as pool:
         await pool.update_agent([RandomSpec()])
         for position in range(2):
             await check(pool, position)
         # The client starts the call again while the interrupted call is still open.
-        request = sample_request(targets[2], seed=3)
+        request = sample_request(targets[2], **asked)
         async with contextlib.aclosing(pool.sample(request)) as stuck:
             await anext(stuck)
             await check(pool, 2)

@@ -28,7 +28,7 @@ from rollserve_server.pool.state import codec
 from rollserve_server.pool.state.ownership import Owner
 from rollserve_server.settings import WorkerSettings
 
-LAYOUTS = {5: "2a47a68dc3c8f9b3"}
+LAYOUTS = {5: "33729130b164063b"}
 """The layout of the journal in each format, as `layout` has it."""
 
 OPTIONS = ("--env", "CartPole-v1", "--workers", "2", "--worker-num-cpus", "0.25")

@@ -22,7 +22,7 @@ from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import ColumnFormat
 
 COLUMNS = ColumnFormat(last_values=True, last_states=True, returns_before=True, all_states=True)
-ASKED: dict[str, Any] = {"columns": COLUMNS, "observation_moments": True}
+ASKED: dict[str, Any] = {"columns": COLUMNS, "observation_moments": True, "return_discount": 0.9}
 TRANSFORMS = (ScaleRewards(0.1), RescaleActions(), ClipActions(), CastObservations("float32"))
 INPUTS: dict[str, Any] = {"core": "lstm", "core_size": 4, "previous_action": True, "previous_reward": True}
 CASES: dict[str, tuple[rollserve.EnvSpec, int, Any, dict[str, Any]]] = {
@@ -75,7 +75,7 @@ async def test_all_columns_of_a_learner_are_the_same_when_workers_are_killed(
     options: dict[str, Any] = {"unit_retries": 1000, **MODULES}
     async with pool_of(InProcessBackend(), env, workers=4, rows=1, **options) as pool:
         await pool.update_agent([agent])
-        whole = await sample(pool, target, seed=5, return_discount=0.9, **ASKED)
+        whole = await sample(pool, target, seed=5, **ASKED)
     assert whole.last_values is not None
     assert whole.raw_rewards is not None
     source, num_lost = random.Random(case), 0
@@ -85,7 +85,7 @@ async def test_all_columns_of_a_learner_are_the_same_when_workers_are_killed(
         for _ in range(20):
             killer = asyncio.create_task(killing(pool, source, 0.3))
             try:
-                num_lost += same(await sample(pool, target, seed=5, return_discount=0.9, **ASKED), whole)
+                num_lost += same(await sample(pool, target, seed=5, **ASKED), whole)
                 again = await fragments(pool, 4 * 900, 13, seed=6, **ASKED)
             finally:
                 killer.cancel()

@@ -73,6 +73,7 @@ CASES = {
     "a version": Rejection(fragments(options={"policy_version": 1}), "spec.options.policy_version", ("1",)),
     "prefetch": Rejection(episodes(options={"prefetch": True}), "spec.options.prefetch", ("true",)),
     "blackhole": Rejection(episodes(options={"blackhole": True}), "spec.options.blackhole", ("true",)),
+    "a discount": Rejection(fragments(options={"return_discount": 1.5}), "spec.options.return_discount", ("1.5",)),
     "an index of fragments": Rejection(
         fragments(options={"seed": 1, "first_episode_index": 1}), "spec.options.first_episode_index", ("fragments",)
     ),

@@ -7,10 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 from many_agents import CONNECT_FOUR, CROWD, MASKED, POLICIES, RELAY, SPREAD
-from support import raises
+from support import equal, raises
 
 import rollserve
-from rollserve import EnvSpec, InvalidArgumentError, MlpAgent, Policies, PreconditionError, RandomAgent, Reason, Sampler
+from rollserve import (
+    EnvSpec,
+    InvalidArgumentError,
+    MlpAgent,
+    MultiAgentBatch,
+    Policies,
+    PreconditionError,
+    RandomAgent,
+    Reason,
+    Sampler,
+)
 from rollserve.v1 import agent_pb2, policies_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -198,6 +208,40 @@ def test_spaces_of_policies_are_checked(crowd: Sampler) -> None:
         crowd.update_agent({"main": agent})
 
 
+def test_agents_are_returned_by_policy(crowd: Sampler) -> None:
+    spaces = crowd.status().observation_space.spaces, crowd.status().action_space.spaces  # type: ignore[union-attr]
+    agent = MlpAgent.initial(spaces[0]["runner_0"], spaces[1]["runner_0"])
+    crowd.update_agent({"runner": agent})
+    held = crowd.agent(policy="runner")
+    assert isinstance(held, MlpAgent)
+    assert all(np.array_equal(held.parameters[name], value) for name, value in agent.parameters.items())
+    for policy, got in (("ghost", "'ghost'"), (None, "''")):
+        with raises(InvalidArgumentError, field="policy", match=f"one of the policies .*'runner'.* got {got}"):
+            crowd.agent(policy=policy)
+    crowd.update_env("CartPole-v1")
+    crowd.update_agent(RANDOM)
+    with raises(InvalidArgumentError, field="policy", match="none, because there is a single agent"):
+        crowd.agent(policy="runner")
+
+
+def test_saved_policies_go_on_with_the_same_bits(crowd: Sampler) -> None:
+    crowd.update_agent(
+        Policies(
+            {"runner": RANDOM},
+            {"runner_*": [("runner", 0, 0.5), ("runner", -1, 0.5)], "guard": "guard", "late": "late"},
+        )
+    )
+    crowd.obtain_samples(60)
+    saved = crowd.save()
+    expected = MultiAgentBatch.of(crowd.obtain_samples(60))
+    crowd.restore(saved)
+    batch = MultiAgentBatch.of(crowd.obtain_samples(60))
+    assert batch.by_policy().keys() == expected.by_policy().keys()
+    for name, each in expected.by_policy().items():
+        assert equal(batch.by_policy()[name], each)
+    assert crowd.update_agent({"runner": RANDOM}) == 3
+
+
 def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
     buffer = rollserve.EpisodeBuffer()
     with raises(InvalidArgumentError, field="out", match="none for an environment with many agents"):
@@ -205,10 +249,3 @@ def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
     crowd.update_env("CartPole-v1")
     crowd.update_agent(RANDOM)
     assert crowd.obtain_samples(20, out=buffer).num_steps >= 20
-
-
-@pytest.mark.parametrize("call", [lambda sampler: sampler.agent(), lambda sampler: sampler.save()])
-def test_policies_by_name_are_neither_returned_whole_nor_saved(crowd: Sampler, call: Any) -> None:
-    with raises(PreconditionError, match="a single agent, got policies by name"):
-        call(crowd)
-    assert crowd.obtain_samples(20).num_steps >= 20

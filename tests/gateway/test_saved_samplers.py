@@ -61,7 +61,7 @@ def go_on(sampler: rollserve.Sampler) -> list[rollserve.EpisodeBatch]:
         lambda: sampler.obtain_samples(150),
         lambda: sampler.obtain_fragments(8 * 7, return_last_states=True),
         lambda: sampler.obtain_exact_episodes(1, seed=3),
-        lambda: sampler.obtain_fragments(8 * 9, seed=11, row_step_count=5),
+        lambda: sampler.obtain_fragments(8 * 9, seed=11, row_step_count=5, return_discount=0.9),
         lambda: sampler.obtain_samples(50),
         lambda: sampler.obtain_fragments(8 * 30),
     ]
@@ -72,7 +72,7 @@ def use(sampler: rollserve.Sampler) -> None:
     """Make calls whose sequences others go on with."""
     sampler.obtain_samples(200)
     sampler.obtain_fragments(8 * 21)
-    sampler.obtain_fragments(8 * 5, seed=11)
+    sampler.obtain_fragments(8 * 5, seed=11, return_discount=0.9)
 
 
 AGENTS: dict[str, Callable[[rollserve.Sampler], rollserve.Agent]] = {
@@ -137,10 +137,16 @@ def test_native_rows_are_restored(thread_sampler: rollserve.Sampler, other: roll
     thread_sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8))
     thread_sampler.update_agent(mlp(thread_sampler))
     thread_sampler.obtain_samples(300)
-    thread_sampler.obtain_fragments(16 * 20)
+    thread_sampler.obtain_fragments(16 * 20, return_discount=0.9)
     other.restore(thread_sampler.save())
     assert equal(other.obtain_samples(300), thread_sampler.obtain_samples(300))
-    assert equal(other.obtain_fragments(16 * 20), thread_sampler.obtain_fragments(16 * 20))
+    expected, batch = (each.obtain_fragments(16 * 20, return_discount=0.9) for each in (thread_sampler, other))
+    assert equal(batch, expected)
+    assert expected.discounted_returns_before is not None
+    assert expected.discounted_returns_before.any()
+    assert expected.account is not None
+    assert batch.account is not None
+    assert batch.account.return_moments == expected.account.return_moments is not None
 
 
 def test_sampler_is_saved_while_calls_run(thread_sampler: rollserve.Sampler, other: rollserve.Sampler) -> None:
@@ -256,6 +262,10 @@ CHANGES: dict[str, tuple[Callable[[list[pb.SavedRecord]], None], str]] = {
     "unknown environment": (
         lambda parts: setattr(part(parts, "rows"), "environment_version", 9),
         "rows[0].environment_version",
+    ),
+    "a discount": (
+        lambda parts: setattr(part(parts, "rows"), "return_discount", 2.0),
+        "data.rows[0].return_discount",
     ),
     "rows too few": (lambda parts: part(parts, "rows").rows.pop(), "data.rows[0].rows"),
     "actions too many": (widen_actions, "rows[0].rows[0].actions"),

@@ -72,6 +72,29 @@ class Masked(Still):
         return self._start + order[np.arange(len(noise)), first], {"num_legal": legal.sum(axis=1)}, {}
 
 
+class MaskedParts(Still):
+    """An agent that takes the last legal values of the Tuple action of `sample_envs:MaskedParts`.
+
+    Arguments:
+        observation_space: observation space of the environment.
+        action_space: its action space.
+        heeds: whether the bits are legal; otherwise they are zeros.
+    """
+
+    agent_inputs = ("action_mask",)
+
+    def __init__(self, observation_space: Space[Any], action_space: Any, *, heeds: bool = True) -> None:
+        super().__init__(observation_space, action_space)
+        self._heeds = heeds
+
+    def act(self, observations: Any, noise: np.ndarray, states: Columns, inputs: Columns | None = None) -> Any:
+        assert inputs is not None
+        legal = inputs["action_mask"]  # of the three values of leaf 0, then of the two of each bit of leaf 2
+        turn = 2 - legal[:, 2::-1].argmax(axis=1)
+        bits = legal[:, 4::2] if self._heeds else np.zeros((len(legal), 2))
+        return {"0": turn, "1": np.zeros((len(legal), 1), np.float32), "2": bits.astype(np.int8)}, {}, {}
+
+
 class Nested(Still):
     """An agent for `sample_envs:Nested`, with actions and infos of several types, and one info as a list."""
 

@@ -43,6 +43,7 @@ def stream_request(
     first_number: int = 0,
     options: dict[str, Any] | None = None,
     max_message_bytes: int = 1 << 22,
+    moments: dict[str, Any] | None = None,
     **bounds: Any,
 ) -> StreamRequest:
     """Return a request; `bounds` are fields of `StreamBounds`."""
@@ -53,6 +54,7 @@ def stream_request(
         StreamBounds(**bounds),
         apply_update,
         first_number,
+        **moments or {},
     )
 
 
@@ -120,12 +122,13 @@ async def streaming(pool: Pool, request: StreamRequest) -> AsyncIterator[Receivi
 
 
 async def again(
-    pool: Pool, batch: rollserve.EpisodeBatch, *, row_step_count: int | None = None
+    pool: Pool, batch: rollserve.EpisodeBatch, *, row_step_count: int | None = None, **moments: Any
 ) -> rollserve.EpisodeBatch:
     """Request a round again, as an ordinary call; of fragments, at a position that is the round's own unless given."""
     sampled = batch.round
     assert sampled is not None
-    options = {"seed": sampled.seed, "policy_version": sampled.policy_version, "env_version": sampled.env_version}
+    options: dict[str, Any] = {"seed": sampled.seed, **moments}
+    options |= {"policy_version": sampled.policy_version, "env_version": sampled.env_version}
     if not sampled.num_rows:
         return await sample(pool, AtLeast(sampled.num_steps), first_index=sampled.first_episode_index, **options)
     clock = sampled.row_step_count if row_step_count is None else row_step_count

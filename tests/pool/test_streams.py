@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,6 +199,52 @@ def test_rounds_that_are_too_old_are_discarded_and_counted() -> None:
                 account = await stream.end()
             assert account.num_stale_steps == 4 * ROUND
             counted_apart(pool, account)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("rounds", [RowFragments(10), AtLeast(100)], ids=["fragments", "episodes"])
+def test_rounds_have_their_own_moments(rounds: RowFragments | AtLeast) -> None:
+    """Rows carry their discounted returns through discarded rounds, and on when the stream breaks."""
+
+    async def scenario() -> None:
+        moments: Any = {"observation_moments": True, "return_discount": 0.9}
+        bounds = {"max_ahead_steps": 4 * ROUND, "max_policy_lag": 0, "moments": moments}
+        async with pool_with_agent() as pool:
+            async with streaming(pool, stream_request(rounds, **bounds)) as stream:
+                batches = await stream.next_few(2)
+                await sampled_ahead(pool)
+                await pool.update_agent([cartpole_agent(1)])
+                batches += await stream.next_few(2)
+            last = batches[-1].round
+            assert last is not None
+            assert last.number > 3
+            if isinstance(rounds, RowFragments):
+                rest, position = RowFragments(10, row_step_count=last.next_row_step_count), {}
+            else:
+                rest, position = rounds, {"first_index": last.next_episode_index}
+            request = stream_request(rest, options={"seed": last.seed, **position}, first_number=9, **bounds)
+            async with streaming(pool, request) as stream:
+                batches += await stream.next_few(2)
+                account = await stream.end()
+            assert account.moments is None
+            for batch in reversed(batches):  # the first one begins the sequence again
+                replayed = await again(pool, batch, **moments)
+                assert equal(replayed, batch)
+                assert batch.round is not None
+                assert replayed.account is not None
+                found, expected = batch.round, replayed.account
+                assert found.return_moments is not None
+                assert found.return_moments == expected.return_moments
+                assert found.observation_moments == expected.observation_moments
+                assert found.return_moments.count == batch.num_steps
+                assert batch.discounted_returns_before is not None
+                assert batch.discounted_returns_before.any() == batch.first_steps.any()
+            plain = stream_request(rounds, options={"seed": 1})
+            async with streaming(pool, plain) as stream:
+                (batch,) = await stream.next_few(1)
+            assert batch.round is not None
+            assert batch.round.observation_moments is batch.round.return_moments is None
 
     asyncio.run(scenario())
 

@@ -96,6 +96,23 @@ def test_service_benchmark_compares_tls_with_plaintext(tmp_path: Path) -> None:
     assert "x plaintext" in run.stdout
 
 
+@pytest.mark.slow
+def test_service_benchmark_reads_files_of_episodes(tmp_path: Path) -> None:
+    figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9"]
+    options = ["--scale", "0.01", "--rounds", "1", "--json", str(figures), "--chart", str(chart)]
+    run = subprocess.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    results = {result["workload"]: result["medians"] for result in json.loads(figures.read_text())["results"]}
+    assert results.keys() == {"w9-short-episodes", "w9-long-episodes"}
+    for result in results.values():
+        assert result["ratio_to_minari"] == pytest.approx(
+            result["steps_per_second"] / result["minari_steps_per_second"]
+        )
+    assert "x Minari's iterator" in run.stdout
+    assert chart.read_bytes().startswith(b"\x89PNG")
+
+
 def test_phases_add_up_to_the_call() -> None:
     call = {"began": 0.0, "sent": 1.0, "ended": 60.0}
     call["receipts"] = [(2.0, 5.0, False), (6.0, 40.0, True), (43.0, 50.0, False), (51.0, 53.0, False)]
@@ -128,11 +145,11 @@ def test_phases_add_up_to_the_call() -> None:
 
 
 def test_service_benchmark_lists_the_workloads_when_one_is_unknown() -> None:
-    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9"]
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w99"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == 2
     assert "--workloads" in run.stderr
-    assert "'w9'" in run.stderr
+    assert "'w99'" in run.stderr
     assert all(name in run.stderr for name in WORKLOADS)
 
 

@@ -146,8 +146,12 @@ def test_normalization_recipe_learns_from_what_acted(sampler: rollserve.Sampler)
     held = sampler.agent_parameters()
     assert np.allclose(held["observation/mean"], rows.mean(axis=0), rtol=1e-12)
     assert np.allclose(held["observation/variance"], rows.var(axis=0), rtol=1e-12)
-    assert names["returns"].moments.count == len(rows) == 4000
-    assert names["returns"].num_unknown_episodes == 0
+    assert names["returns"].count == len(rows) == 4000
+    client = rollserve.RunningReturns(0.99)
+    for batch in learned:
+        client.add(batch)
+    assert client.num_unknown_episodes == 0
+    assert names["returns"] == client.moments
 
 
 def test_onnx_normalization_recipe_acts_as_the_formula(server: LocalServer) -> None:

@@ -55,19 +55,21 @@ def check(batch: rollserve.EpisodeBatch, discount: float | None = 0.9, *, withou
     if discount is None:
         assert returns is None
         return
-    running, by_step = 0.0, []
-    ends = set((np.cumsum(batch.lengths) - 1).tolist())
-    for step, reward in enumerate(batch.rewards.tolist()):
-        running = running * discount + reward
-        by_step.append(running)
-        running *= step not in ends
+    by_step = []
+    for segment in batch.split():
+        assert segment.discounted_returns_before is not None
+        running = float(segment.discounted_returns_before[0])
+        for reward in segment.rewards.tolist():
+            running = running * discount + reward
+            by_step.append(running)
     assert returns is not None
     assert returns.count == batch.num_steps
     assert np.allclose(returns.mean, np.mean(by_step), rtol=1e-12)
     assert np.allclose(returns.variance, np.var(by_step), rtol=1e-12)
-    client = RunningReturns(discount)
-    assert np.allclose(client.add(batch), by_step, rtol=1e-12)
-    assert client.moments == returns
+    if not batch.first_steps.any():
+        client = RunningReturns(discount)
+        assert np.allclose(client.add(batch), by_step, rtol=1e-12)
+        assert client.moments == returns
 
 
 ENVS: dict[str, tuple[rollserve.EnvSpec, tuple[str, ...]]] = {
@@ -104,10 +106,10 @@ def test_moments_of_fragments_and_of_exact_episodes_are_of_what_was_delivered(
     sampler.update_env(env)
     check(sampler.obtain_exact_episodes(5, seed=3, **BOTH), without=without)
     for _ in range(2):
-        check(sampler.obtain_fragments(240, observation_moments=True), None, without=without)
-    first = sampler.obtain_fragments(240, seed=3, observation_moments=True)
+        check(sampler.obtain_fragments(240, **BOTH), without=without)
+    first = sampler.obtain_fragments(240, seed=3, **BOTH)
     with rollserve.connect(server.address, max_message_bytes=1 << 15) as narrow:
-        again = narrow.obtain_fragments(240, seed=3, observation_moments=True)
+        again = narrow.obtain_fragments(240, seed=3, **BOTH)
     assert moments_of(again) == moments_of(first)
 
 
@@ -137,16 +139,15 @@ async def test_losses_of_workers_and_results_change_no_bit(
     env: rollserve.EnvSpec, target: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work_claims, "_PARCELS_BYTES", 1)
-    asked = BOTH if not isinstance(target, Fragments) else {"observation_moments": True}
     async with pool_of(InProcessBackend(), env, workers=3) as pool:
         await pool.update_agent([RandomSpec()])
-        expected = await sample(pool, target, max_message_bytes=1200, seed=3, **asked)
-    check(expected, asked.get("return_discount"))
+        expected = await sample(pool, target, max_message_bytes=1200, seed=3, **BOTH)
+    check(expected)
     num_retried = 0
     for backend in (MortalBackend(1, num_deaths=4, with_machines=True), ForgetfulBackend(1, num_losses=4)):
         async with pool_of(backend, env, workers=3, unit_retries=20) as pool:
             await pool.update_agent([RandomSpec()])
-            batch = await sample(pool, target, max_message_bytes=1200, seed=3, **asked)
+            batch = await sample(pool, target, max_message_bytes=1200, seed=3, **BOTH)
         assert equal(batch, expected)
         assert moments_of(batch) == moments_of(expected)
         assert batch.account is not None
@@ -156,7 +157,8 @@ async def test_losses_of_workers_and_results_change_no_bit(
 
 CALLS: dict[str, Any] = {
     "samples": lambda sampler: sampler.obtain_samples(24_000, seed=3, **BOTH),
-    "fragments": lambda sampler: sampler.obtain_fragments(24_000, seed=3, observation_moments=True),
+    "fragments": lambda sampler: sampler.obtain_fragments(24_000, seed=3, **BOTH),
+    "later fragments": lambda sampler: sampler.obtain_fragments(24_000, seed=3, row_step_count=10, **BOTH),
 }
 
 
@@ -164,7 +166,10 @@ CALLS: dict[str, Any] = {
 def test_interrupted_call_has_the_moments_of_the_whole_batch(
     sampler: rollserve.Sampler, server: LocalServer, call: str
 ) -> None:
+    rows = sum(worker.num_rows for worker in sampler.status().workers)
+    sampler.obtain_fragments(10 * rows, seed=3, **BOTH)
     expected = CALLS[call](sampler)
+    check(expected)
     with (
         cutting_proxy(server.address, num_cuts=3, max_bytes=600_000, seed=0) as proxy,
         rollserve.connect(proxy.address) as distant,
@@ -210,7 +215,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "discount above 1": ("obtain_samples", "options.return_discount", {"return_discount": 1.01}),
     "negative discount": ("obtain_samples", "options.return_discount", {"return_discount": -0.1}),
     "nan": ("obtain_exact_episodes", "options.return_discount", {"return_discount": float("nan")}),
-    "fragments": ("obtain_fragments", "options.return_discount", {"return_discount": 0.9}),
+    "fragments": ("obtain_fragments", "options.return_discount", {"return_discount": 2}),
 }
 
 

@@ -60,7 +60,14 @@ CIRCULAR.append(CIRCULAR)
     "value",
     [
         *("x" * 33, "ä" * 17, "a\0", "\ud800", b"x", object(), 1j, {""}),
-        *(["x", float("nan")], [{1: 2, "a": 3}, ""], CIRCULAR),
+        *(
+            ["x", float("nan")],
+            ["x", float("inf")],
+            [[-np.inf], ""],
+            [{1: 2, "a": 3}, ""],
+            [{None: 1, "a": 2}],
+            CIRCULAR,
+        ),
     ],
 )
 def test_values_that_are_too_long_or_no_json_are_dropped_and_counted(value: Any) -> None:

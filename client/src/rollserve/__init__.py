@@ -8,7 +8,7 @@
 
 import importlib.metadata
 
-from rollserve import bridges, spaces, transforms
+from rollserve import bridges, data, spaces, transforms
 from rollserve._codec.text_infos import text_infos
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_inputs import ActionMask
@@ -44,13 +44,14 @@ from rollserve.errors import (
     UnavailableError,
 )
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
-from rollserve.learning import Advantages, RunningReturns, Transitions
+from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.moments import RunningMoments
 from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
+from rollserve.receipts import Receipt
 from rollserve.record_streams import AsyncRecordStream, RecordStream
 from rollserve.replay import ReplayBuffer
 from rollserve.reproducibility import Reproducibility
@@ -90,6 +91,7 @@ __all__ = [
     "EpisodeBuffer",
     "EpisodeFailure",
     "EpisodeRecords",
+    "Estimate",
     "Evaluation",
     "EvaluationOptions",
     "HeldAgent",
@@ -102,12 +104,14 @@ __all__ = [
     "PickledAgent",
     "Policies",
     "PolicyBatch",
+    "PolicyEstimates",
     "PopulationEvaluation",
     "PreconditionError",
     "PythonAgent",
     "Quota",
     "RandomAgent",
     "Reason",
+    "Receipt",
     "RecordPosition",
     "RecordStream",
     "ReplayBuffer",
@@ -137,6 +141,7 @@ __all__ = [
     "aconnect",
     "bridges",
     "connect",
+    "data",
     "give_back_memory",
     "hold_on_to_memory",
     "spaces",

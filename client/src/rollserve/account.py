@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
-from rollserve.moments import moments_from_proto
+from rollserve.moments import moments_of
 
 if TYPE_CHECKING:
     from rollserve.moments import RunningMoments
@@ -189,11 +189,7 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
     """Return the account that a message describes."""
     workers = tuple(record_from_message(WorkerAccount, worker) for worker in message.workers)
     failures = tuple(record_from_message(EpisodeFailure, failure) for failure in message.episode_failures)
-    observation_moments = return_moments = None
-    if message.observation_moments:
-        observation_moments = moments_from_proto({each.name: each.moments for each in message.observation_moments})
-    if message.HasField("return_moments"):
-        return_moments = moments_from_proto({"": message.return_moments})
+    observation_moments, return_moments = moments_of(message)
     return record_from_message(
         Account,
         message,

@@ -17,17 +17,22 @@ __all__ = ["ActionMask", "check_mask", "mask_from_proto", "mask_to_proto"]
 
 @dataclass(frozen=True)
 class ActionMask:
-    """The source of an agent's action mask: which actions of a Discrete or MultiDiscrete space are legal at a step.
+    """The source of an agent's action mask: which actions are legal at a step.
 
-    A mask has a zero or one for each action, or for each value of each element of a MultiDiscrete action, one element
-    after the other. Batches have it as the info `agent_infos["action_mask"]`, (T, S) bool.
+    A mask has a zero or one for each action of a Discrete space, or for each value of each element of a MultiDiscrete
+    action, one element after the other. For a MultiBinary space, it has a number for each element: 0 or 1 if that is
+    the only legal value, 2 if both are. For a Dict or Tuple space, it has the structure of the space, as
+    `gymnasium.Space.sample` takes it: a mapping or tuple of masks. Those of Box leaves do not matter.
+
+    Batches have it as the info `agent_infos["action_mask"]`, (T, S) bool, with a truth value for each value of each
+    element; of a Dict or Tuple space, as an info for each leaf, such as `agent_infos["action_mask/turn"]`.
 
     >>> agent = rollserve.RandomAgent(action_mask=rollserve.ActionMask(info="action_mask"))  # doctest: +SKIP
 
     Attributes:
         info: name of an info that the environment returns with each observation; nested names are joined by `/`.
-        observation: name of a leaf of the observation space. An MLP or a model does not get that leaf as an
-            observation.
+        observation: name of a leaf of the observation space, or of a Dict or Tuple of such leaves. An MLP or a model
+            does not get these as observations.
 
     Raises:
         TypeError: a name that is not a string.

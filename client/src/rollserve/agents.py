@@ -70,8 +70,8 @@ class OnnxAgent:
         inputs: names of inputs by role, where they differ from the role.
         outputs: names of outputs by role, where they differ from the role.
         infos: names of further outputs, which become agent_infos.
-        action_mask: source of the action mask, for the heads `categorical` and `actions`. A model gets the mask in an
-            input `action_mask`, if it has one.
+        action_mask: source of the action mask, for heads of actions that are not a Box alone. A model gets the mask in
+            an input `action_mask`, if it has one.
 
     Raises:
         TypeError: an attribute of the wrong type.

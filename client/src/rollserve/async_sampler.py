@@ -20,6 +20,7 @@ from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import Reader, receive_async
+from rollserve._calls.receipts import with_receipt
 from rollserve._calls.saving import read_saved_async, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
@@ -253,6 +254,27 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         reader = self._population_reader(parameters, num_episodes, same_episodes, options)
         return await self._receive(self._stub.EvaluatePopulation, reader, options)
 
+    async def with_receipt(
+        self, batch: EpisodeBatch, agent: Agent | None = None, *, timeout: float | None = None
+    ) -> EpisodeBatch:
+        """Return the whole result of a call with what verifies it in plain gymnasium: a receipt, which files keep.
+
+        The receipt has the environment's specification, the account, and digests of all columns and of the agent.
+        `rollserve verify` replays files with receipts.
+
+        >>> (await sampler.with_receipt(batch, agent)).save("batch.npz")  # doctest: +SKIP
+
+        Args:
+            batch: batch of this sampler, of the present version of its environment.
+            agent: the agent that acted, for its digest; None leaves it out.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Raises:
+            ValueError: a batch without an account, another version of the environment, environments that differ between
+                rows, or arguments of the environment that clients do not see.
+        """
+        return with_receipt(batch, await self.status(timeout=timeout), agent)
+
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """Return the state of the sampler and of its workers, and its counters."""
         request = pb.GetSamplerRequest(sampler=self._name)
@@ -323,10 +345,15 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
 
     async def agent(
-        self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None
+        self,
+        version: int | None = None,
+        *,
+        worker: int | None = None,
+        policy: str | None = None,
+        timeout: float | None = None,
     ) -> Agent:
         """Return an agent that the sampler holds; for arguments and errors, see `rollserve.Sampler.agent`."""
-        request = agent_request(self._name, version, worker)
+        request = agent_request(self._name, version, worker, policy)
         return await self._call(read_agent_async(self._stub.GetAgent), request, timeout)
 
     async def agent_parameters(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rollserve import __version__
+from rollserve import __version__, data
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve._codec.batch_tables import range_text
 from rollserve.agents import MlpAgent, OnnxAgent, RandomAgent
@@ -73,6 +73,8 @@ _STATUSES: Mapping[type[RollserveError], int] = {UnavailableError: 3, AccessErro
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
+    if options.run is _verify:
+        return _run_verify(options)
     try:
         connected = connect(
             options.target,
@@ -147,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_restore,
     ):
         add(commands, common)
+    _add_verify(commands)
     return parser
 
 
@@ -326,6 +329,28 @@ def _add_restore(commands: _Commands, common: argparse.ArgumentParser) -> None:
     restore.set_defaults(run=_restore)
 
 
+def _add_verify(commands: _Commands) -> None:
+    verify = commands.add_parser(
+        "verify",
+        help="replay recorded episodes in plain gymnasium, without a server",
+        description="Replay the episodes of a file in plain gymnasium, and say of each whether it is equal bit by bit. "
+        "Needs gymnasium: pip install 'rollserve[data]'. The exit status is 1 if something differs.",
+    )
+    verify.add_argument("file", metavar="FILE", help="saved batch, Parquet, or folder of a Minari dataset")
+    verify.add_argument(
+        "--agent", type=Path, metavar="FILE", help="file of save_agent: check that this agent would have acted so"
+    )
+    verify.add_argument("--env", metavar="ID", help="environment, in place of the one that the receipt names")
+    verify.add_argument(
+        "--allow-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module that the receipt may name for environments and wrappers, whose code then runs; can be repeated",
+    )
+    verify.set_defaults(run=_verify)
+
+
 def _json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
@@ -413,9 +438,18 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         raise InvalidArgumentError.of("sample", expected=expected, got=f"agents {', '.join(received.agents)}")
     print(_summary(batch, seconds))
     if options.out is not None:
-        _write(options.out, batch.save)
+        _write(options.out, _with_receipt(sampler, batch).save)
     if options.plot is not None:
         _write(options.plot, functools.partial(plot_batch, batch))
+
+
+def _with_receipt(sampler: Sampler, batch: EpisodeBatch) -> EpisodeBatch:
+    """Return the batch with a receipt, or as it is and say why it has none."""
+    try:
+        return sampler.with_receipt(batch)
+    except ValueError as error:
+        print(f"without a receipt: {error}")
+        return batch
 
 
 def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
@@ -489,6 +523,48 @@ def _restore(sampler: Sampler, options: argparse.Namespace) -> None:
         f"sampler restored: policy version {status.policy_version}, environment version {status.env_version}, "
         f"{status.num_workers} workers"
     )
+
+
+def _run_verify(options: argparse.Namespace) -> int:
+    """Verify a file and return the exit status."""
+    try:
+        return 0 if _verify(options) else 1
+    except (ImportError, OSError, RollserveError, ValueError) as error:
+        print(f"rollserve: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rollserve: interrupted", file=sys.stderr)
+        return 130
+
+
+def _verify(options: argparse.Namespace) -> bool:
+    """Replay a file, print a line for each episode, and return whether all is equal."""
+    result = data.verify(
+        options.file,
+        env=options.env,
+        agent=options.agent,
+        allowed_modules=options.allow_module,
+        on_episode=lambda check: print(_describe_check(check)),
+    )
+    for column in result.changed_columns:
+        print(f"changed: {column}")
+    for text in result.not_compared:
+        print(f"not compared: {text}")
+    for name, (recorded, here) in result.packages.items():
+        print(f"{name} {recorded}, here {here or 'not installed'}")
+    print(f"{result.num_equal} of {len(result.episodes)} episodes equal, {len(result.changed_columns)} columns changed")
+    return result.is_equal
+
+
+def _describe_check(check: data.EpisodeCheck) -> str:
+    """Return a line about an episode."""
+    text = f"episode {check.episode_index}, {check.num_steps} steps: "
+    if not check.replayed:
+        return f"{text}not replayed: {check.difference}"
+    text += f"differs: {check.difference}" if check.difference else "equal"
+    if check.log_prob_error is not None:
+        text += f", log-probabilities within {check.log_prob_error:.1e}"
+    return text
 
 
 def _table_of(samplers: Sequence[SamplerSummary]) -> str:

@@ -39,20 +39,28 @@ from rollserve._codec.columns import (
 )
 from rollserve._codec.initial_states import later_initial_states
 from rollserve._codec.row_layout import columns_by_row
+from rollserve._formats.minari import write_minari
+from rollserve._formats.parquet import write_parquet
+from rollserve._formats.rllib_json import write_rllib_json
 from rollserve.errors import mismatch
+from rollserve.receipts import Receipt
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     from numpy.typing import ArrayLike
 
     from rollserve.account import Account
-    from rollserve.learning import Advantages, Transitions
+    from rollserve.learning import Advantages, PolicyEstimates, Transitions
     from rollserve.moments import RunningMoments
     from rollserve.rounds import Round
     from rollserve.spaces import Space
 
 __all__ = ["EpisodeBatch", "StepType", "with_spaces"]
+
+_RECEIPT = "receipt"
+"""Column of a saved batch that holds the receipt's JSON."""
 
 
 class StepType(enum.IntEnum):
@@ -112,6 +120,9 @@ class EpisodeBatch:
             `return_last_states`, otherwise empty.
         returns_before: (N,) floats, sum of the raw rewards of the segment's episode before it, including earlier calls;
             by default 0 at an episode's start, and otherwise NaN, as servers deliver it that do not know it.
+        discounted_returns_before: (N,) floats, discounted return R[t] = `return_discount` * R[t - 1] + reward[t] of the
+            segment's episode after the step before it, including earlier calls; NaN if unknown. With the option
+            `return_discount`, otherwise None.
         raw_rewards: (T,), reward of each step as the environment returned it, where transforms change rewards;
             otherwise None.
         env_actions: (T, *A), action of each step as the environment got it, where transforms change actions; otherwise
@@ -120,6 +131,7 @@ class EpisodeBatch:
             `return_spaces`; otherwise None. Files and `to_list` do not hold them.
         account: account of the call whose whole result the batch is; otherwise None.
         round: round of `Sampler.stream` that the batch is, with its version and position; otherwise None.
+        receipt: what verifies the batch, from `Sampler.with_receipt` or from a file; otherwise None. Files hold it.
 
     Headers of other integer types become int64.
 
@@ -148,12 +160,14 @@ class EpisodeBatch:
     last_values: np.ndarray | None = None
     last_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     returns_before: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
+    discounted_returns_before: np.ndarray | None = None
     raw_rewards: np.ndarray | None = None
     env_actions: Columns | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
     account: Account | None = None
     round: Round | None = None
+    receipt: Receipt | None = None
 
     def __post_init__(self) -> None:
         check_header("lengths", self.lengths, "iu", None)
@@ -493,6 +507,40 @@ class EpisodeBatch:
             lam=lam,
         )
 
+    def policy_estimates(
+        self,
+        target_log_probs: ArrayLike,
+        gamma: float,
+        q_values: ArrayLike | None = None,
+        values: ArrayLike | None = None,
+        *,
+        behavior_log_probs: ArrayLike | None = None,
+    ) -> PolicyEstimates:
+        """Return estimates of the mean return of another policy, from the batch's whole episodes.
+
+        They are importance sampling, weighted, per-decision, weighted per-decision (Precup et al. 2000) and, with the
+        caller's values, doubly robust (Jiang and Li 2016). Episodes that a limit ended count as ended: nothing follows
+        their last reward.
+
+        >>> found = batch.policy_estimates(target_log_probs, gamma=0.99)  # doctest: +SKIP
+        >>> found.per_decision.value, found.per_decision.standard_error  # doctest: +SKIP
+
+        Args:
+            target_log_probs: (T,), log-probability of each action for the policy whose return is estimated.
+            gamma: the discount, from 0 to 1.
+            q_values: (T,), an estimate of that policy's Q-value of each observation and action; or None.
+            values: (T,), the mean of these Q-values over the policy's actions, for each observation; or None.
+            behavior_log_probs: (T,), log-probability of each action for the policy that acted; by default
+                `agent_infos["log_prob"]`.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a number out of range, fragments, missing values, or values of another shape.
+        """
+        return learning.policy_estimates(
+            self, target_log_probs, gamma, q_values, values, behavior_log_probs=behavior_log_probs
+        )
+
     def minibatches(
         self, size: int, generator: np.random.Generator, num_epochs: int = 1, **columns: Columns
     ) -> Iterator[dict[str, Columns]]:
@@ -580,16 +628,47 @@ class EpisodeBatch:
         """
         return learning.transitions(self, n, gamma)
 
+    def take(self, segments: ArrayLike | slice) -> EpisodeBatch:
+        """Return some of the segments, in the given order, copied into new arrays; a slice shares the batch's arrays.
+
+        >>> best = batch.take(np.argsort(batch.returns)[-10:])  # doctest: +SKIP
+
+        Args:
+            segments: (M,) integers, positions of segments in the batch, where one may occur several times; or a slice
+                without a step.
+
+        Raises:
+            ValueError: positions of another shape or dtype, or out of range.
+        """
+        if isinstance(segments, slice):
+            start, stop, step = segments.indices(len(self))
+            if step != 1:
+                raise ValueError(f"segments: {mismatch('a slice without a step', segments)}")
+            bounds = np.append(self._starts, self.num_steps)
+            return self._like(
+                self._slices(slice(int(bounds[start]), int(bounds[max(start, stop)])), slice(start, stop))
+            )
+        return self._like(learning.take_segments(self, segments))
+
+    def cut(self, length: int) -> EpisodeBatch:
+        """Return the batch with each segment cut into fragments of `length` steps; the last of each may be shorter.
+
+        With a length of 1, each segment is a transition. Columns of steps are shared. Recurrent states at the cuts are
+        those in the agent's infos `state/NAME`, and gaps without them; the values of last observations at the cuts are
+        the agent's info `value`, and without it `last_values` is None.
+
+        Raises:
+            TypeError: a length that is not an integer.
+            ValueError: a length below 1.
+        """
+        return self._like(learning.cut_segments(self, length))
+
     def split(self) -> list[EpisodeBatch]:
         """Return one batch for each segment, whose arrays are views of this batch's arrays."""
         return [
             EpisodeBatch(**self._slices(slice(start, start + length), slice(position, position + 1)))
             for position, (start, length) in enumerate(zip(self._starts, self.lengths, strict=True))
         ]
-
-    def select(self, segments: np.ndarray) -> EpisodeBatch:
-        """Return the segments at these positions, in this order, in new arrays."""
-        return EpisodeBatch(**self._slices(self.steps_of(segments), segments))
 
     def steps_of(self, segments: np.ndarray) -> np.ndarray:
         """Return the rows of the steps of the segments at these positions, one segment behind the other."""
@@ -691,6 +770,9 @@ class EpisodeBatch:
             rewards = self._raw_rewards[num_steps - cut : num_steps]
             # One by one, as the server adds rewards up.
             columns["returns_before"][0] = np.add.accumulate(np.append(columns["returns_before"][0], rewards))[-1]
+            if self.discounted_returns_before is not None:
+                columns["discounted_returns_before"] = columns["discounted_returns_before"].copy()
+                columns["discounted_returns_before"][0] = np.nan  # a batch does not know the discount
             columns["initial_states"] = later_initial_states(columns["initial_states"], columns["agent_infos"])
         return EpisodeBatch(**columns)
 
@@ -763,14 +845,17 @@ class EpisodeBatch:
         return cls.concatenate(*batches)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all columns, but not the account, to a file that `load` and `numpy.load` read without pickles.
+        """Write all columns and the receipt, but not the account, to a file that `load` and `numpy.load` read.
 
         The file has exactly this name; no ending is added.
 
         Raises:
             OSError: a file that cannot be written.
         """
-        save_columns(path, {name: getattr(self, name) for name in FIELDS})
+        columns = {name: getattr(self, name) for name in FIELDS}
+        if self.receipt is not None:
+            columns[_RECEIPT] = np.frombuffer(self.receipt.to_json().encode(), np.uint8)
+        save_columns(path, columns)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EpisodeBatch:
@@ -782,9 +867,78 @@ class EpisodeBatch:
         """
         with open(path, "rb") as file:
             try:
-                return cls(**load_columns(file))
+                columns = load_columns(file)
+                receipt = columns.pop(_RECEIPT, None)
+                return cls(
+                    **columns, receipt=None if receipt is None else Receipt.from_json(receipt.tobytes().decode())
+                )
             except UNREADABLE_ERRORS as error:
                 raise ValueError(f"{path}: not a saved batch: {error}") from None
+
+    def to_minari(
+        self,
+        dataset_id: str,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        env: Any = None,
+        append: bool = False,
+        **metadata: Any,
+    ) -> Path:
+        """Write whole episodes as a Minari dataset, which `minari.load_dataset` loads; return its folder.
+
+        Minari gets the environment's own rewards and actions, all infos (those of the agent as `agent/NAME`) and the
+        seeds, without JPEG, so that images stay as they are. Policy versions and episode indices are attributes of the
+        episodes, `rollserve_policy_versions` and `rollserve_episode_indices`.
+
+        >>> batch.to_minari("cartpole/random-v0", env="CartPole-v1", author="…")  # doctest: +SKIP
+
+        Args:
+            dataset_id: Minari's id, such as `cartpole/random-v0`.
+            root: folder of all datasets; by default Minari's own, which `MINARI_DATASETS_PATH` names.
+            env: id, specification or object of gymnasium's environment, for `recover_environment`, and for the spaces
+                if the batch has none.
+            append: whether to add to a dataset that exists.
+            **metadata: Minari's metadata, such as `author={"…"}`, `algorithm_name` or `description`.
+
+        Raises:
+            ImportError: Minari or h5py is not installed.
+            ValueError: a malformed id, a dataset that exists, segments that do not begin with their episode, or no
+                spaces.
+            OSError: a folder that cannot be written.
+        """
+        receipt = None if self.receipt is None else self.receipt.to_json()
+        return write_minari(self, dataset_id, root=root, env=env, metadata=metadata, receipt=receipt, append=append)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write all columns and the receipt, but not the account, to a file of Parquet, with a row for each step.
+
+        The columns are those of `to_arrow`. The last row of a segment also holds what a segment has once, such as
+        `last_observations`; other rows are null there.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            OSError: a file that cannot be written.
+        """
+        write_parquet(self, path, receipt=None if self.receipt is None else self.receipt.to_json())
+
+    def to_rllib_json(
+        self, path: str | os.PathLike[str], *, compress: Iterable[str] = (), append: bool = False
+    ) -> None:
+        """Write a file that RLlib's `JsonReader` reads: a sample batch for each segment, by RLlib's names of columns.
+
+        Infos of environments, recurrent states and the receipt have no place there and are left out.
+
+        Args:
+            path: the file.
+            compress: names of columns to pack, such as `obs` and `new_obs`; needs lz4.
+            append: whether to add to a file that exists.
+
+        Raises:
+            ImportError: lz4 is needed and not installed.
+            ValueError: a name that is no column, or an info of the agent with gaps.
+            OSError: a file that cannot be written.
+        """
+        write_rllib_json(self, path, compress=compress, append=append)
 
     @property
     def _starts(self) -> np.ndarray:
@@ -802,8 +956,13 @@ class EpisodeBatch:
         sums: np.ndarray = np.add.reduceat(rewards, self._starts) if len(self) else rewards[:0]
         return sums
 
-    def _slices(self, steps: slice | np.ndarray, segments: slice | np.ndarray) -> dict[str, Any]:
-        """Return all columns for some segments and their steps: for ranges views, for positions copies."""
+    def _like(self, fields: Mapping[str, Any]) -> EpisodeBatch:
+        """Return a batch of other fields with the spaces of this one."""
+        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
+        return EpisodeBatch(**{**fields, **spaces})
+
+    def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
+        """Return views of all columns for a range of segments and the range of their steps."""
         columns: dict[str, Any] = {}
         for name in STEP_COLUMNS:
             column = getattr(self, name)

@@ -91,8 +91,8 @@ class MlpAgent:
         max_log_std: upper bound that log_std of a Gaussian head is clipped to.
         epsilon: probability of random actions of the head `epsilon_greedy`, from 0 to 1; 0 by default.
         temperature: divisor of the Q-values of the head `boltzmann`; 1 by default.
-        action_mask: source of the action mask, for actions that are Discrete or MultiDiscrete. The input of the network
-            has no leaf that is the mask.
+        action_mask: source of the action mask, for actions that are not a Box alone. The input of the network has no
+            leaves that are the mask.
         previous_action: whether the input has the action before behind the observation, flat as `flatten` makes it, and
             zeros at an episode's start.
         previous_reward: whether the input has the reward before at its end, and 0 at an episode's start.

@@ -17,9 +17,9 @@ from rollserve.spaces import Dict, Space, Tuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollserve.v1 import episode_batch_pb2
+    from rollserve.v1 import episode_batch_pb2, sampler_service_pb2
 
-__all__ = ["MEAN", "VARIANCE", "RunningMoments", "moments_from_proto"]
+__all__ = ["MEAN", "VARIANCE", "RunningMoments", "moments_of"]
 
 MEAN, VARIANCE = "observation/mean", "observation/variance"
 """Names of the parameters that normalize observations."""
@@ -158,7 +158,8 @@ class RunningMoments:
         Args:
             observation_space: space of the observations, which is needed if it has Discrete or MultiDiscrete leaves:
                 these have no moments, and their one-hot elements get mean 0 and variance 1, which change nothing.
-            without: name of a leaf that the agent does not get as an observation: its action mask.
+            without: name of a leaf, or of a Dict or Tuple of leaves, that the agent does not get as observations: its
+                action mask.
 
         Returns:
             float64 arrays of the flat size of an observation.
@@ -175,7 +176,7 @@ class RunningMoments:
             if any(sizes.get(name) != size for name, size in numeric.items()):
                 raise ValueError(f"observation_space: {mismatch(f'leaves of sizes {numeric}', sizes)}")
         if without is not None:
-            sizes.pop(without, None)
+            sizes = {name: size for name, size in sizes.items() if not f"{name}/".startswith(f"{without}/")}
         mean = [np.ravel(means.get(name, np.zeros(size))) for name, size in sizes.items()]
         variance = [np.ravel(variances.get(name, np.ones(size))) for name, size in sizes.items()]
         return {MEAN: np.concatenate(mean), VARIANCE: np.concatenate(variance)}
@@ -259,12 +260,20 @@ class RunningMoments:
         return map_columns(np.copy, columns_of(leaves))
 
 
-def moments_from_proto(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMoments:
-    """Return the moments of each leaf that messages describe.
+def moments_of(
+    message: episode_batch_pb2.Account | sampler_service_pb2.StreamRound,
+) -> tuple[RunningMoments | None, RunningMoments | None]:
+    """Return the moments of observations and of returns that an account or a round has; None where it has none.
 
     Raises:
         ValueError: a malformed tensor, or shapes that differ.
     """
+    observations = {each.name: each.moments for each in message.observation_moments}
+    returns = {"": message.return_moments} if message.HasField("return_moments") else {}
+    return _from_protos(observations) if observations else None, _from_protos(returns) if returns else None
+
+
+def _from_protos(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMoments:
     return RunningMoments.from_leaves(
         {
             name: (moments.count, tensor_from_proto(moments.mean), tensor_from_proto(moments.m2))

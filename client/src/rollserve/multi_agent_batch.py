@@ -50,11 +50,11 @@ class PolicyBatch:
             if len(getattr(self, name)) != length:
                 raise ValueError(f"{name}: {mismatch(f'{length} elements', len(getattr(self, name)))}")
 
-    def select(self, segments: np.ndarray) -> PolicyBatch:
+    def take(self, segments: np.ndarray) -> PolicyBatch:
         """Return the segments at these positions, in this order, in new arrays."""
         return PolicyBatch(
             self.policy,
-            self.batch.select(segments),
+            self.batch.take(segments),
             self.agent_positions[segments],
             self.env_steps[self.batch.steps_of(segments)],
             self.rewards_before[segments],
@@ -74,7 +74,7 @@ class PolicyBatch:
     def joined(self) -> PolicyBatch:
         """Return the segments by episode, agent and time, where parts of one life are one segment."""
         indices = self.batch.episode_indices
-        ordered = self.select(np.lexsort((np.arange(len(indices)), self.agent_positions, indices)))
+        ordered = self.take(np.lexsort((np.arange(len(indices)), self.agent_positions, indices)))
         batch = ordered.batch.joined()
         first = np.searchsorted(np.cumsum(ordered.batch.lengths), np.cumsum(batch.lengths) - batch.lengths, "right")
         return dataclasses.replace(
@@ -202,12 +202,12 @@ class MultiAgentBatch:
             for position, agent in enumerate(self.agents):
                 of_agent = np.flatnonzero(part.agent_positions == position)
                 if len(of_agent):
-                    segments.setdefault(agent, []).append(part.batch.select(of_agent))
+                    segments.setdefault(agent, []).append(part.batch.take(of_agent))
         batches = {}
         for agent in self.agents:
             if agent in segments:
                 batch = EpisodeBatch.concatenate(*segments[agent])
-                batches[agent] = batch.select(np.argsort(batch.episode_indices, kind="stable"))
+                batches[agent] = batch.take(np.argsort(batch.episode_indices, kind="stable"))
         return batches
 
     def joint(self) -> dict[str, AgentSteps]:

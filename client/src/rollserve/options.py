@@ -74,10 +74,11 @@ class SamplingOptions(TypedDict, total=False):
             False by default.
         deliver: names of the policies whose segments the batch has, in an environment with many agents; the others act
             alike and are left out. All by default.
-        observation_moments: whether `account.observation_moments` has count, mean and variance of the delivered
-            observations, for `RunningMoments`. False by default.
-        return_discount: discount, from 0 to 1, of the returns that `account.return_moments` has moments of. Not for
-            fragments, whose episodes begin in earlier calls: use `RunningReturns`. No moments by default.
+        observation_moments: whether `account.observation_moments`, or `batch.round.observation_moments` for rounds of a
+            stream, has count, mean and variance of the delivered observations, for `RunningMoments`. False by default.
+        return_discount: discount, from 0 to 1, of the returns that `account.return_moments`, or
+            `batch.round.return_moments`, has moments of. Rows of `obtain_fragments` run a row sequence for each
+            discount, and one without. No moments by default.
         blackhole: whether to discard what is sampled, to measure sampling alone. Only for streams: they deliver no
             batch, and the account counts what was discarded. False by default.
         skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of

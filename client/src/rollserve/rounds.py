@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
+from rollserve.moments import moments_of
 
 if TYPE_CHECKING:
+    from rollserve.moments import RunningMoments
     from rollserve.v1 import episode_batch_pb2
     from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -19,8 +21,9 @@ class Round:
     """A round of `Sampler.stream`: which version acted, and where the same can be requested again.
 
     Whole episodes come again from `obtain_samples` with the seed, `first_episode_index`, `policy_version` and
-    `env_version`; fragments from `obtain_fragments` with the number of steps, the seed, `row_step_count` and the
-    versions, as long as the server keeps the version. It knows `row_step_count` of a stream's last 16 rounds.
+    `env_version`; fragments from `obtain_fragments` with the number of steps, the seed, `row_step_count`, the versions
+    and the stream's `return_discount`, as long as the server keeps the version. It knows `row_step_count` of a stream's
+    last 16 rounds.
 
     Attributes:
         number: number of the round; a gap stands for discarded rounds.
@@ -36,6 +39,9 @@ class Round:
         num_workers: number of workers.
         next_row_step_count: for fragments, `row_step_count` of what follows.
         next_episode_index: for whole episodes, index of the episode that follows.
+        observation_moments: moments of the round's observations; None without the option `observation_moments`.
+        return_moments: moments of the discounted returns after each of its steps; None without the option
+            `return_discount`.
     """
 
     number: int
@@ -51,6 +57,8 @@ class Round:
     num_workers: int
     next_row_step_count: int
     next_episode_index: int
+    observation_moments: RunningMoments | None = None
+    return_moments: RunningMoments | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,15 @@ class StreamProgress:
 
 def round_from_proto(message: pb.StreamRound) -> Round:
     """Return the round that a message describes."""
-    return record_from_message(Round, message, number=message.round_number, num_rows=message.row_count)
+    observation_moments, return_moments = moments_of(message)
+    return record_from_message(
+        Round,
+        message,
+        number=message.round_number,
+        num_rows=message.row_count,
+        observation_moments=observation_moments,
+        return_moments=return_moments,
+    )
 
 
 def stream_progress_from_proto(message: episode_batch_pb2.Progress) -> StreamProgress:

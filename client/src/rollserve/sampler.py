@@ -11,6 +11,7 @@ from rollserve._calls.answers import receive_answer
 from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import receive
+from rollserve._calls.receipts import with_receipt
 from rollserve._calls.saving import read_saved, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
@@ -440,6 +441,27 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         reader = self._population_reader(parameters, num_episodes, same_episodes, options)
         return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options), self._contact)
 
+    def with_receipt(
+        self, batch: EpisodeBatch, agent: Agent | None = None, *, timeout: float | None = None
+    ) -> EpisodeBatch:
+        """Return the whole result of a call with what verifies it in plain gymnasium: a receipt, which files keep.
+
+        The receipt has the environment's specification, the account, and digests of all columns and of the agent.
+        `rollserve verify` replays files with receipts.
+
+        >>> sampler.with_receipt(batch, agent).save("batch.npz")  # doctest: +SKIP
+
+        Args:
+            batch: batch of this sampler, of the present version of its environment.
+            agent: the agent that acted, for its digest; None leaves it out.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
+
+        Raises:
+            ValueError: a batch without an account, another version of the environment, environments that differ between
+                rows, or arguments of the environment that clients do not see.
+        """
+        return with_receipt(batch, self.status(timeout=timeout), agent)
+
     def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """Return the state of the sampler and of its workers, and its counters."""
         request = pb.GetSamplerRequest(sampler=self._name)
@@ -592,7 +614,14 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(self._call(self._stub.ListAgentVersions, request, timeout))
 
-    def agent(self, version: int | None = None, *, worker: int | None = None, timeout: float | None = None) -> Agent:
+    def agent(
+        self,
+        version: int | None = None,
+        *,
+        worker: int | None = None,
+        policy: str | None = None,
+        timeout: float | None = None,
+    ) -> Agent:
         """Return an agent that the sampler holds, whole, for `update_agent` of this or another sampler.
 
         >>> agent = sampler.agent()  # doctest: +SKIP
@@ -600,6 +629,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         Args:
             version: version of the agent; the current one by default.
             worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
+            policy: name of the policy, in an environment with many agents.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
@@ -611,7 +641,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
             TypeError: an argument of the wrong type.
             ValueError: version 0.
         """
-        request = agent_request(self._name, version, worker)
+        request = agent_request(self._name, version, worker, policy)
         return self._call(read_agent(self._stub.GetAgent), request, timeout)
 
     def agent_parameters(

@@ -136,6 +136,7 @@ class SamplerStatus:
         quota: limits of the sampler.
         agents: names of the possible agents of an environment with many.
         policies: current version of each policy by name, where the agent is policies by name.
+        packages: versions of the packages on the server's machine that environments run with, by name.
     """
 
     sampler: str
@@ -163,6 +164,7 @@ class SamplerStatus:
     quota: Quota = field(default_factory=Quota)
     agents: Sequence[str] = ()
     policies: Mapping[str, int] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_workers(self) -> int:
@@ -208,6 +210,7 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         quota=quota_from_proto(message.quota),
         agents=tuple(message.agents),
         policies=dict(message.policies),
+        packages=dict(message.packages),
     )
 
 

@@ -23,7 +23,7 @@ from sample_envs.failing import (
 from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
 from sample_envs.infos import VariedInfos
 from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Ragged
-from sample_envs.masks import Masked, MaskedRows
+from sample_envs.masks import Masked, MaskedParts, MaskedPartsRows, MaskedRows
 from sample_envs.native import (
     CoinRows,
     FlakyCoinRows,
@@ -85,6 +85,8 @@ __all__ = [
     "Licensed",
     "ManyActions",
     "Masked",
+    "MaskedParts",
+    "MaskedPartsRows",
     "MaskedRows",
     "Misfit",
     "Nested",
@@ -154,3 +156,4 @@ gymnasium.register("Pictures-v0", Pictures, vector_entry_point=PictureRows)
 gymnasium.register("Crashing-v0", Crashing)
 gymnasium.register("TalkingRows-v0", vector_entry_point=TalkingRows)
 gymnasium.register("Masked-v0", Masked, vector_entry_point=MaskedRows)
+gymnasium.register("MaskedParts-v0", MaskedParts, vector_entry_point=MaskedPartsRows)

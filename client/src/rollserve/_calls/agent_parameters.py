@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from rollserve._checks import check_integer, check_names, check_type
+from rollserve._checks import check_integer, check_names, check_text, check_type
 from rollserve._codec.tensors import dtype_from_proto
 from rollserve.agents import Agent, agent_from_proto
 from rollserve.errors import malformed_error, mismatch
@@ -74,10 +74,14 @@ def read_parameters_async(method: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def agent_request(sampler: str, version: int | None, worker: int | None) -> pb.GetAgentRequest:
+def agent_request(sampler: str, version: int | None, worker: int | None, policy: str | None) -> pb.GetAgentRequest:
     """Return the request for an agent; for the arguments and errors, see `rollserve.Sampler.agent`."""
     _check_version(version, worker)
-    return pb.GetAgentRequest(sampler=sampler, policy_version=version or 0, worker_index=worker or 0)
+    if policy is not None:
+        check_text("policy", policy)
+    return pb.GetAgentRequest(
+        sampler=sampler, policy_version=version or 0, worker_index=worker or 0, policy=policy or ""
+    )
 
 
 def read_agent(method: Callable[..., Any]) -> Callable[..., Agent]:

@@ -164,8 +164,8 @@ class BaseSampler(Generic[_Stream, _Rounds]):
                 "drop_oldest", which the account counts.
             buffer_rounds: number of rounds to receive before the trainer asks for them; by default 0 with
                 `max_policy_lag`, so that the lag is decided when the trainer asks, and 1 otherwise.
-            options: see `rollserve.SamplingOptions`; not `policy_version`, `prefetch`, `blackhole`,
-                `observation_moments`, `return_discount` and `progress`.
+            options: see `rollserve.SamplingOptions`; not `policy_version`, `prefetch`, `blackhole` and `progress`. Each
+                round has its own moments, in `batch.round`.
 
         Raises:
             TypeError: an argument of the wrong type, or both or neither of `num_steps` and `fragment_length`.

@@ -14,7 +14,7 @@ from rollserve._calls.progress import Reporter
 from rollserve._calls.stream_reader import StreamReader
 from rollserve._codec.columns import leaves_of
 from rollserve.errors import ServerError, mismatch
-from rollserve.learning import RunningReturns
+from rollserve.learning import return_moments_of
 from rollserve.moments import RunningMoments
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.progress import CallProgress
@@ -113,9 +113,7 @@ class BaseStream:
             columns = {name: leaves[name] for name in partial.observation_moments.leaves}
             observation_moments = RunningMoments.of_segments(columns, batch.lengths)
         if partial.return_moments is not None:
-            returns = RunningReturns(self._request.options.return_discount)
-            returns.add(batch)
-            return_moments = returns.moments
+            return_moments = return_moments_of(batch, self._request.options.return_discount)
         account = dataclasses.replace(account, observation_moments=observation_moments, return_moments=return_moments)
         return dataclasses.replace(batch, account=account)
 

@@ -166,6 +166,7 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
     for begin, end in stacks:
         _add_stack(columns["observations"], columns["last_observations"], data[begin:end], headers["lengths"])
     workers, returns_before = headers["worker_indices"], headers["returns_before"]
+    discounted_returns_before = headers["discounted_returns_before"]
     return EpisodeBatch(
         observations=columns_of(columns["observations"]),
         last_observations=columns_of(columns["last_observations"]),
@@ -189,6 +190,7 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
         raw_rewards=tensors.get("raw_rewards"),
         env_actions=columns_of(columns["environment_actions"]) if columns["environment_actions"] else None,
         returns_before=returns_before if len(returns_before) else None,  # type: ignore[arg-type]  # the default
+        discounted_returns_before=discounted_returns_before if len(discounted_returns_before) else None,
     )
 
 

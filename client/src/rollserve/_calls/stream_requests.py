@@ -18,7 +18,7 @@ __all__ = ["ApplyUpdate", "WhenFull", "stream_spec"]
 ApplyUpdate = Literal["next_fragment", "next_step", "next_episode"]
 WhenFull = Literal["wait", "drop_oldest"]
 
-_REFUSED = ("progress", "prefetch", "blackhole", "policy_version", "observation_moments", "return_discount")
+_REFUSED = ("progress", "prefetch", "blackhole", "policy_version")
 
 
 def stream_spec(

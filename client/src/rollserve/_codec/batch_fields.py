@@ -31,8 +31,8 @@ INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps
 OPTIONAL_HEADERS = ("env_seeds", "worker_indices", "row_indices")
 """Headers of integers that can be None."""
 
-FLOAT_HEADERS = ("last_values", "returns_before")
-"""Headers of floats; last values can be None."""
+FLOAT_HEADERS = ("last_values", "returns_before", "discounted_returns_before")
+"""Headers of floats; all but `returns_before` can be None."""
 
 END_FIELDS = ("terminated", "truncated", "last_observations", "last_values", "last_states")
 """Fields that a segment joined of several ones has from the last of them; others have them from the first."""

@@ -41,7 +41,7 @@ def check_batch(batch: Any) -> None:
         raise ValueError(f"lengths: {mismatch(f'a sum of {len(batch.rewards)}, as rewards has rows', num_steps)}")
     for name in HEADERS:
         header = getattr(batch, name)
-        if header is not None or name not in (*OPTIONAL_HEADERS, "last_values"):
+        if header is not None or name not in (*OPTIONAL_HEADERS, "last_values", "discounted_returns_before"):
             check_header(name, header, _header_kinds(name), num_segments)
     for name in STEP_COLUMNS:
         columns = getattr(batch, name)

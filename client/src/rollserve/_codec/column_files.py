@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rollserve._codec.columns import Columns
 
-__all__ = ["UNREADABLE_ERRORS", "load_columns", "save_columns"]
+__all__ = ["UNREADABLE_ERRORS", "load_column", "load_columns", "save_columns"]
 
 UNREADABLE_ERRORS = (EOFError, LookupError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 """Errors that reading a file raises if it is not a file of columns."""
@@ -38,12 +38,8 @@ def save_columns(path: str | os.PathLike[str], columns: Mapping[str, Columns | N
 
 def load_columns(file: IO[bytes]) -> dict[str, Any]:
     """Read columns from a file; raises one of `UNREADABLE_ERRORS` if it holds something else."""
-    start = file.read(len(_ZIP_START))
-    file.seek(0)
-    if start != _ZIP_START:  # numpy would take the file for a pickle
-        raise ValueError(mismatch("the start of a .npz file", start))
     columns: dict[str, Any] = {}
-    with np.load(file, allow_pickle=False) as arrays:
+    with _open(file) as arrays:
         for name in arrays.files:
             column, slash, leaf = name.partition("/")
             if slash:
@@ -51,3 +47,18 @@ def load_columns(file: IO[bytes]) -> dict[str, Any]:
             else:
                 columns[column] = arrays[name]
     return columns
+
+
+def load_column(file: IO[bytes], name: str) -> np.ndarray | None:
+    """Read one column without leaves from a file, None if there is none; raises as `load_columns`."""
+    with _open(file) as arrays:
+        return arrays[name] if name in arrays.files else None
+
+
+def _open(file: IO[bytes]) -> Any:
+    """Return the arrays of a file, which are read when they are asked for."""
+    start = file.read(len(_ZIP_START))
+    file.seek(0)
+    if start != _ZIP_START:  # numpy would take the file for a pickle
+        raise ValueError(mismatch("the start of a .npz file", start))
+    return np.load(file, allow_pickle=False)

@@ -16,7 +16,7 @@ from rollserve.learning.arguments import check_fraction, check_positive
 from rollserve.learning.recurrences import forward_recurrence
 from rollserve.moments import RunningMoments
 
-__all__ = ["RunningReturns", "scaled_rewards"]
+__all__ = ["RunningReturns", "return_moments_of", "scaled_rewards"]
 
 _MAX_OPEN = 1 << 20
 """Most episodes that are remembered because they go on; the oldest are forgotten first."""
@@ -25,8 +25,9 @@ _MAX_OPEN = 1 << 20
 class RunningReturns:
     """Discounted returns R[t] = discount * R[t - 1] + reward[t] of episodes, also of those that go on in later batches.
 
-    Episodes in fragments continue where the batch before left them. An episode whose beginning was in no batch starts
-    with a return of 0, and `num_unknown_episodes` counts it. Use one for each sampler, and merge their moments.
+    Episodes in fragments continue where the batch before left them, also in the rounds of a stream. An episode whose
+    beginning was in no batch starts with a return of 0, and `num_unknown_episodes` counts it. Use one for each sampler,
+    and merge their moments.
 
     >>> returns = rollserve.RunningReturns(0.99)  # doctest: +SKIP
     >>> batch = sampler.obtain_fragments(2048)  # doctest: +SKIP
@@ -80,6 +81,18 @@ class RunningReturns:
             del self._open[next(iter(self._open))]
         self.moments.merge(RunningMoments.of_segments(returns, batch.lengths))
         return returns
+
+
+def return_moments_of(batch: Any, discount: float) -> RunningMoments:
+    """Return the moments of the discounted returns of an `EpisodeBatch` of a call with this discount.
+
+    Segments that begin within their episodes continue from `discounted_returns_before`.
+    """
+    before = batch.discounted_returns_before
+    if before is None:  # older servers have moments of whole episodes alone
+        before = np.zeros(len(batch))
+    returns = forward_recurrence(discount, batch.rewards.astype(np.float64), batch.lengths, before)
+    return RunningMoments.of_segments(returns, batch.lengths)
 
 
 def scaled_rewards(batch: Any, return_moments: RunningMoments, epsilon: float, clip: float) -> np.ndarray:

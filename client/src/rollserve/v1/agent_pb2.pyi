@@ -254,9 +254,9 @@ class MlpAgent(google.protobuf.message.Message):
 
     @property
     def action_mask(self) -> global___ActionMask:
-        """The source of the action mask, for the heads categorical, multi_categorical, epsilon_greedy and boltzmann;
-        INVALID_ARGUMENT for others. A mask from the observation is no part of the network's input: layer_sizes[0] is the
-        flat size of the observation space without that leaf. Not set: all actions are legal.
+        """The source of the action mask; INVALID_ARGUMENT for a head of a Box alone. A mask from the observation is no part of
+        the network's input: layer_sizes[0] is the flat size of the observation space without its leaves. Not set: all actions
+        are legal.
         """
 
     def __init__(
@@ -332,16 +332,19 @@ global___ObservationNormalization = ObservationNormalization
 
 @typing.final
 class ActionMask(google.protobuf.message.Message):
-    """The source of an agent's action mask, which says for each action whether it is legal at a step. Action spaces are
-    Discrete or MultiDiscrete; INVALID_ARGUMENT for others.
+    """The source of an agent's action mask, which says for each action whether it is legal at a step. INVALID_ARGUMENT if
+    the action space is a Box, or has Box leaves alone.
 
     A mask has S zeros and ones, numbers or booleans: one for each of the n actions of a Discrete space, in their order,
     or one for each value of the first element of a MultiDiscrete space, then of the second, and so on, in C order. An
-    info may also be a list of an array for each element, as `gymnasium.spaces.MultiDiscrete.sample` takes it.
+    info may also be a list of an array for each element. Of a MultiBinary space, it has a number for each element: 0 or 1,
+    its only legal value, or 2 for both. Of a Dict or Tuple space, it has the structure of the space, with a mask for each
+    leaf that is no Box; an info may have null for a leaf whose values are all legal. So `gymnasium.Space.sample` takes it.
 
     An agent takes no masked action: heads give it the probability 0, and `log_prob` is of the distribution over the legal
     actions; the info of the head's outputs (`logits`, `q_values`) has them without the mask. An epsilon-greedy agent and
-    a random one draw from the legal actions. agent_infos: `action_mask` (T, S) bool, the mask at each step.
+    a random one draw from the legal actions. agent_infos: `action_mask` (T, S) bool, the mask at each step, where each
+    element of a MultiBinary space has two values; of a Dict or Tuple space, `action_mask/NAME` for each leaf.
 
     A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if the mask is missing at a step at which the agent
     acts, has another size, has other values, or leaves no legal action (or no legal value of an element); or if a
@@ -358,8 +361,9 @@ class ActionMask(google.protobuf.message.Message):
     `action_mask`. Nested names are joined by `/`.
     """
     observation: builtins.str
-    """The name of a leaf of the observation space, such as `action_mask`: of shape (S), with the values 0 and 1.
-    INVALID_ARGUMENT if there is no such leaf.
+    """The name of a leaf of the observation space, such as `action_mask`: of shape (S), with the values 0 and 1, or for a
+    MultiBinary space of its shape, with 0, 1 and 2. For a Dict or Tuple space, of a Dict or Tuple with a leaf for each
+    leaf that is no Box. INVALID_ARGUMENT if there is no such leaf.
     """
     def __init__(
         self,
@@ -610,8 +614,8 @@ class OnnxAgent(google.protobuf.message.Message):
 
     @property
     def action_mask(self) -> global___ActionMask:
-        """The source of the action mask, for the heads categorical and actions; INVALID_ARGUMENT for others. The categorical
-        head masks the model's logits. Not set: all actions are legal.
+        """The source of the action mask; INVALID_ARGUMENT for heads of a Box. Heads other than `actions` mask the model's
+        outputs. Not set: all actions are legal.
         """
 
     def __init__(

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rollserve/v1/agent_versions.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19rollserve/v1/tensor.proto\"+\n\x18ListAgentVersionsRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\"I\n\x19ListAgentVersionsResponse\x12,\n\x08versions\x18\x01 \x03(\x0b\x32\x1a.rollserve.v1.AgentVersion\"\xa0\x01\n\x0c\x41gentVersion\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\'\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x17.rollserve.v1.HeldAgent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nis_current\x18\x04 \x01(\x08\x12\x0e\n\x06in_use\x18\x05 \x01(\x08\"H\n\tHeldAgent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x17\n\x0fparameter_bytes\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ontent_hash\x18\x03 \x01(\t\"P\n\x0fGetAgentRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x14\n\x0cworker_index\x18\x03 \x01(\r\"8\n\x10GetAgentResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x9f\x01\n\x19GetAgentParametersRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x14\n\x0cworker_index\x18\x03 \x01(\r\x12\r\n\x05names\x18\x04 \x03(\t\x12\x1e\n\x11max_message_bytes\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x14\n\x12_max_message_bytes\"`\n\x1aGetAgentParametersResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12*\n\x05parts\x18\x02 \x03(\x0b\x32\x1b.rollserve.v1.ParameterPart\"{\n\rParameterPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tdata_type\x18\x02 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x14\n\x0coffset_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rollserve/v1/agent_versions.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19rollserve/v1/tensor.proto\"+\n\x18ListAgentVersionsRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\"I\n\x19ListAgentVersionsResponse\x12,\n\x08versions\x18\x01 \x03(\x0b\x32\x1a.rollserve.v1.AgentVersion\"\xa0\x01\n\x0c\x41gentVersion\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\'\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x17.rollserve.v1.HeldAgent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nis_current\x18\x04 \x01(\x08\x12\x0e\n\x06in_use\x18\x05 \x01(\x08\"H\n\tHeldAgent\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x17\n\x0fparameter_bytes\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ontent_hash\x18\x03 \x01(\t\"`\n\x0fGetAgentRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x14\n\x0cworker_index\x18\x03 \x01(\r\x12\x0e\n\x06policy\x18\x04 \x01(\t\"8\n\x10GetAgentResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x9f\x01\n\x19GetAgentParametersRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x14\n\x0cworker_index\x18\x03 \x01(\r\x12\r\n\x05names\x18\x04 \x03(\t\x12\x1e\n\x11max_message_bytes\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x14\n\x12_max_message_bytes\"`\n\x1aGetAgentParametersResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12*\n\x05parts\x18\x02 \x03(\x0b\x32\x1b.rollserve.v1.ParameterPart\"{\n\rParameterPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tdata_type\x18\x02 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x14\n\x0coffset_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,13 +42,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELDAGENT']._serialized_start=394
   _globals['_HELDAGENT']._serialized_end=466
   _globals['_GETAGENTREQUEST']._serialized_start=468
-  _globals['_GETAGENTREQUEST']._serialized_end=548
-  _globals['_GETAGENTRESPONSE']._serialized_start=550
-  _globals['_GETAGENTRESPONSE']._serialized_end=606
-  _globals['_GETAGENTPARAMETERSREQUEST']._serialized_start=609
-  _globals['_GETAGENTPARAMETERSREQUEST']._serialized_end=768
-  _globals['_GETAGENTPARAMETERSRESPONSE']._serialized_start=770
-  _globals['_GETAGENTPARAMETERSRESPONSE']._serialized_end=866
-  _globals['_PARAMETERPART']._serialized_start=868
-  _globals['_PARAMETERPART']._serialized_end=991
+  _globals['_GETAGENTREQUEST']._serialized_end=564
+  _globals['_GETAGENTRESPONSE']._serialized_start=566
+  _globals['_GETAGENTRESPONSE']._serialized_end=622
+  _globals['_GETAGENTPARAMETERSREQUEST']._serialized_start=625
+  _globals['_GETAGENTPARAMETERSREQUEST']._serialized_end=784
+  _globals['_GETAGENTPARAMETERSRESPONSE']._serialized_start=786
+  _globals['_GETAGENTPARAMETERSRESPONSE']._serialized_end=882
+  _globals['_PARAMETERPART']._serialized_start=884
+  _globals['_PARAMETERPART']._serialized_end=1007
 # @@protoc_insertion_point(module_scope)

@@ -129,6 +129,7 @@ class GetAgentRequest(google.protobuf.message.Message):
     SAMPLER_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     WORKER_INDEX_FIELD_NUMBER: builtins.int
+    POLICY_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     policy_version: builtins.int
@@ -139,14 +140,19 @@ class GetAgentRequest(google.protobuf.message.Message):
     """The worker whose agent is requested, where workers have agents of their own. INVALID_ARGUMENT for an unknown
     worker.
     """
+    policy: builtins.str
+    """The name of the policy, where the agent is policies by name: the version of it that is current then. INVALID_ARGUMENT
+    for an unknown name, and for any name of a single agent.
+    """
     def __init__(
         self,
         *,
         sampler: builtins.str = ...,
         policy_version: builtins.int = ...,
         worker_index: builtins.int = ...,
+        policy: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["policy_version", b"policy_version", "sampler", b"sampler", "worker_index", b"worker_index"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["policy", b"policy", "policy_version", b"policy_version", "sampler", b"sampler", "worker_index", b"worker_index"]) -> None: ...
 
 global___GetAgentRequest = GetAgentRequest
 

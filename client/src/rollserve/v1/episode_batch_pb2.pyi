@@ -77,11 +77,12 @@ class EpisodeBatch(google.protobuf.message.Message):
     of a message continues at the beginning of the next one, as a segment with the same episode index and with
     `first_steps` raised by the length so far. So an episode is complete with the segment that has `terminated` or
     `truncated` set. Its flags and its `last_observations`, `last_values` and `last_states` come from that segment, its
-    `initial_states` and `returns_before` from the first segment; its other headers and its `episode_infos` are the same
-    in all. Match columns by name: their order can differ between messages. The columns of observations, actions, rewards,
-    agent_infos and states are the same in all messages, unless workers have different kinds of agents. Columns of
-    environment infos can differ between episodes, see `environment_infos`. In fragment calls the same holds for
-    fragments: what a call delivers of an episode can begin after its first step, and end before its last.
+    `initial_states`, `returns_before` and `discounted_returns_before` from the first segment; its other headers and its
+    `episode_infos` are the same in all. Match columns by name: their order can differ between messages. The columns of
+    observations, actions, rewards, agent_infos and states are the same in all messages, unless workers have different
+    kinds of agents. Columns of environment infos can differ between episodes, see `environment_infos`. In fragment calls
+    the same holds for fragments: what a call delivers of an episode can begin after its first step, and end before its
+    last.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -108,6 +109,7 @@ class EpisodeBatch(google.protobuf.message.Message):
     LAST_VALUES_FIELD_NUMBER: builtins.int
     LAST_STATES_FIELD_NUMBER: builtins.int
     RETURNS_BEFORE_FIELD_NUMBER: builtins.int
+    DISCOUNTED_RETURNS_BEFORE_FIELD_NUMBER: builtins.int
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S) The index of each segment's episode in the sequence that `seed` of the account names. Rises by one from episode
@@ -249,6 +251,13 @@ class EpisodeBatch(google.protobuf.message.Message):
         call. Empty if all `first_steps` are 0.
         """
 
+    @property
+    def discounted_returns_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """(S) The discounted return R of the same episode after the step before this segment, including those of earlier
+        calls: R[t] = `return_discount` · R[t - 1] + reward[t], with R = 0 before an episode's first step. Only with
+        `return_discount` of the call.
+        """
+
     def __init__(
         self,
         *,
@@ -274,9 +283,10 @@ class EpisodeBatch(google.protobuf.message.Message):
         last_values: rollserve.v1.tensor_pb2.Tensor | None = ...,
         last_states: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         returns_before: collections.abc.Iterable[builtins.float] | None = ...,
+        discounted_returns_before: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["last_values", b"last_values", "raw_rewards", b"raw_rewards", "rewards", b"rewards"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_actions", b"environment_actions", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "last_states", b"last_states", "last_values", b"last_values", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "raw_rewards", b"raw_rewards", "returns_before", b"returns_before", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "discounted_returns_before", b"discounted_returns_before", "environment_actions", b"environment_actions", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "last_states", b"last_states", "last_values", b"last_values", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "raw_rewards", b"raw_rewards", "returns_before", b"returns_before", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
 
 global___EpisodeBatch = EpisodeBatch
 
@@ -771,7 +781,8 @@ class Account(google.protobuf.message.Message):
     @property
     def return_moments(self) -> global___Moments:
         """The moments of the delivered steps' discounted returns R[t] = `return_discount` · R[t - 1] + reward[t], where R is 0
-        before an episode's first step. The mean and M2 are scalars. Only with `return_discount` of SamplingOptions.
+        before an episode's first step, which for fragments can be in an earlier call. The mean and M2 are scalars. Only with
+        `return_discount` of SamplingOptions.
         """
 
     @property

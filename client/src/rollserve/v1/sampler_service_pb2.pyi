@@ -658,9 +658,11 @@ class Fragments(google.protobuf.message.Message):
     fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
     fragment.
 
-    A row sequence belongs to a seed, an environment version, a maximum episode length and a kind of horizon. The policy
-    may change from call to call: episodes continue, and the new policy takes the next steps. An update of the
-    environments ends the sampler's own row sequence; the next call without a seed starts another one, with another seed.
+    A row sequence belongs to a seed, an environment version, a maximum episode length, a kind of horizon and a
+    `return_discount`, or none: calls of one discount continue another row sequence than calls of another one or of none,
+    so that the discounted returns of their rows are known. The policy may change from call to call: episodes continue,
+    and the new policy takes the next steps. An update of the environments ends the sampler's own row sequence; the next
+    call without a seed starts another one, with another seed.
     The server keeps a few row sequences that no call uses (as many as calls may run at the same time). ResizePool ends
     all row sequences, because it changes the number of rows.
 
@@ -884,7 +886,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """
     return_discount: builtins.float
     """The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
-    `blackhole`, and for fragments, whose episodes begin in earlier calls. Not set: the account has none.
+    `blackhole`. Batches have `discounted_returns_before`. For fragments, it belongs to the row sequence, see Fragments.
+    Not set: the account has none.
     """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
@@ -1284,8 +1287,8 @@ class StreamSpec(google.protobuf.message.Message):
     def options(self) -> global___SamplingOptions:
         """Options that all sampling calls share. With `agent_update`, the stream makes the update before its first round.
         Expected versions are conditions of the first round, and with `client_id` of each one: the stream fails once another
-        client has updated the agent. INVALID_ARGUMENT for `policy_version`, `prefetch`, `blackhole`, `observation_moments`
-        and `return_discount`.
+        client has updated the agent. Each round has its own moments, for `observation_moments` and `return_discount`, and
+        the account has none. INVALID_ARGUMENT for `policy_version`, `prefetch` and `blackhole`.
         """
 
     @property
@@ -1493,6 +1496,8 @@ class StreamRound(google.protobuf.message.Message):
     WORKER_COUNT_FIELD_NUMBER: builtins.int
     NEXT_ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
+    RETURN_MOMENTS_FIELD_NUMBER: builtins.int
     round_number: builtins.int
     """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
     seed: builtins.int
@@ -1519,6 +1524,16 @@ class StreamRound(google.protobuf.message.Message):
     """For fragments, `row_step_count` of what follows."""
     next_episode_index: builtins.int
     """For whole episodes, the index of the episode that follows."""
+    @property
+    def observation_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.episode_batch_pb2.NamedMoments]:
+        """The moments of the round's observations, as in Account. Only with `observation_moments` of the stream's options."""
+
+    @property
+    def return_moments(self) -> rollserve.v1.episode_batch_pb2.Moments:
+        """The moments of the round's discounted returns, as in Account. Rows of fragments carry the returns of their episodes
+        from round to round, also through discarded ones. Only with `return_discount` of the stream's options.
+        """
+
     def __init__(
         self,
         *,
@@ -1535,8 +1550,11 @@ class StreamRound(google.protobuf.message.Message):
         worker_count: builtins.int = ...,
         next_row_step_count: builtins.int = ...,
         next_episode_index: builtins.int = ...,
+        observation_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.NamedMoments] | None = ...,
+        return_moments: rollserve.v1.episode_batch_pb2.Moments | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
 
 global___StreamRound = StreamRound
 
@@ -1580,6 +1598,22 @@ class GetSamplerResponse(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class PackagesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SAMPLER_FIELD_NUMBER: builtins.int
     SERVER_VERSION_FIELD_NUMBER: builtins.int
     ENVIRONMENTS_FIELD_NUMBER: builtins.int
@@ -1605,6 +1639,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     PROFILES_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     POLICIES_FIELD_NUMBER: builtins.int
+    PACKAGES_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -1696,6 +1731,12 @@ class GetSamplerResponse(google.protobuf.message.Message):
         agent that made it.
         """
 
+    @property
+    def packages(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """The versions of the packages on the server's machine that environments run with, such as gymnasium, by the names of
+        their distributions. Empty from servers that do not report it.
+        """
+
     def __init__(
         self,
         *,
@@ -1724,9 +1765,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         profiles: collections.abc.Iterable[global___EnvironmentProfile] | None = ...,
         agents: collections.abc.Iterable[builtins.str] | None = ...,
         policies: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        packages: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "lease", b"lease", "observation_space", b"observation_space", "policy_age", b"policy_age", "quota", b"quota"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "agents", b"agents", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "hidden_arguments", b"hidden_arguments", "lease", b"lease", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "owner", b"owner", "packages", b"packages", "policies", b"policies", "policy_age", b"policy_age", "policy_version", b"policy_version", "profiles", b"profiles", "queued_call_count", b"queued_call_count", "quota", b"quota", "reproducibility", b"reproducibility", "running_call_count", b"running_call_count", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 

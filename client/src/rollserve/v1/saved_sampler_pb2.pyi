@@ -11,6 +11,7 @@ import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import rollserve.v1.agent_pb2
 import rollserve.v1.environment_pb2
+import rollserve.v1.policies_pb2
 import rollserve.v1.sampler_service_pb2
 import rollserve.v1.tensor_pb2
 import typing
@@ -289,6 +290,7 @@ class SavedAgents(google.protobuf.message.Message):
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     AGENTS_FIELD_NUMBER: builtins.int
     UPDATED_FIELD_NUMBER: builtins.int
+    POLICIES_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """The version's number, from 1."""
     @property
@@ -299,17 +301,97 @@ class SavedAgents(google.protobuf.message.Message):
     def updated(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the version was made."""
 
+    @property
+    def policies(self) -> global___SavedPolicies:
+        """Policies by name in place of `agents`, for an environment with many agents."""
+
     def __init__(
         self,
         *,
         policy_version: builtins.int = ...,
         agents: collections.abc.Iterable[rollserve.v1.agent_pb2.Agent] | None = ...,
         updated: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        policies: global___SavedPolicies | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["updated", b"updated"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "policy_version", b"policy_version", "updated", b"updated"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["policies", b"policies", "updated", b"updated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "policies", b"policies", "policy_version", b"policy_version", "updated", b"updated"]) -> None: ...
 
 global___SavedAgents = SavedAgents
+
+@typing.final
+class SavedPolicies(google.protobuf.message.Message):
+    """The policies of an environment with many agents."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class PoliciesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___SavedPolicy: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: global___SavedPolicy | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    POLICIES_FIELD_NUMBER: builtins.int
+    POLICY_MAP_FIELD_NUMBER: builtins.int
+    @property
+    def policies(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___SavedPolicy]:
+        """The versions of each policy by its name that the map names."""
+
+    @property
+    def policy_map(self) -> rollserve.v1.policies_pb2.PolicyMap:
+        """Which policy acts for which agent."""
+
+    def __init__(
+        self,
+        *,
+        policies: collections.abc.Mapping[builtins.str, global___SavedPolicy] | None = ...,
+        policy_map: rollserve.v1.policies_pb2.PolicyMap | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["policy_map", b"policy_map"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["policies", b"policies", "policy_map", b"policy_map"]) -> None: ...
+
+global___SavedPolicies = SavedPolicies
+
+@typing.final
+class SavedPolicy(google.protobuf.message.Message):
+    """The versions of a policy: the current one, those before it in falling order up to the oldest one that the map counts
+    back to, and then those that the map names by number.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: builtins.int
+    AGENTS_FIELD_NUMBER: builtins.int
+    @property
+    def versions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The number of the update of the agent that made each version. INVALID_ARGUMENT unless there are as many as `agents`,
+        and at least one.
+        """
+
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.agent_pb2.Agent]:
+        """The policy of each version."""
+
+    def __init__(
+        self,
+        *,
+        versions: collections.abc.Iterable[builtins.int] | None = ...,
+        agents: collections.abc.Iterable[rollserve.v1.agent_pb2.Agent] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "versions", b"versions"]) -> None: ...
+
+global___SavedPolicy = SavedPolicy
 
 @typing.final
 class SavedRows(google.protobuf.message.Message):
@@ -324,6 +406,7 @@ class SavedRows(google.protobuf.message.Message):
     IS_OWN_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     ROWS_FIELD_NUMBER: builtins.int
+    RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed."""
     environment_version: builtins.int
@@ -336,6 +419,8 @@ class SavedRows(google.protobuf.message.Message):
     """Whether calls without a seed continue the sequence."""
     row_step_count: builtins.int
     """The number of steps that each row has made."""
+    return_discount: builtins.float
+    """The `return_discount` of the calls that continue the sequence, from 0 to 1, else INVALID_ARGUMENT. Not set: none."""
     @property
     def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SavedRow]:
         """The rows of all workers, worker by worker. INVALID_ARGUMENT unless there is one for each row."""
@@ -350,8 +435,11 @@ class SavedRows(google.protobuf.message.Message):
         is_own: builtins.bool = ...,
         row_step_count: builtins.int = ...,
         rows: collections.abc.Iterable[global___SavedRow] | None = ...,
+        return_discount: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "return_discount", b"return_discount"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_return_discount", b"_return_discount", "environment_version", b"environment_version", "is_own", b"is_own", "max_episode_length", b"max_episode_length", "return_discount", b"return_discount", "row_step_count", b"row_step_count", "rows", b"rows", "seed", b"seed", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_return_discount", b"_return_discount"]) -> typing.Literal["return_discount"] | None: ...
 
 global___SavedRows = SavedRows
 

@@ -1,12 +1,13 @@
 """Agents: what acts in rows of environments, checked and built from specs."""
 
-from rollserve_server.agents.action_masks import is_without_choice
+from rollserve_server.agents.action_masks import is_without_choice, legal_values
 from rollserve_server.agents.agent import (
     VALUE,
     ActionMask,
     Agent,
     Decision,
     InfoSpec,
+    LeafMask,
     NoiseKind,
     PopulationAgent,
     StateSpec,
@@ -78,6 +79,7 @@ __all__ = [
     "InfoSpec",
     "InstalledFactory",
     "LeafHead",
+    "LeafMask",
     "MaskSource",
     "MlpHeadKind",
     "MlpSpec",
@@ -113,6 +115,7 @@ __all__ = [
     "is_without_choice",
     "join_model",
     "kind_of",
+    "legal_values",
     "load_agent",
     "load_policies",
     "parameters_bytes",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ __all__ = [
     "Agent",
     "Decision",
     "InfoSpec",
+    "LeafMask",
     "NoiseKind",
     "PopulationAgent",
     "StateSpec",
@@ -52,36 +55,81 @@ class StateSpec(NamedTuple):
     initial: np.ndarray
 
 
-class ActionMask(NamedTuple):
-    """The action mask of an agent: which values of each element of a Discrete or MultiDiscrete action are legal.
+@dataclass(frozen=True, eq=False)
+class LeafMask:
+    """The mask of a Discrete, MultiDiscrete or MultiBinary leaf: which values of each of its elements are legal.
 
     Attributes:
-        info: path of the info that has the mask; empty if an observation has it.
-        leaf: position among the leaves of the observation space; None if an info has the mask.
-        counts: number of values of each element of the action.
-        start: lowest value of each element of the action, (elements,).
-        parts: columns of each element's values.
+        name, path: name and path of the leaf in the action space; empty if the space is the leaf.
+        position: position of the leaf among the leaves of the action space.
+        counts: number of values of each element.
+        start: lowest value of each element, (elements,).
+        columns: columns of the leaf in the mask of the action.
+        parts: columns of each element's values, counted from the leaf's first one.
+        is_binary: whether environments show the mask with a number for each element, 0 or 1 for its only legal value or
+            2 for both, instead of a zero or one for each value.
+    """
+
+    name: str
+    path: tuple[str | int, ...]
+    position: int
+    counts: tuple[int, ...]
+    start: np.ndarray
+    columns: slice
+    parts: tuple[slice, ...]
+    is_binary: bool
+
+    @functools.cached_property
+    def spec(self) -> InfoSpec:
+        """Info that records the mask."""
+        name = f"{ACTION_MASK}/{self.name}" if self.name else ACTION_MASK
+        return InfoSpec(name, np.dtype(np.bool_), (sum(self.counts),))
+
+    @functools.cached_property
+    def is_even(self) -> bool:
+        """Whether all elements have as many values."""
+        return self.counts.count(self.counts[0]) == len(self.counts)
+
+    @functools.cached_property
+    def num_shown(self) -> int:
+        """Number of numbers that environments show the mask with."""
+        return len(self.counts) if self.is_binary else sum(self.counts)
+
+
+class ActionMask(NamedTuple):
+    """The action mask of an agent: which values of each element of an action are legal.
+
+    Attributes:
+        info: path of the info that has the mask; empty if observations have it.
+        sources: positions among the leaves of the observation space, one for each of `leaves`; empty if an info has the
+            mask.
+        leaves: masks of the leaves of the action space that can have one, in the order of their columns.
+        hidden: positions of the leaves of the observation space that are no observations: `sources`, and those beside
+            them in the mask, for leaves of the action space that have none.
     """
 
     info: tuple[str, ...]
-    leaf: int | None
-    counts: tuple[int, ...]
-    start: np.ndarray
-    parts: tuple[slice, ...]
+    sources: tuple[int, ...]
+    leaves: tuple[LeafMask, ...]
+    hidden: frozenset[int] = frozenset()
 
     @property
     def size(self) -> int:
         """S, the number of values of all elements."""
-        return sum(self.counts)
+        return sum(sum(leaf.counts) for leaf in self.leaves)
 
     @property
-    def spec(self) -> InfoSpec:
-        """Info that records the mask."""
-        return InfoSpec(ACTION_MASK, np.dtype(np.bool_), (self.size,))
+    def infos(self) -> tuple[InfoSpec, ...]:
+        """Infos that record the mask."""
+        return tuple(leaf.spec for leaf in self.leaves)
 
-    def without_leaf(self, values: Sequence[Any]) -> list[Any]:
-        """Return values, one for each leaf of the observation space, without the leaf that has the mask."""
-        return [value for position, value in enumerate(values) if position != self.leaf]
+    def recorded(self, legal: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the infos that record which values are legal, (M, S) bool, as views of it."""
+        return {leaf.spec.name: legal[:, leaf.columns] for leaf in self.leaves}
+
+    def without_hidden(self, values: Sequence[Any]) -> list[Any]:
+        """Return values, one for each leaf of the observation space, without the leaves that have the mask."""
+        return [value for position, value in enumerate(values) if position not in self.hidden]
 
 
 ACTION_MASK = "action_mask"

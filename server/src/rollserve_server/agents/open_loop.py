@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.agents.action_masks import choose_legal, masked_actions
-from rollserve_server.agents.agent import ACTION_MASK, Agent, Decision
+from rollserve_server.agents.action_masks import choose_values, masked_actions
+from rollserve_server.agents.agent import Agent, Decision
 from rollserve_server.agents.specs.shapes import consecutive
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
@@ -46,29 +46,27 @@ class RandomAgent(Agent):
         return [leaf.act(noise[:, part]) for leaf, part in zip(self._leaves, self._parts, strict=True)], {}
 
 
-class MaskedRandomAgent(Agent):
+class MaskedRandomAgent(RandomAgent):
     """An agent that draws uniformly from the legal actions, as `sample(mask)` of gymnasium's spaces does.
 
     Its noise is the same as RandomAgent's.
     """
 
-    def __init__(self, leaf: Leaf, mask: ActionMask) -> None:
-        """Draw actions of a Discrete or MultiDiscrete space."""
-        self._leaf = leaf
+    def __init__(self, leaves: Sequence[Leaf], mask: ActionMask) -> None:
+        """Draw actions of a space with this mask."""
+        super().__init__(leaves)
         self.mask = self._mask = mask
-        self.infos = (mask.spec,)
-        self.noise_width = len(mask.counts)
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Draw uniform numbers."""
-        generator.random(out=noise)
+        self.infos = mask.infos
+        by_position = {leaf.position: leaf for leaf in mask.leaves}
+        self._masks = [by_position.get(position) for position in range(len(leaves))]
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Draw a legal action for each row."""
-        legal, leaf = observations[-1], self._leaf
-        elements = [choose_legal(legal[:, part], noise[:, i]) for i, part in enumerate(self._mask.parts)]
-        values = np.stack(elements, axis=1) + self._mask.start
-        return [values.astype(leaf.dtype).reshape(len(noise), *leaf.shape)], {ACTION_MASK: legal}
+        legal, actions = observations[-1], []
+        for leaf, mask, part in zip(self._leaves, self._masks, self._parts, strict=True):
+            own_noise = noise[:, part]
+            actions.append(leaf.act(own_noise) if mask is None else leaf.of(choose_values(mask, legal, own_noise)))
+        return actions, self._mask.recorded(legal)
 
 
 class ConstantAgent(Agent):
@@ -80,7 +78,7 @@ class ConstantAgent(Agent):
         """Repeat the action, given as the leaves of the action space, in all rows."""
         self._actions = [np.repeat(leaf[np.newaxis], num_rows, axis=0) for leaf in action]
         self.mask = mask
-        self.infos = () if mask is None else (mask.spec,)
+        self.infos = () if mask is None else mask.infos
         self._failures: Mapping[int, str] = {}
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
@@ -91,18 +89,18 @@ class ConstantAgent(Agent):
         if self.mask is None:
             return self._actions, {}
         legal = observations[-1]
-        self._failures = masked_actions(self.mask, legal, self._actions[0])
-        return self._actions, {ACTION_MASK: legal}
+        self._failures = masked_actions(self.mask, legal, self._actions)
+        return self._actions, self.mask.recorded(legal)
 
     def failures(self) -> Mapping[int, str]:
         """Return the rows in which the action is masked."""
         return self._failures
 
 
-def build_random(action_space: Space[Any], mask: ActionMask | None) -> RandomAgent | MaskedRandomAgent:
+def build_random(action_space: Space[Any], mask: ActionMask | None) -> RandomAgent:
     """Build a random agent."""
     leaves = leaves_of_space(action_space)
-    return RandomAgent(leaves) if mask is None else MaskedRandomAgent(leaves[0], mask)
+    return RandomAgent(leaves) if mask is None else MaskedRandomAgent(leaves, mask)
 
 
 def build_constant(
@@ -160,6 +158,9 @@ class _RandomLeaf:
         values = self._offset + self._scale * noise
         if self._integral:
             values = np.floor(values)
-        values = np.clip(values, self._low, self._high)  # rounding may exceed the upper bound
-        actions: np.ndarray = values.astype(self._leaf.dtype).reshape(len(noise), *self._leaf.shape)
+        return self.of(np.clip(values, self._low, self._high))  # rounding may exceed the upper bound
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """Return values (M, size) as actions."""
+        actions: np.ndarray = values.astype(self._leaf.dtype).reshape(len(values), *self._leaf.shape)
         return actions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 __all__ = ["legal_action", "legal_columns"]
 
 _NAME = "action_mask"
-"""Name by which environments show masks, as an info or as a leaf of the observation."""
+"""Name by which environments show masks, as an info or as a part of the observation."""
+
+_Path = tuple[str | int, ...]
 
 
 def legal_action(space: Space[Any], action: Any, observation: Any, info: Any) -> Any:
-    """Return the action of one row, or a legal one in its place if the row shows a mask that rules it out."""
-    mask = _mask(space, (info, observation), 1)
-    return action if mask is None else _moved(space, np.asarray(action)[np.newaxis], mask)[0]
+    """Return the action of one row, with legal values in place of those that a mask of the row rules out."""
+    return _legal_part(space, (), action, (info, observation))
 
 
 def legal_columns(
     space: Space[Any], columns: Sequence[np.ndarray], observations: Mapping[str, Any], infos: Mapping[str, Any]
 ) -> Sequence[np.ndarray]:
-    """Return actions of M rows, for each leaf (M, *A), with legal ones in place of those that masks rule out.
+    """Return actions of M rows, for each leaf (M, *A), with legal values in place of those that masks rule out.
 
     Args:
         space: action space of one row.
@@ -36,41 +37,95 @@ def legal_columns(
         observations: columns of the observation by leaf.
         infos: columns of the infos by name.
     """
-    mask = _mask(space, (infos, observations), len(columns[0]))
-    return columns if mask is None else [_moved(space, columns[0], mask)]
+    chosen = []
+    for (leaf, path), column in zip(_leaves(space, ()), columns, strict=True):
+        mask = _mask(leaf, path, (infos, observations), len(column))
+        chosen.append(column if mask is None else _moved(leaf, column, mask))
+    return chosen
 
 
-def _mask(space: Any, shown: Sequence[Any], num_rows: int) -> np.ndarray | None:
-    """Return the first valid mask (M, S) bool in one of the mappings; None without one."""
-    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+def _legal_part(space: Any, path: _Path, value: Any, shown: Sequence[Any]) -> Any:
+    """Return the value of a part of an action, with legal values in place of others."""
+    if isinstance(space, spaces.Dict):
+        return {key: _legal_part(part, (*path, key), value[key], shown) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_legal_part(part, (*path, key), value[key], shown) for key, part in enumerate(space.spaces))
+    mask = _mask(space, path, shown, 1)
+    return value if mask is None else _moved(space, np.asarray(value)[np.newaxis], mask)[0]
+
+
+def _leaves(space: Any, path: _Path) -> Iterator[tuple[Space[Any], _Path]]:
+    """Yield the leaves of a space and the paths that lead to them, in the order of their columns."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:
+            yield from _leaves(part, (*path, key))
+    else:
+        yield space, path
+
+
+def _mask(leaf: Any, path: _Path, shown: Sequence[Any], num_rows: int) -> np.ndarray | None:
+    """Return the first valid mask of a leaf (M, S) bool in one of the mappings; None without one."""
+    if not isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return None
     for values in shown:
         # Reading a value runs the environment's code, which may raise anything.
         try:
-            if isinstance(values, Mapping) and _NAME in values:
-                value = values[_NAME]
-                parts = [np.ravel(part) for part in value] if isinstance(value, tuple | list) else [np.ravel(value)]
-                size = sum(_counts(space))
-                mask = np.concatenate(parts).reshape(-1, size) != 0  # of all rows, or of the only one in use
-                return np.broadcast_to(mask, (num_rows, size))
+            value = _find(values, path)
+            if value is None:
+                continue
+            has_rows = isinstance(value, np.ndarray) and value.dtype.hasobject
+            numbers = np.concatenate(list(map(_flat, value))) if has_rows else _flat(value)
+            if isinstance(leaf, spaces.MultiBinary):  # 0 or 1 for the only legal value, 2 for both
+                numbers = np.stack([numbers != 1, numbers != 0], axis=-1)
+            mask = numbers.reshape(-1, sum(_counts(leaf))) != 0  # of all rows, or of the only one in use
+            return np.broadcast_to(mask, (num_rows, mask.shape[1]))
         except BaseException:  # noqa: S112
             continue
     return None
 
 
+def _find(values: Any, path: _Path) -> Any:
+    """Return what a mapping shows as the mask of a leaf; None for nothing."""
+    if not isinstance(values, Mapping):
+        return None
+    name = "/".join(map(str, (_NAME, *path)))
+    if name in values or _NAME not in values:  # leaves of observations have their whole paths as names
+        return values.get(name)
+    value = values[_NAME]
+    for step in path:
+        if isinstance(value, np.ndarray) and value.dtype.hasobject:  # of rows whose masks are tuples
+            rows, value = value, np.empty(len(value), object)
+            for row, of_row in enumerate(rows):
+                value[row] = of_row[step]
+        else:
+            value = value[step]
+    return value
+
+
+def _flat(value: Any) -> np.ndarray:
+    """Return a mask as one array, from an array for each element if it is a list or tuple of such."""
+    parts = value if isinstance(value, tuple | list) else [value]
+    return np.concatenate([np.ravel(part) for part in parts])
+
+
 def _moved(space: Any, actions: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return actions (M, *A) with each element moved to the next legal value, if it has one."""
     counts = _counts(space)
-    positions = (actions - space.start).reshape(len(actions), -1)
+    start = 0 if isinstance(space, spaces.MultiBinary) else space.start
+    positions = (actions - start).reshape(len(actions), -1)
     begin = 0
     for element, count in enumerate(counts):
         order = (positions[:, element, np.newaxis] + np.arange(count)) % count
         legal = np.take_along_axis(mask[:, begin : begin + count], order, axis=1)
         positions[:, element] = np.take_along_axis(order, legal.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
         begin += count
-    moved: np.ndarray = (positions.reshape(actions.shape) + space.start).astype(actions.dtype)
+    moved: np.ndarray = (positions.reshape(actions.shape) + start).astype(actions.dtype)
     return moved
 
 
 def _counts(space: Any) -> list[int]:
-    return [int(space.n)] if isinstance(space, spaces.Discrete) else space.nvec.ravel().tolist()
+    """Return the number of values of each element of a leaf."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    return space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [2] * int(np.prod(space.shape))

@@ -11,7 +11,7 @@ from rollserve.spaces import space_to_proto
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import describe_space
-from rollserve_server.gateway.messages.accounts import account_to_proto
+from rollserve_server.gateway.messages.accounts import account_to_proto, moments_to_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_to_proto, population_evaluation_to_proto
 from rollserve_server.pool import Account, Evaluation, Progress
 
@@ -66,7 +66,8 @@ def sample_response(item: Beginning | Progress | Account, ring: Ring | None) -> 
 
 def round_response(item: StreamRound) -> bytes:
     """Return the response of `StreamSamples` that ends a round."""
-    return pb.StreamSamplesResponse(round=message_from_record(pb.StreamRound, item)).SerializeToString()
+    ended = message_from_record(pb.StreamRound, item, **moments_to_proto(item.account.moments))
+    return pb.StreamSamplesResponse(round=ended).SerializeToString()
 
 
 def evaluation_response(item: Beginning | Progress | Evaluation) -> bytes:

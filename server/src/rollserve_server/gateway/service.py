@@ -275,10 +275,10 @@ class SamplerService:
 
     async def get_agent(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgent`."""
-        sampler, version, worker_index = self._reader.agent_query(rpc, await self._intake.small_request(rpc))
+        sampler, version, worker_index, policy = self._reader.agent_query(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            version, agent = _use(sampler, rpc).agents.agent(version, worker_index)
+            version, agent = _use(sampler, rpc).agents.agent(version, worker_index, policy)
             serialized = await asyncio.to_thread(lambda: agent_to_proto(agent).SerializeToString())
             for data in _parts(serialized):
                 yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data).SerializeToString()

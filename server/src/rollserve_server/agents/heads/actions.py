@@ -34,7 +34,8 @@ class ActionsHead(Head):
         actions = (InfoSpec(leaf_role("action", leaf), leaf.dtype, (math.prod(leaf.shape),)) for leaf in leaves)
         log_prob = [InfoSpec("log_prob", FLOAT32, (1,))] if has_log_prob else []
         self.inputs = (*actions, *log_prob)
-        self.infos = (*((LOG_PROB,) if has_log_prob else ()), *(() if mask is None else (mask.spec,)))
+        self._mask = mask
+        self.infos = (*((LOG_PROB,) if has_log_prob else ()), *(() if mask is None else mask.infos))
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw nothing."""
@@ -45,5 +46,7 @@ class ActionsHead(Head):
         actions = [
             output.reshape(-1, *leaf.shape) for output, leaf in zip(outputs[:num_leaves], self._leaves, strict=True)
         ]
-        others = zip(self.infos, outputs[num_leaves:], strict=True)
-        return actions, {info.name: output.reshape(-1, *info.shape) for info, output in others}
+        infos = {} if self._mask is None else self._mask.recorded(outputs[-1])
+        if LOG_PROB in self.infos:
+            infos[LOG_PROB.name] = outputs[num_leaves].reshape(-1)
+        return actions, infos

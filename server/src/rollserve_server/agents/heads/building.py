@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
+    from rollserve_server.agents.agent import ActionMask, LeafMask
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.heads.head import Head, SampledHead
     from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, LeafHead
@@ -64,16 +64,15 @@ def build_head(
         log_std: log_std of a Gaussian, (size,), if it is constant; None if the network predicts it.
         settings: settings of the head.
         exploration: how freely the head acts; factors that the kind does not use are ignored.
-        mask: mask of the actions, which are then Discrete or MultiDiscrete; None without one.
+        mask: action mask; None without one.
 
     Raises:
         InvalidValueError: the head does not fit the action space; the field is `head`.
     """
     factors = exploration.factors(kind, settings)
     is_varied = len(factors) > 1
-    head = _build(kind, action_space, log_std, settings, 1.0 if is_varied else factors[0], is_masked=mask is not None)
-    if mask is not None:  # of a space whose heads all have one input
-        head = MaskedHead(head, mask)
+    factor, leaf_mask = 1.0 if is_varied else factors[0], None if mask is None else mask.leaves[0]
+    head = _build(kind, action_space, log_std, settings, factor, leaf_mask)
     if is_varied:
         return VariedHead(head, factors)
     return BestHead(head) if exploration.deterministic else head
@@ -84,6 +83,7 @@ def build_hybrid(
     action_space: Space[Any],
     log_stds: Mapping[str, np.ndarray | None],
     exploration: Exploration = DEFAULT_EXPLORATION,
+    mask: ActionMask | None = None,
 ) -> HybridHead:
     """Build a head with a head for each leaf of a Dict or Tuple action space.
 
@@ -92,6 +92,7 @@ def build_hybrid(
         action_space: action space of one row.
         log_stds: constant log_std of Gaussians, by the name of the leaf.
         exploration: how freely the heads act; each uses the factors that its kind has.
+        mask: action mask; None without one.
 
     Raises:
         InvalidValueError: a head is missing or does not fit its leaf, or episodes differ in too many ways; the field is
@@ -106,18 +107,32 @@ def build_hybrid(
     if set(leaf_heads) != set(names):
         expected, got = (f"heads for {listed(sorted(each))}" for each in (names, leaf_heads))
         raise InvalidValueError.of("hybrid.leaves", expected=expected, got=got)
-    parts = []
+    parts, masks = [], {} if mask is None else {each.name: each for each in mask.leaves}
     for leaf in leaves:
         kind, settings = leaf_heads[leaf.name]
         factors = exploration.factors(kind, settings)
         factor = factors[0] if len(factors) == 1 else 1.0
         with within(f"hybrid.leaves[{leaf.name!r}]"):
-            head = _build(kind, leaf.space, log_stds.get(leaf.name), settings, factor, is_masked=False)
-        parts.append(LeafPart(leaf.name, head, factors if len(factors) > 1 else ()))
+            head = _build(kind, leaf.space, log_stds.get(leaf.name), settings, factor, masks.get(leaf.name))
+        columns = masks[leaf.name].columns if leaf.name in masks else None
+        parts.append(LeafPart(leaf.name, head, factors if len(factors) > 1 else (), columns))
     return HybridHead(parts, deterministic=exploration.deterministic)
 
 
 def _build(
+    kind: HeadKind,
+    action_space: Space[Any],
+    log_std: np.ndarray | None,
+    settings: HeadSettings,
+    factor: float,
+    mask: LeafMask | None,
+) -> SampledHead:
+    """Build the head of a leaf."""
+    head = _build_free(kind, action_space, log_std, settings, factor, is_masked=mask is not None)
+    return head if mask is None else MaskedHead(head, mask)  # heads of leaves with a mask have one input
+
+
+def _build_free(
     kind: HeadKind,
     action_space: Space[Any],
     log_std: np.ndarray | None,

@@ -25,17 +25,20 @@ class LeafPart(NamedTuple):
         name: name of the leaf.
         head: head, made with the factor of all episodes, or with 1 if episodes differ in it.
         factors: exploration factors: episode i has the one at i modulo their number. Empty if episodes do not differ.
+        mask: columns of the leaf in the action mask; None if the head is not masked.
     """
 
     name: str
     head: SampledHead
     factors: tuple[float, ...]
+    mask: slice | None = None
 
 
 class HybridHead(Head):
     """Independent heads, one for each leaf.
 
     Inputs and infos of a leaf have its name behind theirs, such as `logits/turn`; `log_prob` is the sum of all leaves'.
+    With masked heads, it gets the legal values of all leaves (M, S) bool after the network's outputs.
     """
 
     def __init__(self, parts: Sequence[LeafPart], *, deterministic: bool) -> None:
@@ -80,7 +83,8 @@ class HybridHead(Head):
         infos: dict[str, np.ndarray] = {}
         log_prob = np.zeros(len(noise), np.float32)
         for number, part in enumerate(self._parts):
-            chosen, of_leaf = self._act(number, outputs[self._outputs[number]], noise)
+            own = outputs[self._outputs[number]]
+            chosen, of_leaf = self._act(number, own if part.mask is None else [*own, outputs[-1][:, part.mask]], noise)
             actions += chosen
             log_prob += of_leaf.pop("log_prob")
             infos |= {f"{name}/{part.name}": column for name, column in of_leaf.items()}

@@ -12,7 +12,7 @@ from rollserve_server.agents.heads.head import Choice, SampledHead
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollserve_server.agents.agent import ActionMask
+    from rollserve_server.agents.agent import LeafMask
 
 __all__ = ["MaskedHead"]
 
@@ -20,14 +20,16 @@ __all__ = ["MaskedHead"]
 class MaskedHead(SampledHead):
     """A head that sees minus infinity in place of the scores of masked actions.
 
-    It gets the mask (M, S) bool after the network's outputs. Its infos have the scores as the network gave them.
+    For a MultiBinary leaf, whose scores are the logits of ones, it sees infinity where zeros are masked. It gets the
+    legal values of its leaf (M, values) bool after the network's outputs. Its infos have the scores as the network gave
+    them.
     """
 
-    def __init__(self, head: SampledHead, mask: ActionMask) -> None:
-        """Choose as `head` does, which has one input with S scores and takes minus infinity for impossible."""
-        self._head = head
+    def __init__(self, head: SampledHead, mask: LeafMask) -> None:
+        """Choose as `head` does, which has one input with scores and takes minus infinity for impossible."""
+        self._head, self._mask = head, mask
         self.inputs, self.noise_width, self.noise_kind = head.inputs, head.noise_width, head.noise_kind
-        self.infos = (*head.infos, mask.spec)
+        self.infos = (*head.infos, mask.spec._replace(name=ACTION_MASK))
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw the head's noise."""
@@ -43,9 +45,12 @@ class MaskedHead(SampledHead):
 
     def _masked(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
         scores, legal = outputs
+        if self._mask.is_binary:
+            scores, legal = np.where(legal[:, ::2], scores, np.float32(np.inf)), legal[:, 1::2]
         return np.where(legal, scores, np.float32(-np.inf))
 
     def _with_infos(self, choice: Choice, outputs: Sequence[np.ndarray]) -> Choice:
         actions, infos = choice
-        infos[self.inputs[0].name], infos[ACTION_MASK] = outputs
+        name, (scores, legal) = self.inputs[0].name, outputs
+        infos[name], infos[ACTION_MASK] = scores.reshape(infos[name].shape), legal
         return actions, infos

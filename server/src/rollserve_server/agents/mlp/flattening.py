@@ -30,8 +30,10 @@ class _Flattener:
     """
 
     def __init__(self, leaves: Sequence[Leaf], mask: ActionMask | None = None) -> None:
-        """Flatten the leaves of a space, except one that has the mask."""
-        positions = [position for position in range(len(leaves)) if mask is None or position != mask.leaf]
+        """Flatten the leaves of a space, except those that have the mask."""
+        positions = list(range(len(leaves)))
+        if mask is not None:
+            positions = mask.without_hidden(positions)
         flat_spaces = [leaves[position].space for position in positions]
         for position in positions:
             if isinstance(leaves[position].space, spaces.Text):
@@ -73,7 +75,7 @@ class NetworkInput:
         self._observation = _Flattener(observation_leaves, mask)
         self._action = _Flattener(action_leaves) if inputs.previous_action else None
         content = ["the observation space"]
-        if mask is not None and mask.leaf is not None:
+        if mask is not None and mask.sources:
             content[0] += " without the action mask"
         states = []
         if self._action is not None:

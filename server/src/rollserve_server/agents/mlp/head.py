@@ -45,7 +45,7 @@ def mlp_head(
     """
     if spec.head == "hybrid":
         log_stds = {leaf: spec.parameters.get(name) for leaf, name in log_std_names(spec).items()}
-        return build_hybrid(spec.leaf_heads, action_space, log_stds, exploration)
+        return build_hybrid(spec.leaf_heads, action_space, log_stds, exploration, mask)
     log_std = None if is_stacked else spec.parameters.get("log_std")
     return build_head(spec.head, action_space, log_std, spec.settings, exploration, mask)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollserve.errors import mismatch
-from rollserve_server.agents.action_masks import masked_actions
+from rollserve_server.agents.action_masks import masked_values
 from rollserve_server.agents.agent import ACTION_MASK, VALUE, Agent, Decision, InfoSpec, StateSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
@@ -80,6 +81,12 @@ class OnnxAgent(Agent):
         self._head = onnx_head(spec, spec.outputs, action_space, exploration, mask)
         leaf_heads = spec.leaf_heads.items()
         self._categorical = {f"logits/{leaf}" for leaf, (kind, _) in leaf_heads if kind == "categorical"} or {"logits"}
+        # By the roles of their actions and their logits.
+        self._leaf_masks = {
+            f"{name}/{leaf.name}" if leaf.name else name: leaf
+            for leaf in (() if mask is None else mask.leaves)
+            for name in ("action", "logits")
+        }
         self._legal: np.ndarray | None = None  # of the last step
         self._deterministic = exploration.deterministic
         self._head_outputs = [
@@ -169,13 +176,16 @@ class OnnxAgent(Agent):
         """Return the rows with outputs that are not finite, or actions outside the action space."""
         found: dict[int, str] = {}
         for port, column, bounds in self._checked:
-            good = _is_good(column, bounds, self._legal, may_rule_out=port.role in self._categorical)
+            mask = self._leaf_masks.get(port.role)
+            legal = None if mask is None or self._legal is None else self._legal[:, mask.columns]
+            good = _is_good(column, bounds, legal, may_rule_out=port.role in self._categorical)
             if not good.all():
                 expected = FINITE if bounds is None else "an action in the action space"
                 for row, value in first_bad_elements(column, good):
                     found.setdefault(row, f"output {port.name!r} of the model: {mismatch(expected, value)}")
-            elif self.mask is not None and self._legal is not None and bounds is not None:
-                found.update(masked_actions(self.mask, self._legal, column))
+            elif mask is not None and self._legal is not None and bounds is not None:
+                for row, text in masked_values(mask, self._legal, column).items():
+                    found.setdefault(row, text)
         return found
 
 
@@ -212,14 +222,15 @@ def _checked_outputs(
 
 def _positions(ports: Sequence[Port], mask: ActionMask | None) -> Iterator[int]:
     """Yield where the values of inputs are: among the columns that `act` gets, with noise at the end."""
-    leaf = None if mask is None else mask.leaf
-    for number, port in enumerate(ports):
+    hidden = frozenset[int]() if mask is None else mask.hidden
+    observed = (position for position in itertools.count() if position not in hidden)
+    for port in ports:
         if port.role == ACTION_MASK:
             yield -2
         elif port.role == NOISE:
             yield -1
         else:
-            yield number if leaf is None or number < leaf else number + 1
+            yield next(observed)
 
 
 def _is_good(column: np.ndarray, bounds: _Bounds | None, legal: np.ndarray | None, *, may_rule_out: bool) -> np.ndarray:

@@ -64,5 +64,5 @@ def _build(
     if model.head == "actions":
         return ActionsHead(leaves_of_space(action_space), has_log_prob=has_log_prob, mask=mask)
     if model.head == "hybrid":
-        return build_hybrid(model.leaf_heads, action_space, {}, exploration)
+        return build_hybrid(model.leaf_heads, action_space, {}, exploration, mask)
     return build_head(model.head, action_space, exploration=exploration, mask=mask)

@@ -112,4 +112,4 @@ def _leaves_by_role(leaves: Iterable[Leaf], action_leaves: Iterable[Leaf]) -> di
 def _observed(observation_space: Space[Any], mask: ActionMask | None) -> list[Leaf]:
     """Return the leaves of the observation space that the model gets as observations."""
     leaves = leaves_of_space(observation_space)
-    return list(leaves) if mask is None else mask.without_leaf(leaves)
+    return list(leaves) if mask is None else mask.without_hidden(leaves)

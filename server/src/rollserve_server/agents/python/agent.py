@@ -10,7 +10,7 @@ import numpy as np
 from rollserve import Reason
 from rollserve.errors import mismatch
 from rollserve_server.agents.action_masks import action_mask_of, masked_actions
-from rollserve_server.agents.agent import ACTION_MASK, Agent, Decision, InfoSpec
+from rollserve_server.agents.agent import Agent, Decision, InfoSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
 from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
@@ -88,7 +88,7 @@ class PythonAgent(Agent):
         if PREVIOUS_REWARD in self._calls.inputs:
             self.reward_state = len(self.states) - 1
         self._has_previous_action = PREVIOUS_ACTION in self._calls.inputs
-        self.infos = spec.form.infos if mask is None else (*spec.form.infos, mask.spec)
+        self.infos = spec.form.infos if mask is None else (*spec.form.infos, *mask.infos)
         self._deterministic = exploration.deterministic
         self._batches = _batches(num_rows, *((1, num_rows) if together else spec.form.batching))
         leaves = leaves_of_space(spec.action_space)
@@ -123,9 +123,9 @@ class PythonAgent(Agent):
         if self.mask is None:
             return self._actions, self._infos
         legal = observations[-1]
-        for row, text in masked_actions(self.mask, legal, self._actions[0]).items():
+        for row, text in masked_actions(self.mask, legal, self._actions).items():
             self._failures.setdefault(row, text)
-        return self._actions, {**self._infos, ACTION_MASK: legal}
+        return self._actions, {**self._infos, **self.mask.recorded(legal)}
 
     def failures(self) -> Mapping[int, str]:
         """Return the rows with invalid actions, infos or states."""

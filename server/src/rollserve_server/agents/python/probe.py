@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reason
-from rollserve_server.agents.agent import ACTION_MASK
+from rollserve_server.agents.action_masks import shown_values
 from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
 from rollserve_server.agents.python.arrays import info_spec, misfit
 from rollserve_server.agents.python.calls import PolicyCalls
@@ -87,11 +87,12 @@ class _Probe:
         generator = np.random.default_rng(0)
         leaves = leaves_of_space(observation_space)
         self._observations = [random_rows(leaf, generator) for leaf in leaves]
-        self._has_mask = mask is not None
+        self._mask_names = frozenset(info.name for info in mask.infos) if mask is not None else frozenset()
         if mask is not None:
             legal = random_masks(mask, generator)
-            if mask.leaf is not None:
-                self._observations[mask.leaf] = legal.astype(leaves[mask.leaf].dtype)
+            for source, leaf_mask in zip(mask.sources, mask.leaves, strict=False):
+                shown, leaf = shown_values(leaf_mask, legal), leaves[source]
+                self._observations[source] = shown.astype(leaf.dtype).reshape(-1, *leaf.shape)
             self._observations.append(legal)
         self._noise = generator.standard_normal((NUM_PROBE_ROWS, calls.noise_width))
         self._states = [np.repeat(state.initial[np.newaxis], NUM_PROBE_ROWS, axis=0) for state in calls.states]
@@ -107,10 +108,9 @@ class _Probe:
         for num_rows in (2, 3):
             infos = self._act(np.arange(num_rows)).infos
             found.append([info_spec(name, column) for name, column in infos.items()])
-            if self._has_mask and ACTION_MASK in infos:
-                raise misfit(
-                    "infos", expected=f"names other than {ACTION_MASK!r}, which the mask has", got=listed(infos)
-                )
+            if not self._mask_names.isdisjoint(infos):
+                expected = f"names other than {listed(sorted(self._mask_names))}, which the mask has"
+                raise misfit("infos", expected=expected, got=listed(infos))
         if found[0] != found[1]:
             raise AgentFailedError("dtypes or shapes of infos depend on the number of rows")
         return found[0]

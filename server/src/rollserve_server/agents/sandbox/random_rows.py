@@ -50,6 +50,8 @@ def _random_texts(space: spaces.Text, generator: np.random.Generator) -> np.ndar
 def random_masks(mask: ActionMask, generator: np.random.Generator) -> np.ndarray:
     """Return random legal actions, (80, S) bool; each element of an action has a legal value."""
     legal = generator.random((NUM_PROBE_ROWS, mask.size)) < 0.5
-    for part, count in zip(mask.parts, mask.counts, strict=True):
-        legal[np.arange(NUM_PROBE_ROWS), part.start + generator.integers(count, size=NUM_PROBE_ROWS)] = True
+    for leaf in mask.leaves:
+        of_leaf = legal[:, leaf.columns]
+        for part, count in zip(leaf.parts, leaf.counts, strict=True):
+            of_leaf[np.arange(NUM_PROBE_ROWS), part.start + generator.integers(count, size=NUM_PROBE_ROWS)] = True
     return legal

@@ -309,6 +309,18 @@ class VectorEnvs:
             rows = ~self.fresh  # whose infos belong to the step, not to the reset
         return info_column(infos, path, rows)
 
+    def shown_infos(self, infos: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield each row that has infos about its present observation, with the info of a name, if it has that.
+
+        Args:
+            infos: infos that `begin` or `step` returned.
+            name: name of the info.
+        """
+        _, rows = self.shown_info(infos, ())
+        named = {key: infos[key] for key in (name, f"_{name}") if key in infos}
+        for row in np.flatnonzero(rows).tolist():
+            yield row, infos_of_row(named, row)
+
     def reset_infos(self, infos: Mapping[str, Any], rows: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
         """Return the infos of the reset of each of these rows.
 

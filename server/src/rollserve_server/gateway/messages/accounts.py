@@ -14,7 +14,7 @@ from rollserve_server.errors import without_folders
 if TYPE_CHECKING:
     from rollserve_server.pool import Account, DeliveredMoments, FailedEpisode
 
-__all__ = ["account_to_proto"]
+__all__ = ["account_to_proto", "moments_to_proto"]
 
 
 def account_to_proto(account: Account, *, shared_message_bytes: int = 0) -> episode_batch_pb2.Account:
@@ -34,12 +34,12 @@ def account_to_proto(account: Account, *, shared_message_bytes: int = 0) -> epis
         shared_message_bytes=shared_message_bytes,
         failed_episode_count=account.env_failures.num_skipped,
         episode_failures=map(_failed_episode_to_proto, account.env_failures.reported.values()),
-        **_moments_to_proto(account.moments),
+        **moments_to_proto(account.moments),
     )
 
 
-def _moments_to_proto(moments: DeliveredMoments | None) -> dict[str, Any]:
-    """Return the fields of an account that have moments, None for those that the call did not ask for."""
+def moments_to_proto(moments: DeliveredMoments | None) -> dict[str, Any]:
+    """Return the fields of an account or a round that have moments, None for those that nobody asked for."""
     if moments is None:
         return {"observation_moments": None, "return_moments": None}
     shapes, returns = dict(moments.form.leaves), moments.returns()

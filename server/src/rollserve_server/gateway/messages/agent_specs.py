@@ -14,12 +14,11 @@ from rollserve_server.agents import (
     InstalledFactory,
     MlpSpec,
     OnnxSpec,
-    PolicySet,
     PythonSpec,
     RandomSpec,
     join_model,
 )
-from rollserve_server.errors import NotReadyError, listed
+from rollserve_server.errors import NotReadyError
 from rollserve_server.gateway.messages.agents import ACTIVATIONS
 
 if TYPE_CHECKING:
@@ -36,13 +35,9 @@ def agent_to_proto(agent: AgentSource) -> agent_pb2.Agent:
     """Return an accepted agent as a message; the inverse of what `UpdateAgent` reads.
 
     Raises:
-        NotReadyError: the agent is a pickle, or policies by name.
+        NotReadyError: the agent is a pickle.
     """
     match agent:
-        case PolicySet():
-            expected, got = "a single agent", f"policies by name, {listed(sorted(agent.policies))}"
-            hint = "GetAgentParameters returns their parameters"
-            raise NotReadyError.of("agents", expected=expected, got=got, hint=hint, reason=Reason.SAVED_SAMPLER)
         case MlpSpec():
             return agent_pb2.Agent(mlp=_mlp_to_proto(agent))
         case RandomSpec():

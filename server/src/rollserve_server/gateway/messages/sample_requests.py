@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "agent_update_from_options",
     "check_first_index",
+    "check_moments",
     "check_no_first_index",
     "sample_request_from_proto",
 ]
@@ -41,7 +42,7 @@ def sample_request_from_proto(
     with in_field("options"):
         messages = sample_format_from_proto(options)
         _check_sequence(options, target)
-        _check_moments(options, target)
+        check_moments(options)
         sampling_options = sampling_options_from_proto(options)
         agent_update = agent_update_from_options(options, allowed_paths)
     return SampleRequest(
@@ -82,6 +83,19 @@ def check_no_first_index(options: pb.SamplingOptions) -> None:
         raise InvalidValueError.of("options.first_episode_index", expected=expected, got=options.first_episode_index)
 
 
+def check_moments(options: pb.SamplingOptions) -> None:
+    """Raise InvalidValueError for moments of nothing, or for a discount out of range."""
+    has_discount = options.HasField("return_discount")
+    if options.blackhole and (options.observation_moments or has_discount):
+        field = "observation_moments" if options.observation_moments else "return_discount"
+        raise InvalidValueError.of(field, expected="none beside blackhole, which delivers nothing", got="moments")
+    if not has_discount:
+        return
+    discount = options.return_discount
+    if not 0 <= discount <= 1:
+        raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
+
+
 def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest) -> Target | Fragments:
     if isinstance(request, pb.ObtainExactEpisodesRequest):
         count = in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MAX_EPISODES)
@@ -120,19 +134,3 @@ def _check_sequence(options: pb.SamplingOptions, target: Target | Fragments) -> 
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
         expected = "whole episodes of the sampler's own sequence"
         raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")
-
-
-def _check_moments(options: pb.SamplingOptions, target: Target | Fragments) -> None:
-    """Raise InvalidValueError for moments of nothing, or of returns whose beginning the call does not know."""
-    has_discount = options.HasField("return_discount")
-    if options.blackhole and (options.observation_moments or has_discount):
-        field = "observation_moments" if options.observation_moments else "return_discount"
-        raise InvalidValueError.of(field, expected="none beside blackhole, which delivers nothing", got="moments")
-    if not has_discount:
-        return
-    discount = options.return_discount
-    if not 0 <= discount <= 1:
-        raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
-    if isinstance(target, Fragments):
-        expected = "none for fragments, whose episodes begin in earlier calls"
-        raise InvalidValueError.of("return_discount", expected=expected, got=discount)

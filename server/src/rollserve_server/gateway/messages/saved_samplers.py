@@ -15,14 +15,16 @@ from rollserve._codec.tensors import (
     tensor_to_proto,
 )
 from rollserve.environments import env_spec_to_proto
+from rollserve.policy_map import policy_map_from_proto, policy_map_to_proto
 from rollserve.v1 import agent_pb2, sampler_service_pb2
 from rollserve.v1 import saved_sampler_pb2 as pb
+from rollserve_server.agents import HeldPolicy, PolicySet
 from rollserve_server.envs import RowSpecs
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.gateway.messages.agent_specs import agent_to_proto
 from rollserve_server.gateway.messages.agents import agent_from_proto
 from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import MAX_STEPS, MAX_WORKERS, in_field, in_range
+from rollserve_server.gateway.messages.fields import MAX_STEPS, MAX_WORKERS, in_field, in_range, optional
 from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
 from rollserve_server.pool import (
     ActionLog,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from rollserve_server.agents import Exploration
+    from rollserve_server.agents import AgentSource, Exploration, PolicySource
     from rollserve_server.envs import WorkerSpecs
 
 __all__ = ["read_saved_file", "read_saved_sampler", "saved_sampler_parts"]
@@ -152,9 +154,9 @@ def _records(saved: SavedSampler) -> Iterator[pb.SavedRecord]:
         yield pb.SavedRecord(environments=_envs_to_proto(number, envs))
     for number, agents in sorted(saved.agents.items()):
         with within(f"agents[{number}]"):
-            messages = list(map(agent_to_proto, agents.agents))
-        updated = _timestamp(agents.updated_seconds)
-        yield pb.SavedRecord(agents=pb.SavedAgents(policy_version=number, agents=messages, updated=updated))
+            message = _agents_to_proto(agents)
+        message.policy_version = number
+        yield pb.SavedRecord(agents=message)
     for sequence in saved.rows.sequences:
         yield pb.SavedRecord(rows=_rows_to_proto(sequence))
 
@@ -281,18 +283,47 @@ def _envs_from_proto(message: pb.SavedEnvironments, allowed_paths: Collection[Pa
     return SavedEnvs(specs, message.row_count, message.episodes_per_row or None)
 
 
+def _agents_to_proto(agents: SavedAgents) -> pb.SavedAgents:
+    message = pb.SavedAgents(updated=_timestamp(agents.updated_seconds))
+    for agent in agents.agents:
+        if isinstance(agent, PolicySet):
+            message.policies.policy_map.CopyFrom(policy_map_to_proto(agent.policy_map))
+            for name, held in agent.policies.items():
+                message.policies.policies[name].versions.extend(each.version for each in held)
+                message.policies.policies[name].agents.extend(agent_to_proto(each.spec) for each in held)
+        else:
+            message.agents.append(agent_to_proto(agent))
+    return message
+
+
 def _agents_from_proto(message: pb.SavedAgents, allowed_paths: Collection[Path]) -> SavedAgents:
-    agents = []
+    agents: list[AgentSource] = []
     for position, agent in enumerate(message.agents):
         with in_field(f"agents[{position}]"):
-            _check_no_pickle(agent)
-            agents.append(agent_from_proto(agent, allowed_paths))
+            agents.append(_agent_from_proto(agent, allowed_paths))
+    if message.HasField("policies"):
+        with in_field("policies"):
+            agents.append(_policies_from_proto(message.policies, allowed_paths))
     return SavedAgents(agents, message.updated.ToNanoseconds() / 1e9)
 
 
-def _check_no_pickle(agent: agent_pb2.Agent) -> None:
+def _policies_from_proto(message: pb.SavedPolicies, allowed_paths: Collection[Path]) -> PolicySet[PolicySource]:
+    policies = {}
+    for name, policy in sorted(message.policies.items()):
+        with in_field(f"policies[{name!r}]"):
+            if not policy.versions or len(policy.versions) != len(policy.agents):
+                expected = f"as many as agents, {len(policy.agents)}, and at least one"
+                raise InvalidValueError.of("versions", expected=expected, got=len(policy.versions))
+            agents = [_agent_from_proto(agent, allowed_paths) for agent in policy.agents]
+            policies[name] = tuple(map(HeldPolicy, policy.versions, agents))
+    with in_field("policy_map"):
+        return PolicySet(policies, policy_map_from_proto(message.policy_map))
+
+
+def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> PolicySource:
     if agent.HasField("pickled"):
         raise InvalidValueError.of("", expected="an agent without pickles", got="a pickled one")
+    return agent_from_proto(agent, allowed_paths)
 
 
 def _rows_to_proto(sequence: SavedRowSequence) -> pb.SavedRows:
@@ -306,6 +337,7 @@ def _rows_to_proto(sequence: SavedRowSequence) -> pb.SavedRows:
         is_own=sequence.is_own,
         row_step_count=state.current.clock,
         rows=map(_row_to_proto, points),
+        return_discount=state.kind.return_discount,
     )
 
 
@@ -323,7 +355,10 @@ def _row_to_proto(point: RowPoint) -> pb.SavedRow:
 
 def _rows_from_proto(message: pb.SavedRows, num_workers: int) -> SavedRowSequence:
     length = _length_from_proto(message.max_episode_length)
-    kind = RowSequenceKind(message.environment_version, length, message.soft_horizon)
+    discount = optional(message, "return_discount")
+    if discount is not None and not 0 <= discount <= 1:
+        raise InvalidValueError.of("return_discount", expected="a number from 0 to 1", got=discount)
+    kind = RowSequenceKind(message.environment_version, length, message.soft_horizon, discount)
     in_range("row_step_count", message.row_step_count, 1, MAX_STEPS)
     points = []
     for position, row in enumerate(message.rows):

@@ -13,6 +13,7 @@ from rollserve_server.gateway.messages.formats import sample_format_from_proto
 from rollserve_server.gateway.messages.sample_requests import (
     agent_update_from_options,
     check_first_index,
+    check_moments,
     check_no_first_index,
 )
 from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
@@ -62,6 +63,8 @@ def stream_request_from_proto(spec: pb.StreamSpec, allowed_paths: Collection[Pat
         num_workers=optional(options, "worker_count"),
         agent_update=agent_update,
         return_spaces=options.return_spaces,
+        observation_moments=options.observation_moments,
+        return_discount=optional(options, "return_discount"),
     )
 
 
@@ -70,12 +73,10 @@ def _check_options(options: pb.SamplingOptions) -> None:
     if options.HasField("policy_version"):
         expected = "none for a stream, whose rounds have the current one"
         raise InvalidValueError.of("policy_version", expected=expected, got=options.policy_version)
-    for name in ("prefetch", "blackhole", "observation_moments"):
+    for name in ("prefetch", "blackhole"):
         if getattr(options, name):
             raise InvalidValueError.of(name, expected="false for a stream", got="true")
-    if options.HasField("return_discount"):
-        expected = "none for a stream, whose account comes at its end"
-        raise InvalidValueError.of("return_discount", expected=expected, got=options.return_discount)
+    check_moments(options)
     check_first_index(options)
 
 

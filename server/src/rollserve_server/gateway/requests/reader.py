@@ -239,10 +239,11 @@ class RequestReader:
             message_limit_from_proto(request),
         )
 
-    def agent_query(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, int | None, int]:
-        """Read the request of `GetAgent`: the sampler, the version, None for the current one, and the worker."""
+    def agent_query(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, int | None, int, str]:
+        """Read the request of `GetAgent`: the sampler, the version, None for the current one, worker and policy."""
         request = parse(agent_versions_pb2.GetAgentRequest, data)
-        return self._sampler(rpc, request.sampler), request.policy_version or None, request.worker_index
+        sampler = self._sampler(rpc, request.sampler)
+        return sampler, request.policy_version or None, request.worker_index, request.policy
 
     def agent_update(self, rpc: OpenRpc, data: bytes) -> AgentUpdateRequest:
         """Read the request of `UpdateAgent`."""

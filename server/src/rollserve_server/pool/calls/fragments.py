@@ -204,7 +204,15 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             state.location = WorkLocation(handle, next(self._parts.ids))
             row_states = self._row_states(state)
         seed, kind = self.sequence.seed, self.sequence.kind
-        spec = RowSequenceSpec(state.location.work_id, seed, *kind, self._start.stride)
+        spec = RowSequenceSpec(
+            state.location.work_id,
+            seed,
+            kind.env_version,
+            kind.max_episode_length,
+            kind.soft_horizon,
+            self._start.stride,
+            kind.return_discount,
+        )
         seconds = self._slice_seconds(state.index, may_be_last=self.is_patient) if samples else 0.0
         enough = state.num_needed_row_steps if self._is_ending else self._cut_at
         return FragmentOrder(spec, self._assignment(state), row_states, max(room, 0), seconds, enough)

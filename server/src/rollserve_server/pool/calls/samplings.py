@@ -258,7 +258,7 @@ class Samplings:
         description = parts.versions.env_in_use(env_version).description
         num_rows, max_episode_length = description.num_rows, parts.max_episode_length(options)
         check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
-        kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon)
+        kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon, request.return_discount)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if stream is not None:
             sequence = stream.take_rows(kind, initial)

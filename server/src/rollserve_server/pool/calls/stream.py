@@ -304,8 +304,14 @@ class Stream:
                 return
 
     def _round_request(self) -> SampleRequest:
-        options = dataclasses.replace(self._options, seed=None)  # the sequence has it
-        return SampleRequest(self._sequence.target(self._num_rows), self._request.messages, options)
+        request = self._request
+        return SampleRequest(
+            self._sequence.target(self._num_rows),
+            request.messages,
+            dataclasses.replace(self._options, seed=None),  # the sequence has it
+            observation_moments=request.observation_moments,
+            return_discount=request.return_discount,
+        )
 
     def _lasting_expectation(self) -> Expectation:
         """Return what every round expects: that the agent is the client's own, if the client has said who it is."""

@@ -87,6 +87,8 @@ class StreamRequest:
         num_workers: the stream fails if there are more or fewer workers at its beginning; None for any number.
         agent_update: update for all workers that the stream makes first.
         return_spaces: whether the beginning has the environment's spaces.
+        observation_moments: whether the account of each round has moments of the observations.
+        return_discount: discount of the returns that the account of each round has moments of; None for none.
     """
 
     rounds: RowFragments | AtLeast
@@ -98,6 +100,8 @@ class StreamRequest:
     num_workers: int | None = None
     agent_update: AgentUpdate | None = None
     return_spaces: bool = False
+    observation_moments: bool = False
+    return_discount: float | None = None
 
 
 class StreamClient:

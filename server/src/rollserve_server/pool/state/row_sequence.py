@@ -21,11 +21,14 @@ class RowSequenceKind(NamedTuple):
         env_version: version of the environment.
         max_episode_length: number of steps after which an episode is truncated; None for the environment's limit.
         soft_horizon: whether a truncated episode ends without a reset of its environment.
+        return_discount: discount of the returns that the account of each call has moments of; None for no moments. It
+            changes no episode: rows carry the discounted return of an episode from call to call.
     """
 
     env_version: int
     max_episode_length: int | None
     soft_horizon: bool
+    return_discount: float | None
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
-from rollserve_server.agents import parameters_of
-from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.agents import PolicySet, parameters_of
+from rollserve_server.errors import InvalidValueError, NotReadyError, listed
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve_server.agents import AgentSpec
+    from rollserve_server.agents import AgentSpec, PolicySpec
     from rollserve_server.pool.state.agent_version import AgentSummary
     from rollserve_server.pool.versions.versions import Versions
 
@@ -57,21 +57,34 @@ class AgentQueries:
         ]
 
     def parameters(self, number: int | None, worker_index: int) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return the number of a version, and the parameters of a worker's agent by name; see `agent`."""
-        number, agent = self.agent(number, worker_index)
+        """Return the number of a version, and the parameters of a worker's agent by name; raises as `agent`."""
+        number, agent = self._held(number, worker_index)
         return number, parameters_of(agent)
 
-    def agent(self, number: int | None, worker_index: int) -> tuple[int, AgentSpec]:
+    def agent(self, number: int | None, worker_index: int, policy: str) -> tuple[int, PolicySpec]:
         """Return the number of a version, and a worker's agent.
 
         Args:
             number: number of the version; None for the current one.
             worker_index: index of the worker.
+            policy: name of the policy where there are several; empty for an agent.
 
         Raises:
             NotReadyError: there is no agent, or the version is not kept.
-            InvalidValueError: there is no worker of that index.
+            InvalidValueError: there is no worker of that index, or no policy of that name.
         """
+        number, agent = self._held(number, worker_index)
+        if isinstance(agent, PolicySet):
+            if policy not in agent.policies:
+                expected = f"one of the policies {listed(agent.policies)}"
+                raise InvalidValueError.of("policy", expected=expected, got=repr(policy))
+            return number, agent.policies[policy][0].spec
+        if policy:
+            raise InvalidValueError.of("policy", expected="none, because there is a single agent", got=repr(policy))
+        return number, agent
+
+    def _held(self, number: int | None, worker_index: int) -> tuple[int, AgentSpec]:
+        """Return the number of a version, and a worker's agent, or policies by name."""
         versions, num_workers = self._versions.agents, len(self._versions.workers)
         if not versions.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)

@@ -26,8 +26,8 @@ class Evaluator:
     """Evaluates observations: what an agent's info `value` would be if it acted on them, whatever its noise is.
 
     Attributes:
-        mask_info: name of the environment's info that has the action masks; None if there are none, or if they are part
-            of the observations.
+        mask_infos: names of the environment's infos that have the action mask, one for each leaf with a mask; empty if
+            there is none, or if it is part of the observations.
     """
 
     def __init__(self, agent: Agent, num_rows: int) -> None:
@@ -35,7 +35,9 @@ class Evaluator:
         self._agent = agent
         self._num_rows = num_rows
         self._mask = mask_input(agent, num_rows)
-        self.mask_info = None if agent.mask is None or agent.mask.leaf is not None else "/".join(agent.mask.info)
+        self.mask_infos: tuple[str, ...] = ()
+        if agent.mask is not None and not agent.mask.sources:
+            self.mask_infos = tuple("/".join(map(str, (*agent.mask.info, *leaf.path))) for leaf in agent.mask.leaves)
         (self._dtype,) = (info.dtype for info in agent.infos if info.name == VALUE.name)
         self._noise = np.zeros((num_rows, agent.noise_width))
         if agent.factors is not None:
@@ -46,7 +48,7 @@ class Evaluator:
         observations: Sequence[np.ndarray],
         states: Sequence[np.ndarray],
         episode_indices: Sequence[int],
-        masks: tuple[np.ndarray, NDArray[np.bool_]] | None = None,
+        masks: Sequence[tuple[np.ndarray, NDArray[np.bool_]] | None] = (),
     ) -> np.ndarray:
         """Return the values (S,) of observations.
 
@@ -54,8 +56,9 @@ class Evaluator:
             observations: for each leaf of the observation space (S, *O).
             states: for each of the agent's recurrent states (S, *H), the state before it would act.
             episode_indices: index of the episode that each observation belongs to.
-            masks: the infos that came with the observations (S, *I), and which are there (S,), if masks are infos. With
-                an observation that has none, or an empty one, as at the end of an episode, all actions are legal.
+            masks: for each of `mask_infos`, the infos that came with the observations (S, *I), and which are there
+                (S,); None if none is. Where there is none, or an empty one, as at the end of an episode, all values are
+                legal.
 
         Raises:
             AgentFailedError: the agent raised an error, or its output for an observation is invalid. The error names
@@ -73,8 +76,8 @@ class Evaluator:
 
             columns = [column[rows] for column in observations]
             if self._mask is not None:
-                if masks is not None:
-                    self._mask.read_recorded(masks[0][rows], masks[1][rows])
+                if masks:
+                    self._mask.read_recorded([each and (each[0][rows], each[1][rows]) for each in masks])
                 columns.append(self._mask.column(columns))
             _, infos = act(
                 self._agent,

@@ -58,18 +58,18 @@ class Evaluate(Protocol):
     """Evaluator of observations; see `Evaluator` of `collect`.
 
     Attributes:
-        mask_info: name of the environment's info that has the action masks; None if there are none, or if they are part
+        mask_infos: names of the environment's infos that have the action mask; empty if there is none, or if it is part
             of the observations.
     """
 
-    mask_info: str | None
+    mask_infos: tuple[str, ...]
 
     def __call__(
         self,
         observations: Sequence[np.ndarray],
         states: Sequence[np.ndarray],
         episode_indices: Sequence[int],
-        masks: tuple[np.ndarray, NDArray[np.bool_]] | None = None,
+        masks: Sequence[tuple[np.ndarray, NDArray[np.bool_]] | None] = (),
     ) -> np.ndarray:
         """Return the values (S,) of observations."""
 
@@ -106,7 +106,7 @@ class Encoder:
         """Return the message with the content. It refers to the content's columns until it is written."""
         headers, options = content.headers(), encoding.columns
         batch, num_raw_bytes = self._batch(content, headers, encoding)
-        moments = () if options.moments is None else moments_of(content.ending_pieces(), options.moments)
+        moments = () if options.moments is None else moments_of(content, options.moments)
         return self._message(length_delimited(_BATCH, batch), num_raw_bytes, headers, content, moments)
 
     def encode_many(self, content: ManyContent, encoding: Encoding) -> EncodedMessage:
@@ -150,6 +150,9 @@ class Encoder:
         batch = list(_header_fields(headers, encoding))
         if options.returns_before and headers.first_steps.any():
             batch += array_field(_KEYS["returns_before"], content.returns_before())
+        discount = None if options.moments is None else options.moments.discount
+        if discount is not None:
+            batch += array_field(_KEYS["discounted_returns_before"], content.discounted_before(discount))
         for column in columns:
             batch += self._field(column, options.compression, owner)
         return batch, sum(column.num_raw_bytes for column in columns)
@@ -214,12 +217,12 @@ def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: En
     if options.last_values:
         assert encoding.evaluate is not None  # noqa: S101  # the format asks for values
         evaluate, goes_on = encoding.evaluate, np.flatnonzero(~headers.terminated)
-        masks = None if evaluate.mask_info is None else content.last_infos(evaluate.mask_info)
+        masks = [content.last_infos(name) for name in evaluate.mask_infos]
         found = evaluate(
             [column[goes_on] for column in content.last_observations()],
             [column[goes_on] for _, column in states],
             headers.episode_indices[goes_on].tolist(),
-            None if masks is None else (masks[0][goes_on], masks[1][goes_on]),
+            [each and (each[0][goes_on], each[1][goes_on]) for each in masks],
         )
         values = np.zeros(len(headers.terminated), found.dtype)
         values[goes_on] = found

@@ -12,19 +12,19 @@ from rollserve._codec.moments import segment_moments
 from rollserve.learning.recurrences import forward_recurrence
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rollserve_server.sampling.encode.segment_content import SegmentContent
+    from rollserve_server.sampling.encode.table_content import TableContent
     from rollserve_server.sampling.protocol.orders import MomentsFormat
     from rollserve_server.sampling.record.columns import ColumnKey, Piece
 
 __all__ = ["moments_of"]
 
 
-def moments_of(segments: Sequence[Sequence[Piece]], form: MomentsFormat) -> tuple[bytes, ...]:
-    """Return the moments of whole episodes or fragments; see `Message.moments`.
-
-    Args:
-        segments: for each of them, the pieces of column buffers that hold its steps.
-        form: the moments.
-    """
+def moments_of(content: SegmentContent | TableContent, form: MomentsFormat) -> tuple[bytes, ...]:
+    """Return the moments of the whole episodes or fragments that end in a message; see `Message.moments`."""
+    segments = content.ending_pieces()
     if not segments:
         return ()
     moments = [
@@ -34,16 +34,17 @@ def moments_of(segments: Sequence[Sequence[Piece]], form: MomentsFormat) -> tupl
         for name, shape in form.leaves
     ]
     if form.discount is not None:
-        moments.append(segment_moments([[returns] for returns in _returns(segments, form.discount)], 1))
+        by_segment = _returns(segments, form.discount, content.ending_discounted_before())
+        moments.append(segment_moments([[returns] for returns in by_segment], 1))
     return tuple(rows.tobytes() for rows in moments)
 
 
-def _returns(segments: Sequence[Sequence[Piece]], discount: float) -> Iterator[np.ndarray]:
-    """Yield the discounted returns of whole episodes, step by step."""
+def _returns(segments: Sequence[Sequence[Piece]], discount: float, before: NDArray[np.float64]) -> Iterator[np.ndarray]:
+    """Yield the discounted return after each step of whole episodes or fragments, given those before them, (N,)."""
     rewards = [_arrays(pieces, _key_of(pieces, "rewards", "")) for pieces in segments]
     lengths = np.array([sum(map(len, arrays)) for arrays in rewards])
     terms = np.concatenate([array for arrays in rewards for array in arrays], dtype=np.float64)
-    returns = forward_recurrence(discount, terms, lengths, np.zeros(len(lengths)))
+    returns = forward_recurrence(discount, terms, lengths, before)
     yield from np.split(returns, np.cumsum(lengths)[:-1])
 
 

@@ -100,6 +100,10 @@ class SegmentContent:
         """Return the pieces of column buffers with all steps of each episode that ends with a segment."""
         return [segment.episode.pieces for segment in self._segments if segment.ends]
 
+    def ending_discounted_before(self) -> NDArray[np.float64]:
+        """Return the discounted returns before the first steps of the episodes or fragments of `ending_pieces`."""
+        return np.array([segment.episode.discounted_before for segment in self._segments if segment.ends])
+
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a segment lack."""
         dropped: Counter[str] = Counter()
@@ -125,6 +129,10 @@ class SegmentContent:
     def returns_before(self) -> NDArray[np.float64]:
         """Return the sum of the rewards of each segment's episode before it, (S,)."""
         return np.array([segment.return_before for segment in self._segments], "<f8")
+
+    def discounted_before(self, discount: float) -> NDArray[np.float64]:
+        """Return the discounted return of each segment's episode before it, (S,)."""
+        return np.array([segment.discounted_before(discount) for segment in self._segments], "<f8")
 
     def last_observations(self) -> list[np.ndarray]:
         """Return the observation after each segment's last step, (S, *O) for each leaf of the observation space."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from rollserve.learning.recurrences import forward_recurrence
 from rollserve_server.sampling.encode.sizes import FILL_BYTES, Sizes
 from rollserve_server.sampling.protocol.orders import PLAIN
 from rollserve_server.sampling.record.columns import Piece
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["Segment", "cut_into_messages", "groups_of_one_shape", "info_keys", "return_after"]
+__all__ = [
+    "Segment",
+    "cut_into_messages",
+    "discounted_after",
+    "groups_of_one_shape",
+    "info_keys",
+    "return_after",
+]
 
 _T = TypeVar("_T")
 _OwnedKey = tuple[Hashable, "InfoKey"]
@@ -55,6 +63,12 @@ class Segment(NamedTuple):
         """Sum of the episode's rewards before the segment, added up step by step."""
         before = Segment(self.episode, 0, self.start).pieces() if self.start else ()
         return return_after(self.episode.return_before, before)
+
+    def discounted_before(self, discount: float) -> float:
+        """Return the discounted return of the episode before the segment."""
+        if not self.start:
+            return self.episode.discounted_before
+        return discounted_after(self.episode.discounted_before, Segment(self.episode, 0, self.start).pieces(), discount)
 
     def _following(self, group: str) -> Sequence[np.ndarray]:
         """Return the values of the step after the segment, for each column of the group."""
@@ -110,6 +124,13 @@ def return_after(total: float, pieces: Sequence[Piece]) -> float:
         (rewards,) = piece.arrays(keys.get("raw_rewards", keys["rewards"]))
         total = float(np.add.accumulate(np.append(total, rewards))[-1])
     return total
+
+
+def discounted_after(before: float, pieces: Sequence[Piece], discount: float) -> float:
+    """Return a discounted return after further steps."""
+    keys = {key[0]: key for key in pieces[0].buffer.columns}
+    terms = np.concatenate([array for piece in pieces for array in piece.arrays(keys["rewards"])], dtype=np.float64)
+    return float(forward_recurrence(discount, terms, np.array([len(terms)]), np.array([before]))[-1])
 
 
 def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:

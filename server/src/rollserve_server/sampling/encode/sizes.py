@@ -30,7 +30,7 @@ each message would hold a last observation beside very few others.
 _HEADER_BYTES = 64
 """Upper bound for a column's type, shape and lengths without its name, and for all headers of a segment."""
 
-_NUM_HEADERS = 9
+_NUM_HEADERS = 10
 
 _VALUE_BYTES = 8
 """Upper bound for a value."""

@@ -20,6 +20,7 @@ from rollserve_server.sampling.encode.columns import (
 from rollserve_server.sampling.encode.endings import endings_of_table
 from rollserve_server.sampling.encode.fields import Gathered, Rows
 from rollserve_server.sampling.encode.frame_stacks import frames_once
+from rollserve_server.sampling.encode.segments import discounted_after
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +39,7 @@ class TableContent:
     """
 
     def __init__(self, content: TableSlice) -> None:
+        self._content = content
         self._fragments = content.fragments
         self._num_ending = len(content.fragments) - (not content.ends)
         self._segments = content.segments()
@@ -70,6 +72,10 @@ class TableContent:
         """Return the pieces of column buffers with all steps of each fragment that ends with a segment."""
         return self._fragments.pieces[: self._num_ending]
 
+    def ending_discounted_before(self) -> NDArray[np.float64]:
+        """Return the discounted returns before the first steps of the fragments of `ending_pieces`."""
+        return self._fragments.discounted_before[: self._num_ending]
+
     def observations(self) -> Iterator[Observations]:
         """Yield the observations of each leaf of the observation space."""
         keys = [key for group, key in self._stored.keys if group == "observations"]
@@ -83,6 +89,13 @@ class TableContent:
     def returns_before(self) -> NDArray[np.float64]:
         """Return the sum of the rewards of each segment's episode before it, (S,)."""
         return self._segments.returns_before.astype("<f8")
+
+    def discounted_before(self, discount: float) -> NDArray[np.float64]:
+        """Return the discounted return of each segment's episode before it, (S,)."""
+        before = self._fragments.discounted_before.astype("<f8")
+        if self._content.first_step:
+            before[0] = discounted_after(before[0], self._content.pieces_before(), discount)
+        return before
 
     def last_observations(self) -> Sequence[np.ndarray]:
         """Return the observation after each segment's last step, (S, *O) for each leaf of the observation space."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from rollserve_server.sampling.protocol.orders import PLAIN
 if TYPE_CHECKING:
     from rollserve_server.sampling.encode.tables import FragmentTable
     from rollserve_server.sampling.protocol.orders import ColumnFormat
+    from rollserve_server.sampling.record.columns import Piece
 
 __all__ = ["TableSlice", "cut_table"]
 
@@ -44,6 +45,12 @@ class TableSlice:
         """Whether the slice holds the last fragment's last step."""
         return self.last_step is None
 
+    def pieces_before(self) -> Sequence[Piece]:
+        """Return the pieces of column buffers with the steps of the first fragment that the slice begins behind."""
+        table = self.fragments
+        start = int(table.starts[0])
+        return table.columns.pieces(int(table.rows[0]), start, start + self.first_step)
+
     def segments(self) -> FragmentTable:
         """Return the table with only those steps of its first and last fragment that the slice holds."""
         table = self.fragments
@@ -54,8 +61,7 @@ class TableSlice:
         if self.last_step is not None:
             stops[-1] = starts[-1] + self.last_step
         if self.first_step:
-            pieces = table.columns.pieces(int(table.rows[0]), int(starts[0]), int(starts[0]) + self.first_step)
-            returns_before = np.append(return_after(returns_before[0], pieces), returns_before[1:])
+            returns_before = np.append(return_after(returns_before[0], self.pieces_before()), returns_before[1:])
         starts[0] += self.first_step
         first_steps[0] += self.first_step
         segments = dataclasses.replace(

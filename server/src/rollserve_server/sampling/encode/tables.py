@@ -36,6 +36,7 @@ _COLUMNS = (
     "truncated",
     "total_rewards",
     "returns_before",
+    "discounted_before",
 )
 """Arrays with an element for each fragment, which both classes have."""
 
@@ -48,7 +49,8 @@ class EndingFragments(NamedTuple):
         ended: when they ended (`time.perf_counter`).
         began: (N,), when their episodes began.
         columns, env_seed, rows, starts, episode_indices, first_steps, terminated, truncated, total_rewards,
-            returns_before, last_observations, last_states, dropped_infos, reset_infos: as in `FragmentTable`.
+            returns_before, discounted_before, last_observations, last_states, dropped_infos, reset_infos: as in
+            `FragmentTable`.
     """
 
     stop: int
@@ -64,6 +66,7 @@ class EndingFragments(NamedTuple):
     truncated: NDArray[np.bool_]
     total_rewards: NDArray[np.float64]
     returns_before: NDArray[np.float64]
+    discounted_before: NDArray[np.float64]
     last_observations: Sequence[np.ndarray]
     last_states: Sequence[np.ndarray]
     dropped_infos: Sequence[Mapping[str, int]]
@@ -96,6 +99,7 @@ class FragmentTable:
         truncated: (N,), bool, whether its episode was truncated with its last step.
         total_rewards: (N,), the sum of its episode's rewards up to its last step, in this and in earlier calls.
         returns_before: (N,), the sum of its episode's rewards before its first step.
+        discounted_before: (N,), the discounted return of its episode before its first step; 0 without a discount.
         seconds: (N,), the time from the start of its episode to its last step.
         last_observations: for each leaf of the observation space (N, *O), the observation after its last step.
         last_states: for each of the agent's recurrent states (N, *S), the state after its last step.
@@ -114,6 +118,7 @@ class FragmentTable:
     truncated: NDArray[np.bool_]
     total_rewards: NDArray[np.float64]
     returns_before: NDArray[np.float64]
+    discounted_before: NDArray[np.float64]
     seconds: NDArray[np.float64]
     last_observations: Sequence[np.ndarray]
     last_states: Sequence[np.ndarray]
@@ -218,6 +223,7 @@ class FragmentTable:
                 [column[number] for column in self.last_observations],
                 [column[number] for column in self.last_states],
                 float(self.returns_before[number]),
+                float(self.discounted_before[number]),
                 row=int(self.rows[number]),
                 total_reward=float(self.total_rewards[number]),
                 seconds=float(self.seconds[number]),

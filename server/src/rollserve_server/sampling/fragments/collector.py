@@ -15,6 +15,7 @@ from rollserve_server.sampling.collect.inputs import mask_input
 from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.fragments.action_history import ActionHistory
 from rollserve_server.sampling.fragments.replay import DivergedError
+from rollserve_server.sampling.fragments.running_returns import RunningReturns
 from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.spilling import Spill
@@ -78,6 +79,7 @@ class FragmentCollector(ABC):
         self._history = ActionHistory(states)
         self.num_rows = len(states)
         self.num_broken_off = 0
+        self._running_returns = RunningReturns(len(states), sequence.return_discount)
         self._sequence = sequence
         self._envs = envs
         self.infos = InfoReader(envs.text_info_bytes)

@@ -110,6 +110,7 @@ class RowFragmentCollector(FragmentCollector):
         recorder.write("actions", actions)
         recorder.write_rewards(envs.rewards, envs.raw_rewards)
         write_untransformed(recorder, envs)
+        self._running_returns.add(envs.rewards)
         if states:
             self._recurrent_states.take_rewards(envs.rewards)
         recorder.write("agent_infos", agent_infos.values())
@@ -159,7 +160,9 @@ class RowFragmentCollector(FragmentCollector):
             self._history.reset(row, self._step)
         if not first_step:
             self._recurrent_states.begin(row)
-        so_far = (first_step, position.total_reward, position.began) if first_step else ()
+            self._running_returns.begin(row)
+        discounted = float(self._running_returns.values[row])
+        so_far = (first_step, position.total_reward, position.began, discounted) if first_step else ()
         fragment = Episode.begin(position.episode_index, position.env_seed, position.reset_infos, *so_far)
         self._recorder.begin(row, fragment)
         position.is_open = True
@@ -281,9 +284,11 @@ class RowFragmentCollector(FragmentCollector):
         info = self._envs.reset(row, position.env_seed)
         position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
         position.total_reward, position.began = 0.0, time.perf_counter()
+        self._running_returns.begin(row)
         for step, shown in enumerate(replay_row(self._envs, row, state.actions, state.num_steps)):
             if step >= state.first_step:
                 position.total_reward += float(self._envs.raw_rewards[row])
+                self._running_returns.add(self._envs.rewards, row)
             info = shown
             yield 1
         self._last_infos = [*self._last_infos, (row, info)]

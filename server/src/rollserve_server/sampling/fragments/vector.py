@@ -66,9 +66,9 @@ class VectorFragmentCollector(FragmentCollector):
         # For each row: the step of the call at which its fragment began, and the steps of its episode before that.
         self._starts = np.zeros(len(states), np.int64)
         self._first_steps = np.zeros(len(states), np.int64)
-        # For each row: the sum of its episode's rewards so far, and before its fragment, and when the episode began
-        # (`time.perf_counter`).
-        self._total_rewards, self._returns_before = np.zeros((2, len(states)))
+        # For each row: the sum of its episode's rewards so far, that sum and the discounted return before its fragment,
+        # and when the episode began (`time.perf_counter`).
+        self._total_rewards, self._returns_before, self._discounted_before = np.zeros((3, len(states)))
         self._began = np.zeros(len(states))
         # Of the block: its first episode, the seed of its reset, the steps since then, and the step of the call at
         # which it began.
@@ -115,6 +115,7 @@ class VectorFragmentCollector(FragmentCollector):
             self._begin_block()
         if not self._step:  # all rows have been restored
             self._returns_before[:] = self._total_rewards
+            self._discounted_before[:] = self._running_returns.values
         if not self._has_noise:
             self._noise.begin(self._sequence.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
@@ -134,6 +135,7 @@ class VectorFragmentCollector(FragmentCollector):
             self._recurrent_states.take_rewards(envs.rewards)
         write_untransformed(columns, envs)
         self._total_rewards += envs.raw_rewards
+        self._running_returns.add(envs.rewards)
         for part, rows in envs.info_parts(infos):
             for key, values, present in self.infos.read_columns(part, rows, self._dropped_infos):
                 columns.write_info(key, values, present)
@@ -171,6 +173,7 @@ class VectorFragmentCollector(FragmentCollector):
         self._begin_step = self._step
         self._has_noise = False
         self._total_rewards[:], self._began[:] = 0.0, time.perf_counter()
+        self._running_returns.begin(slice(None))
         self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         infos = self._begun(lambda: self._envs.begin(self._env_seed), self._block_start)
         self._take_reset_infos(infos, np.arange(self.num_rows))
@@ -244,7 +247,8 @@ class VectorFragmentCollector(FragmentCollector):
         self._columns.begin(rows)
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
-        self._total_rewards[rows] = self._returns_before[rows] = 0.0
+        self._total_rewards[rows] = self._returns_before[rows] = self._discounted_before[rows] = 0.0
+        self._running_returns.begin(rows)
         self._began[rows] = now
         self._indices[rows] += self._sequence.stride
         self._recurrent_states.begin(rows)
@@ -276,6 +280,7 @@ class VectorFragmentCollector(FragmentCollector):
             truncated,
             self._total_rewards[rows],
             self._returns_before[rows],
+            self._discounted_before[rows],
             self._envs.last_observations(rows),
             self._recurrent_states.of_rows(rows),
             [self._take_dropped_infos(row) for row in rows.tolist()],
@@ -315,11 +320,14 @@ class VectorFragmentCollector(FragmentCollector):
         self._first_steps[:] = 0
         self._block_steps = 0
         self._total_rewards[:], self._began[:] = 0.0, time.perf_counter()
+        self._running_returns.begin(slice(None))
         first_steps = np.array([state.first_step for state in states])
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
         for actions in joint_actions(envs, [state.actions for state in states], states[0].num_steps):
             infos = envs.step(actions)
             self._total_rewards += np.where(self._block_steps >= first_steps, envs.raw_rewards, 0.0)
+            self._running_returns.add(envs.rewards)
+            self._running_returns.begin(self._block_steps < first_steps)
             self._first_steps += 1
             over = np.flatnonzero(envs.fresh)
             self._first_steps[over] = 0

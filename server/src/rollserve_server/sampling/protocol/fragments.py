@@ -43,6 +43,7 @@ class RowSequenceSpec:
         max_episode_length: number of steps after which an episode is truncated; None for the environment's own limit.
         soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset of its environment.
         stride: number of rows of all workers. Indices rise by it from one episode of a row to the next.
+        return_discount: discount of the returns that the account of each call has moments of; None for no moments.
     """
 
     work_id: int
@@ -51,6 +52,7 @@ class RowSequenceSpec:
     max_episode_length: int | None
     soft_horizon: bool
     stride: int
+    return_discount: float | None = None
 
 
 @dataclass(frozen=True)

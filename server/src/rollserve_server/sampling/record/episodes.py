@@ -38,6 +38,8 @@ class Episode:
         last_observations: for each leaf of the observation space, the observation after the last step.
         last_states: each of the agent's recurrent states after the last step.
         return_before: sum of the rewards that a fragment's episode has before it; 0 for whole episodes.
+        discounted_before: discounted return of a fragment's episode before it; 0 for whole episodes, and without a
+            discount.
         row: row that ran it, within its worker.
         total_reward: sum of the raw rewards of its episode so far, added up step by step, in this and in earlier calls.
         began: when its episode began (`time.perf_counter`); 0 before its steps are recorded.
@@ -59,6 +61,7 @@ class Episode:
     last_observations: Sequence[np.ndarray] = ()
     last_states: Sequence[np.ndarray] = ()
     return_before: float = 0.0
+    discounted_before: float = 0.0
     row: int = 0
     total_reward: float = 0.0
     began: float = 0.0
@@ -75,8 +78,9 @@ class Episode:
         first_step: int = 0,
         total_reward: float = 0.0,
         began: float = 0.0,
+        discounted_before: float = 0.0,
     ) -> Episode:
-        """Return an episode or a fragment without steps. A fragment has the sum and time of the one before it."""
+        """Return an episode or a fragment without steps. A fragment has the sums and time of the one before it."""
         dropped = Counter(reset.dropped) if reset.dropped else Counter()  # many times as fast as from an empty mapping
         return cls(
             index,
@@ -85,6 +89,7 @@ class Episode:
             dropped_infos=dropped,
             first_step=first_step,
             return_before=total_reward,
+            discounted_before=discounted_before,
             total_reward=total_reward,
             began=began,
         )

@@ -10,6 +10,8 @@ import type { Agent } from "./agent_pb.js";
 import { file_rollserve_v1_agent } from "./agent_pb.js";
 import type { Environment } from "./environment_pb.js";
 import { file_rollserve_v1_environment } from "./environment_pb.js";
+import type { PolicyMap } from "./policies_pb.js";
+import { file_rollserve_v1_policies } from "./policies_pb.js";
 import type { Exploration } from "./sampler_service_pb.js";
 import { file_rollserve_v1_sampler_service } from "./sampler_service_pb.js";
 import type { NamedTensor, Tensor } from "./tensor_pb.js";
@@ -20,7 +22,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/saved_sampler.proto.
  */
 export const file_rollserve_v1_saved_sampler: GenFile = /*@__PURE__*/
-  fileDesc("CiByb2xsc2VydmUvdjEvc2F2ZWRfc2FtcGxlci5wcm90bxIMcm9sbHNlcnZlLnYxIvgBCgtTYXZlZFJlY29yZBIrCgZoZWFkZXIYASABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRIZWFkZXJIABI3CgxlbnZpcm9ubWVudHMYAiABKAsyHy5yb2xsc2VydmUudjEuU2F2ZWRFbnZpcm9ubWVudHNIABIrCgZhZ2VudHMYAyABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRBZ2VudHNIABInCgRyb3dzGAQgASgLMhcucm9sbHNlcnZlLnYxLlNhdmVkUm93c0gAEiUKA2VuZBgFIAEoCzIWLnJvbGxzZXJ2ZS52MS5TYXZlZEVuZEgAQgYKBHBhcnQiiQMKC1NhdmVkSGVhZGVyEg4KBmZvcm1hdBgBIAEoDRIYChBzb2Z0d2FyZV92ZXJzaW9uGAIgASgJEikKBXNhdmVkGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIMCgRzZWVkGAQgASgEEhQKDHdvcmtlcl9jb3VudBgFIAEoDRIaChJtYXhfZXBpc29kZV9sZW5ndGgYBiABKAMSOQoIY291bnRlcnMYByADKAsyJy5yb2xsc2VydmUudjEuU2F2ZWRIZWFkZXIuQ291bnRlcnNFbnRyeRIyCg1vd25fc2VxdWVuY2VzGAggAygLMhsucm9sbHNlcnZlLnYxLlNhdmVkU2VxdWVuY2USEAoIb3duX3NlZWQYCSABKAQSGwoTc2VxdWVuY2Vfc2VlZF9jb3VudBgKIAEoBBIWCg5yb3dfc2VlZF9jb3VudBgLIAEoBBovCg1Db3VudGVyc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAzoCOAEiaAoNU2F2ZWRTZXF1ZW5jZRIMCgRzZWVkGAEgASgEEhoKEm5leHRfZXBpc29kZV9pbmRleBgCIAEoBBItCghlcGlzb2RlcxgDIAEoCzIbLnJvbGxzZXJ2ZS52MS5TYXZlZEVwaXNvZGVzIpABCg1TYXZlZEVwaXNvZGVzEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YAiABKAMSGgoSbWF4X2VwaXNvZGVfbGVuZ3RoGAMgASgDEi4KC2V4cGxvcmF0aW9uGAQgASgLMhkucm9sbHNlcnZlLnYxLkV4cGxvcmF0aW9uIpIBChFTYXZlZEVudmlyb25tZW50cxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAEgASgDEjMKB3dvcmtlcnMYAiADKAsyIi5yb2xsc2VydmUudjEuU2F2ZWRSb3dFbnZpcm9ubWVudHMSEQoJcm93X2NvdW50GAMgASgNEhgKEGVwaXNvZGVzX3Blcl9yb3cYBCABKA0iUwoUU2F2ZWRSb3dFbnZpcm9ubWVudHMSJwoEcm93cxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudBISCgppc19wZXJfcm93GAIgASgIIncKC1NhdmVkQWdlbnRzEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEiMKBmFnZW50cxgCIAMoCzITLnJvbGxzZXJ2ZS52MS5BZ2VudBIrCgd1cGRhdGVkGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCK2AQoJU2F2ZWRSb3dzEgwKBHNlZWQYASABKAQSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgCIAEoAxIaChJtYXhfZXBpc29kZV9sZW5ndGgYAyABKAMSFAoMc29mdF9ob3Jpem9uGAQgASgIEg4KBmlzX293bhgFIAEoCBIWCg5yb3dfc3RlcF9jb3VudBgGIAEoAxIkCgRyb3dzGAcgAygLMhYucm9sbHNlcnZlLnYxLlNhdmVkUm93IrkBCghTYXZlZFJvdxITCgtyZXNldF9pbmRleBgBIAEoAxIVCg1lcGlzb2RlX2luZGV4GAIgASgDEhIKCmZpcnN0X3N0ZXAYAyABKAMSEgoKc3RlcF9jb3VudBgEIAEoAxIlCgdhY3Rpb25zGAUgAygLMhQucm9sbHNlcnZlLnYxLlRlbnNvchIyCg9yZWN1cnJlbnRfc3RhdGUYBiADKAsyGS5yb2xsc2VydmUudjEuTmFtZWRUZW5zb3IiGgoIU2F2ZWRFbmQSDgoGc2hhMjU2GAEgASgMYgZwcm90bzM", [file_google_protobuf_timestamp, file_rollserve_v1_agent, file_rollserve_v1_environment, file_rollserve_v1_sampler_service, file_rollserve_v1_tensor]);
+  fileDesc("CiByb2xsc2VydmUvdjEvc2F2ZWRfc2FtcGxlci5wcm90bxIMcm9sbHNlcnZlLnYxIvgBCgtTYXZlZFJlY29yZBIrCgZoZWFkZXIYASABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRIZWFkZXJIABI3CgxlbnZpcm9ubWVudHMYAiABKAsyHy5yb2xsc2VydmUudjEuU2F2ZWRFbnZpcm9ubWVudHNIABIrCgZhZ2VudHMYAyABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRBZ2VudHNIABInCgRyb3dzGAQgASgLMhcucm9sbHNlcnZlLnYxLlNhdmVkUm93c0gAEiUKA2VuZBgFIAEoCzIWLnJvbGxzZXJ2ZS52MS5TYXZlZEVuZEgAQgYKBHBhcnQiiQMKC1NhdmVkSGVhZGVyEg4KBmZvcm1hdBgBIAEoDRIYChBzb2Z0d2FyZV92ZXJzaW9uGAIgASgJEikKBXNhdmVkGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIMCgRzZWVkGAQgASgEEhQKDHdvcmtlcl9jb3VudBgFIAEoDRIaChJtYXhfZXBpc29kZV9sZW5ndGgYBiABKAMSOQoIY291bnRlcnMYByADKAsyJy5yb2xsc2VydmUudjEuU2F2ZWRIZWFkZXIuQ291bnRlcnNFbnRyeRIyCg1vd25fc2VxdWVuY2VzGAggAygLMhsucm9sbHNlcnZlLnYxLlNhdmVkU2VxdWVuY2USEAoIb3duX3NlZWQYCSABKAQSGwoTc2VxdWVuY2Vfc2VlZF9jb3VudBgKIAEoBBIWCg5yb3dfc2VlZF9jb3VudBgLIAEoBBovCg1Db3VudGVyc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAzoCOAEiaAoNU2F2ZWRTZXF1ZW5jZRIMCgRzZWVkGAEgASgEEhoKEm5leHRfZXBpc29kZV9pbmRleBgCIAEoBBItCghlcGlzb2RlcxgDIAEoCzIbLnJvbGxzZXJ2ZS52MS5TYXZlZEVwaXNvZGVzIpABCg1TYXZlZEVwaXNvZGVzEhYKDnBvbGljeV92ZXJzaW9uGAEgASgDEhsKE2Vudmlyb25tZW50X3ZlcnNpb24YAiABKAMSGgoSbWF4X2VwaXNvZGVfbGVuZ3RoGAMgASgDEi4KC2V4cGxvcmF0aW9uGAQgASgLMhkucm9sbHNlcnZlLnYxLkV4cGxvcmF0aW9uIpIBChFTYXZlZEVudmlyb25tZW50cxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAEgASgDEjMKB3dvcmtlcnMYAiADKAsyIi5yb2xsc2VydmUudjEuU2F2ZWRSb3dFbnZpcm9ubWVudHMSEQoJcm93X2NvdW50GAMgASgNEhgKEGVwaXNvZGVzX3Blcl9yb3cYBCABKA0iUwoUU2F2ZWRSb3dFbnZpcm9ubWVudHMSJwoEcm93cxgBIAMoCzIZLnJvbGxzZXJ2ZS52MS5FbnZpcm9ubWVudBISCgppc19wZXJfcm93GAIgASgIIqYBCgtTYXZlZEFnZW50cxIWCg5wb2xpY3lfdmVyc2lvbhgBIAEoAxIjCgZhZ2VudHMYAiADKAsyEy5yb2xsc2VydmUudjEuQWdlbnQSKwoHdXBkYXRlZBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLQoIcG9saWNpZXMYBCABKAsyGy5yb2xsc2VydmUudjEuU2F2ZWRQb2xpY2llcyLFAQoNU2F2ZWRQb2xpY2llcxI7Cghwb2xpY2llcxgBIAMoCzIpLnJvbGxzZXJ2ZS52MS5TYXZlZFBvbGljaWVzLlBvbGljaWVzRW50cnkSKwoKcG9saWN5X21hcBgCIAEoCzIXLnJvbGxzZXJ2ZS52MS5Qb2xpY3lNYXAaSgoNUG9saWNpZXNFbnRyeRILCgNrZXkYASABKAkSKAoFdmFsdWUYAiABKAsyGS5yb2xsc2VydmUudjEuU2F2ZWRQb2xpY3k6AjgBIkQKC1NhdmVkUG9saWN5EhAKCHZlcnNpb25zGAEgAygDEiMKBmFnZW50cxgCIAMoCzITLnJvbGxzZXJ2ZS52MS5BZ2VudCLoAQoJU2F2ZWRSb3dzEgwKBHNlZWQYASABKAQSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgCIAEoAxIaChJtYXhfZXBpc29kZV9sZW5ndGgYAyABKAMSFAoMc29mdF9ob3Jpem9uGAQgASgIEg4KBmlzX293bhgFIAEoCBIWCg5yb3dfc3RlcF9jb3VudBgGIAEoAxIkCgRyb3dzGAcgAygLMhYucm9sbHNlcnZlLnYxLlNhdmVkUm93EhwKD3JldHVybl9kaXNjb3VudBgzIAEoAUgAiAEBQhIKEF9yZXR1cm5fZGlzY291bnQiuQEKCFNhdmVkUm93EhMKC3Jlc2V0X2luZGV4GAEgASgDEhUKDWVwaXNvZGVfaW5kZXgYAiABKAMSEgoKZmlyc3Rfc3RlcBgDIAEoAxISCgpzdGVwX2NvdW50GAQgASgDEiUKB2FjdGlvbnMYBSADKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEjIKD3JlY3VycmVudF9zdGF0ZRgGIAMoCzIZLnJvbGxzZXJ2ZS52MS5OYW1lZFRlbnNvciIaCghTYXZlZEVuZBIOCgZzaGEyNTYYASABKAxiBnByb3RvMw", [file_google_protobuf_timestamp, file_rollserve_v1_agent, file_rollserve_v1_environment, file_rollserve_v1_policies, file_rollserve_v1_sampler_service, file_rollserve_v1_tensor]);
 
 /**
  * A record of the file that SaveSampler returns and RestoreSampler takes.
@@ -358,6 +360,13 @@ export type SavedAgents = Message<"rollserve.v1.SavedAgents"> & {
    * @generated from field: google.protobuf.Timestamp updated = 3;
    */
   updated?: Timestamp;
+
+  /**
+   * Policies by name in place of `agents`, for an environment with many agents.
+   *
+   * @generated from field: rollserve.v1.SavedPolicies policies = 4;
+   */
+  policies?: SavedPolicies;
 };
 
 /**
@@ -366,6 +375,64 @@ export type SavedAgents = Message<"rollserve.v1.SavedAgents"> & {
  */
 export const SavedAgentsSchema: GenMessage<SavedAgents> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_saved_sampler, 6);
+
+/**
+ * The policies of an environment with many agents.
+ *
+ * @generated from message rollserve.v1.SavedPolicies
+ */
+export type SavedPolicies = Message<"rollserve.v1.SavedPolicies"> & {
+  /**
+   * The versions of each policy by its name that the map names.
+   *
+   * @generated from field: map<string, rollserve.v1.SavedPolicy> policies = 1;
+   */
+  policies: { [key: string]: SavedPolicy };
+
+  /**
+   * Which policy acts for which agent.
+   *
+   * @generated from field: rollserve.v1.PolicyMap policy_map = 2;
+   */
+  policyMap?: PolicyMap;
+};
+
+/**
+ * Describes the message rollserve.v1.SavedPolicies.
+ * Use `create(SavedPoliciesSchema)` to create a new message.
+ */
+export const SavedPoliciesSchema: GenMessage<SavedPolicies> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 7);
+
+/**
+ * The versions of a policy: the current one, those before it in falling order up to the oldest one that the map counts
+ * back to, and then those that the map names by number.
+ *
+ * @generated from message rollserve.v1.SavedPolicy
+ */
+export type SavedPolicy = Message<"rollserve.v1.SavedPolicy"> & {
+  /**
+   * The number of the update of the agent that made each version. INVALID_ARGUMENT unless there are as many as `agents`,
+   * and at least one.
+   *
+   * @generated from field: repeated int64 versions = 1;
+   */
+  versions: bigint[];
+
+  /**
+   * The policy of each version.
+   *
+   * @generated from field: repeated rollserve.v1.Agent agents = 2;
+   */
+  agents: Agent[];
+};
+
+/**
+ * Describes the message rollserve.v1.SavedPolicy.
+ * Use `create(SavedPolicySchema)` to create a new message.
+ */
+export const SavedPolicySchema: GenMessage<SavedPolicy> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_saved_sampler, 8);
 
 /**
  * A row sequence, where the last completed call left its rows.
@@ -421,6 +488,13 @@ export type SavedRows = Message<"rollserve.v1.SavedRows"> & {
    * @generated from field: repeated rollserve.v1.SavedRow rows = 7;
    */
   rows: SavedRow[];
+
+  /**
+   * The `return_discount` of the calls that continue the sequence, from 0 to 1, else INVALID_ARGUMENT. Not set: none.
+   *
+   * @generated from field: optional double return_discount = 51;
+   */
+  returnDiscount?: number;
 };
 
 /**
@@ -428,7 +502,7 @@ export type SavedRows = Message<"rollserve.v1.SavedRows"> & {
  * Use `create(SavedRowsSchema)` to create a new message.
  */
 export const SavedRowsSchema: GenMessage<SavedRows> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 7);
+  messageDesc(file_rollserve_v1_saved_sampler, 9);
 
 /**
  * The position of a row.
@@ -485,7 +559,7 @@ export type SavedRow = Message<"rollserve.v1.SavedRow"> & {
  * Use `create(SavedRowSchema)` to create a new message.
  */
 export const SavedRowSchema: GenMessage<SavedRow> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 8);
+  messageDesc(file_rollserve_v1_saved_sampler, 10);
 
 /**
  * The end of the file.
@@ -506,5 +580,5 @@ export type SavedEnd = Message<"rollserve.v1.SavedEnd"> & {
  * Use `create(SavedEndSchema)` to create a new message.
  */
 export const SavedEndSchema: GenMessage<SavedEnd> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_saved_sampler, 9);
+  messageDesc(file_rollserve_v1_saved_sampler, 11);
 

@@ -1,0 +1,250 @@
+"""Parquet: a row for each step, in this package's own columns or in RLlib's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve._codec.batch_fields import FLOAT_HEADERS, INFOS, OPTIONAL_HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
+from rollserve._codec.columns import columns_of, leaves_of, mask_name, without_full_masks
+from rollserve._formats.rllib_columns import missing_of, table_of
+from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
+from rollserve._formats.step_tables import segments_of
+from rollserve.bridges.arrow import to_arrow
+from rollserve.bridges.loading import load
+from rollserve.bridges.trees import nested
+from rollserve.errors import mismatch
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["ParquetSource", "write_parquet"]
+
+_ROW_GROUP_STEPS = 1 << 14
+_RECEIPT = b"rollserve_receipt"
+"""Key of a receipt in the file's metadata."""
+_SEGMENTS, _STEPS = "segments", "steps"
+_STEP_HEADERS = ("policy_versions", "episode_indices", *OPTIONAL_HEADERS)
+"""Headers that each row of a segment holds."""
+_END_COLUMNS = (*SEGMENT_COLUMNS, *FLOAT_HEADERS)
+"""Fields that the last row of a segment holds, and no other."""
+
+
+class ParquetSource(Source):
+    """Segments of files of Parquet, whose units are segments.
+
+    Files of `EpisodeBatch.to_parquet` hold everything that a batch does. Other files need RLlib's names of columns;
+    there, a segment begins where `eps_id` changes, and after the end of an episode.
+
+    Args:
+        paths: the files.
+        infos: whether to read infos of environments.
+        dones: what the column `dones` of RLlib's old files stands for.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        ValueError: a file of another kind.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, infos: bool, dones: str | None) -> None:
+        super().__init__(paths)
+        self._dones, self._infos = dones, infos
+        self._files, self._begins, self.chunks, receipts = [], [], [], []
+        self._owners: list[tuple[int, int]] = []
+        missing: dict[str, str] = {}
+        for path in paths:
+            with file_error(path, "a file of Parquet"):
+                file = _ParquetFile(path)
+                missing |= {} if file.is_own else missing_of(dict.fromkeys(file.names), dones)
+                begins = file.begins(dones)
+            receipts += file.receipts
+            first = len(self._owners)
+            self._files.append(file)
+            self._begins.append(begins)
+            self._owners += [(len(self._files) - 1, segment) for segment in range(len(begins) - 1)]
+            self.chunks += [range(first + low, first + high) for low, high in file.groups_of(begins)]
+        self.missing, self.receipts = missing, receipts
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _read(self, units: range) -> dict[str, Any]:
+        index = self._owners[units[0]][0]
+        file, begins = self._files[index], self._begins[index]
+        spans = [
+            (int(begins[segment]), int(begins[segment + 1])) for _, segment in map(self._owners.__getitem__, units)
+        ]
+        with file_error(file.path, "columns of steps in Parquet"):
+            rows = np.concatenate([np.arange(low, high) for low, high in spans])
+            columns = file.rows(spans[0][0], spans[-1][1], rows - spans[0][0], infos=self._infos)
+            if file.is_own:
+                return _own_fields(columns)
+            values = {name: column for name, (column, _) in columns.items()}
+            return segments_of(table_of(_by_folder(values), self._dones))
+
+
+class _ParquetFile:
+    """File of Parquet that keeps the row group that was read last."""
+
+    def __init__(self, path: Path) -> None:
+        parquet = load("pyarrow.parquet", EXTRA)
+        self.path = path
+        self._arrow = load("pyarrow", EXTRA)
+        self._file = parquet.ParquetFile(path)
+        self.names: list[str] = self._file.schema_arrow.names
+        self.is_own = _SEGMENTS in self.names and _STEPS in self.names
+        metadata = self._file.schema_arrow.metadata or {}
+        self.receipts = [metadata[_RECEIPT].decode()] if _RECEIPT in metadata else []
+        sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
+        self._group_ends = np.cumsum(sizes, dtype=np.int64)
+        if not sizes or not self._group_ends[-1]:
+            raise ValueError(f"rows: {mismatch('at least one step', 'none')}")
+        self._cached: tuple[int, Any] | None = None
+
+    def close(self) -> None:
+        self._file.close()
+
+    def begins(self, dones: str | None) -> np.ndarray:
+        """Return the rows at which segments begin, and the number of rows."""
+        names = [_SEGMENTS] if self.is_own else [n for n in self.names if n in _INDEX_COLUMNS]
+        found = {name: _numpy(name, column)[0] for name, column in _columns(self._file.read(columns=names))}
+        num_rows = int(self._group_ends[-1])
+        if self.is_own:
+            changes = np.flatnonzero(np.diff(found[_SEGMENTS])) + 1
+        else:
+            zeros = np.zeros(num_rows, np.int8)
+            table = table_of({"obs": zeros, "actions": zeros, "rewards": zeros, **found}, dones)
+            changes = np.flatnonzero(table.begins[1:]) + 1
+        return np.concatenate([[0], changes, [num_rows]])
+
+    def groups_of(self, begins: np.ndarray) -> list[tuple[int, int]]:
+        """Return ranges of the segments that begin in each row group."""
+        bounds = np.unique(np.searchsorted(begins[:-1], np.append(0, self._group_ends)))
+        return list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+
+    def rows(self, low: int, high: int, kept: np.ndarray, *, infos: bool) -> dict[str, tuple[np.ndarray, Any]]:
+        """Return columns of some rows between two, and where they have values."""
+        first, last = np.searchsorted(self._group_ends, [low, high - 1], side="right").tolist()
+        groups = [self._group(group) for group in range(first, last + 1)]
+        start = int(self._group_ends[first - 1]) if first else 0
+        table = (groups[0] if len(groups) == 1 else self._arrow.concat_tables(groups)).slice(low - start, high - low)
+        columns = {}
+        for name, column in _columns(table):
+            if infos or not (name == "infos" or name.startswith(("env_infos/", "episode_infos/"))):
+                array, valids = _numpy(name, column)
+                if len(kept) != len(array):
+                    array, valids = array[kept], None if valids is None else valids[kept]
+                columns[name] = array, valids
+        return columns
+
+    def _group(self, group: int) -> Any:
+        if self._cached is None or self._cached[0] != group:
+            check_bytes(f"row group {group}", self._file.metadata.row_group(group).total_byte_size)
+            self._cached = group, self._file.read_row_group(group)
+        return self._cached[1]
+
+
+_INDEX_COLUMNS = ("eps_id", "t", "terminateds", "truncateds", "terminated", "truncated", "dones", "done")
+
+
+def write_parquet(batch: Any, path: str | os.PathLike[str], *, receipt: str | None) -> None:
+    """Write a batch as a file of Parquet; see `EpisodeBatch.to_parquet`."""
+    arrow, parquet = load("pyarrow", EXTRA), load("pyarrow.parquet", EXTRA)
+    table = to_arrow(batch)
+    ends = np.cumsum(batch.lengths) - 1
+    valids = np.zeros(len(batch.rewards), np.bool_)
+    for field in _END_COLUMNS:
+        columns = getattr(batch, field)
+        for name, array in leaves_of(columns).items() if columns is not None else ():
+            values = np.zeros((len(valids), *array.shape[1:]), array.dtype)
+            values[ends], valids[ends] = array, True
+            path_name = f"{field}/{name}" if name else field
+            table = table.append_column(path_name, _end_array(arrow, values, valids))
+    if receipt is not None:
+        table = table.replace_schema_metadata({_RECEIPT: receipt.encode()})
+    parquet.write_table(table, path, row_group_size=_ROW_GROUP_STEPS)
+
+
+def _end_array(arrow: Any, values: np.ndarray, valids: np.ndarray) -> Any:
+    flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
+    if values.ndim == 1:
+        return arrow.array(values, mask=~valids)
+    for axis in range(values.ndim - 1, 0, -1):
+        mask = arrow.array(~valids) if axis == 1 else None
+        flat = arrow.FixedSizeListArray.from_arrays(flat, values.shape[axis], mask=mask)
+    return flat
+
+
+def _own_fields(columns: Mapping[str, tuple[np.ndarray, Any]]) -> dict[str, Any]:
+    """Return the fields of a batch from the columns of steps of `to_parquet`."""
+    segments = columns[_SEGMENTS][0]
+    starts = np.flatnonzero(np.append(True, np.diff(segments)))
+    ends = np.append(starts[1:], len(segments)) - 1
+    fields: dict[str, Any] = {"lengths": ends + 1 - starts, "first_steps": columns[_STEPS][0][starts]}
+    for name in ("terminated", "truncated"):
+        fields[name] = columns[name][0][ends]
+    for name in _STEP_HEADERS:
+        fields[name] = columns[name][0][starts] if name in columns else None
+    for field in (*STEP_COLUMNS, *_END_COLUMNS):
+        rows = ends if field in _END_COLUMNS else slice(None)
+        leaves: dict[str, np.ndarray] = {}
+        for path, (array, valids) in columns.items():
+            name, _, leaf = path.partition("/")
+            if name == field:
+                leaves[leaf] = array[rows]
+                if valids is not None and not valids[rows].all():
+                    leaves[mask_name(leaf)] = valids[rows]
+        if field in INFOS:
+            fields[field] = without_full_masks(leaves)
+        elif leaves:
+            fields[field] = columns_of(leaves)
+    return fields
+
+
+def _by_folder(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns such as `obs/camera` as nested dicts."""
+    return nested(columns)
+
+
+def _columns(table: Any) -> list[tuple[str, Any]]:
+    return [(name, table.column(name)) for name in table.column_names]
+
+
+def _numpy(name: str, column: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return a column of Arrow as an array (T, …), 0 where there is no value, and where there is one."""
+    arrow = load("pyarrow", EXTRA)
+    array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
+    if isinstance(array, arrow.ChunkedArray):
+        array = arrow.concat_arrays(array.chunks)
+    valids = None if not array.null_count else ~np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    shape: list[int] = []
+    length = len(array)
+    while arrow.types.is_fixed_size_list(array.type) or arrow.types.is_list(array.type):
+        size, array = _list_size(name, arrow, array)
+        shape.append(size)
+        length *= size
+    if not (
+        arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type) or arrow.types.is_boolean(array.type)
+    ):
+        raise ValueError(f"{name}: {mismatch('numbers or truth values', f'type {array.type}')}")
+    if array.null_count:
+        array = array.fill_null(False if arrow.types.is_boolean(array.type) else 0)
+    values = array.to_numpy(zero_copy_only=False)
+    return check_numbers(name, values).reshape(-1, *shape), valids
+
+
+def _list_size(name: str, arrow: Any, array: Any) -> tuple[int, Any]:
+    """Return the length of all lists of an array, and their elements one after the other."""
+    if arrow.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        # `flatten` leaves out the elements of lists that are null.
+        return size, array.values.slice(array.offset * size, len(array) * size)
+    offsets = np.asarray(array.offsets)
+    sizes = np.unique(np.diff(offsets))
+    if len(sizes) != 1 or array.null_count:
+        raise ValueError(f"{name}: {mismatch('lists of one length', f'lengths {sizes[:8].tolist()}')}")
+    return int(sizes[0]), array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))

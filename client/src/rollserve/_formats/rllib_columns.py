@@ -1,0 +1,156 @@
+"""RLlib's names of columns, old and new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rollserve._formats.sources import check_numbers
+from rollserve._formats.step_tables import StepTable, begins_of
+from rollserve.errors import mismatch
+
+__all__ = ["AGENT_NAMES", "IGNORED", "missing_of", "table_of"]
+
+AGENT_NAMES = {"action_logp": "log_prob", "vf_preds": "value"}
+"""RLlib's names of the agent's infos that have another name here."""
+
+IGNORED = ("agent_id", "agent_index", "module_id", "obs_flat", "seq_lens", "unroll_id")
+"""Columns that have no counterpart in a batch."""
+_IGNORED_PREFIXES = ("prev_", "state_in_", "state_out_")
+_OBSERVATIONS, _AFTER = ("obs",), ("new_obs", "next_obs")
+_TERMINATED, _TRUNCATED, _DONES = ("terminateds", "terminated"), ("truncateds", "truncated"), ("dones", "done")
+_KNOWN = {
+    *(*_OBSERVATIONS, *_AFTER, *_TERMINATED, *_TRUNCATED, *_DONES, *IGNORED),
+    *("actions", "rewards", "eps_id", "t", "infos"),
+}
+
+
+def table_of(columns: Mapping[str, Any], dones: str | None) -> StepTable:
+    """Return the table of steps that columns by RLlib's names are.
+
+    Args:
+        columns: arrays with a row for each step, or nested dicts of them.
+        dones: `terminated` or `truncated`, what the column `dones` of old files stands for, which merges both.
+
+    Raises:
+        ValueError: missing columns, `dones` without knowing what it stands for, or columns of objects.
+    """
+    rewards = check_numbers("rewards", np.asarray(_first(columns, ("rewards",)))).reshape(-1)
+    terminated, truncated = _flags(columns, dones, len(rewards))
+    episodes, steps = (_integers(name, columns) for name in ("eps_id", "t"))
+    after = next((columns[name] for name in _AFTER if name in columns), None)
+    begins = begins_of(terminated | truncated, episodes)
+    if steps is not None:
+        begins[1:] |= steps[1:] != steps[:-1] + 1
+    return StepTable(
+        leaves(_OBSERVATIONS[0], _first(columns, _OBSERVATIONS)),
+        None if after is None else leaves(_AFTER[0], after),
+        leaves("actions", _first(columns, ("actions",))),
+        rewards,
+        terminated,
+        truncated,
+        begins,
+        steps=steps,
+        episodes=episodes,
+        agent_infos=_agent_infos(columns),
+        env_infos=_env_infos(columns, len(rewards)),
+    )
+
+
+def missing_of(names: Mapping[str, Any], dones: str | None) -> dict[str, str]:
+    """Return what a file with columns of these names lacks, by the field of a batch."""
+    missing = {"env_seeds": "None", "policy_versions": "0, unknown"}
+    if not any(name in names for name in _AFTER):
+        missing["last_observations"] = "NaN or 0, and false in the episode info `last_observation_known`"
+    if "t" not in names:
+        missing["first_steps"] = "0: the file does not number the steps of an episode"
+    if "eps_id" not in names:
+        missing["episode_indices"] = "numbered from 0 in each part of the file"
+    if not any(name in names for name in _TRUNCATED):
+        missing["truncated"] = f"`dones` stands for {dones}" if dones else "false"
+    return missing
+
+
+def leaves(name: str, value: Any, path: str = "") -> dict[str, np.ndarray]:
+    """Return arrays by leaf of an array or nested dicts of arrays."""
+    if isinstance(value, Mapping):
+        found: dict[str, np.ndarray] = {}
+        for key, child in value.items():
+            found |= leaves(name, child, f"{path}/{key}" if path else str(key))
+        return found
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different shapes
+        raise ValueError(f"{name}: {mismatch('rows of one shape', error)}") from None
+    return {path: check_numbers(f"{name}/{path}" if path else name, array)}
+
+
+def _first(columns: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        if name in columns:
+            return columns[name]
+    raise ValueError(f"{names[0]}: {mismatch('a column', f'columns {sorted(columns)}')}")
+
+
+def _flags(columns: Mapping[str, Any], dones: str | None, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return both flags of each step, (T,) bool."""
+    found: dict[str, np.ndarray] = {}
+    for names in (_TERMINATED, _TRUNCATED, _DONES):
+        for name in names:
+            if name in columns:
+                found[names[0]] = check_numbers(name, np.asarray(columns[name])).astype(np.bool_).reshape(-1)
+    none = np.zeros(num_steps, np.bool_)
+    if _TERMINATED[0] not in found and _DONES[0] in found:
+        if dones is None:
+            hint = (
+                "`dones` merges both; `dones='terminated'` or `dones='truncated'` says what it stands for in this file"
+            )
+            raise ValueError(f"terminateds: {mismatch('columns `terminateds` and `truncateds`', '`dones`', hint)}")
+        return (found["dones"], none) if dones == "terminated" else (none, found["dones"])
+    if _TERMINATED[0] not in found:
+        raise ValueError(f"terminateds: {mismatch('a column', f'columns {sorted(columns)}')}")
+    return found["terminateds"], found.get("truncateds", none)
+
+
+def _integers(name: str, columns: Mapping[str, Any]) -> np.ndarray | None:
+    if name not in columns:
+        return None
+    array = np.asarray(columns[name])
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise ValueError(f"{name}: {mismatch('integers (T,)', f'{array.dtype} of shape {array.shape}')}")
+    return array
+
+
+def _agent_infos(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return all other columns: what the policy put out, by the names of this package."""
+    infos: dict[str, np.ndarray] = {}
+    for name, value in columns.items():
+        if name not in _KNOWN and not name.startswith(_IGNORED_PREFIXES):
+            for path, array in leaves(name, value).items():
+                own = AGENT_NAMES.get(name, name)
+                infos[f"{own}/{path}" if path else own] = array
+    return infos
+
+
+def _env_infos(columns: Mapping[str, Any], num_steps: int) -> dict[str, np.ndarray]:
+    """Return the numbers among the infos, one dict for each step, with masks where some steps lack one."""
+    rows = columns.get("infos")
+    if rows is None:
+        return {}
+    if len(rows) != num_steps or not all(isinstance(row, Mapping) for row in rows):
+        raise ValueError(f"infos: {mismatch('a dict for each step', 'others', '`infos=False` leaves them out')}")
+    infos: dict[str, np.ndarray] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        valids = np.array([name in row for row in rows])
+        hint = "`infos=False` leaves all infos out"
+        values = [np.asarray(row[name]) for row in rows if name in row]
+        if len({value.shape for value in values}) != 1 or any(value.dtype.kind not in "biuf" for value in values):
+            raise ValueError(f"infos/{name}: {mismatch('numbers of one shape', 'others', hint)}")
+        column = np.stack(values)
+        infos[name] = np.zeros((num_steps, *column.shape[1:]), column.dtype)
+        infos[name][valids] = column
+        if not valids.all():
+            infos[f"_{name}"] = valids
+    return infos

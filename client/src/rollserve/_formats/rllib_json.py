@@ -1,0 +1,156 @@
+"""RLlib's JSON: text files with a sample batch in each line, whose columns may be packed."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve._codec.columns import columns_of, leaves_of, mask_name
+from rollserve._formats.packed_arrays import pack_array, unpack_array
+from rollserve._formats.rllib_columns import AGENT_NAMES, missing_of, table_of
+from rollserve._formats.sources import Source, file_error
+from rollserve._formats.step_tables import segments_of
+from rollserve.bridges.trees import nested, step_positions
+from rollserve.errors import mismatch
+from rollserve.learning.transitions import transitions
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["RllibJsonSource", "write_rllib_json"]
+
+_MAX_LINE_BYTES = 1 << 28
+
+
+class RllibJsonSource(Source):
+    """Segments of files of RLlib's `JsonWriter`, whose units are lines.
+
+    Args:
+        paths: the files.
+        infos: whether to read infos.
+        dones: what the column `dones` of old files stands for.
+
+    Raises:
+        ValueError: a file whose first line is no sample batch.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, infos: bool, dones: str | None) -> None:
+        super().__init__(paths)
+        self._infos, self._dones = infos, dones
+        self._lines = [(path, *span) for path in paths for span in _lines(path)]
+        if not self._lines:
+            raise ValueError(f"{paths[0]}: {mismatch('lines of JSON', 'an empty file')}")
+        self.chunks = [range(line, line + 1) for line in range(len(self._lines))]
+        self.missing = missing_of(self._columns(0), dones)
+
+    def _read(self, units: range) -> dict[str, Any]:
+        (unit,) = units
+        path, start, _ = self._lines[unit]
+        columns = self._columns(unit)
+        with file_error(path, f"a sample batch in the line at byte {start}"):
+            if not self._infos:
+                columns.pop("infos", None)
+            return segments_of(table_of(columns, self._dones))
+
+    def _columns(self, unit: int) -> dict[str, Any]:
+        """Return the columns of a line by RLlib's names."""
+        path, start, end = self._lines[unit]
+        with file_error(path, f"a sample batch in the line at byte {start}"):
+            if end - start > _MAX_LINE_BYTES:
+                raise ValueError(mismatch(f"at most {_MAX_LINE_BYTES} bytes", end - start))
+            with open(path, "rb") as file:
+                file.seek(start)
+                record = json.loads(file.read(end - start))
+            if not isinstance(record, dict):
+                raise ValueError(mismatch("an object", type(record).__name__))
+            columns = _one_policy(record)
+            return {name: _unpacked(name, value) for name, value in columns.items()}
+
+
+def write_rllib_json(batch: Any, path: str | os.PathLike[str], *, compress: Iterable[str], append: bool) -> None:
+    """Write a batch in RLlib's JSON, a line for each segment; see `EpisodeBatch.to_rllib_json`."""
+    compress = frozenset(compress)
+    found = transitions(batch, 1, None)
+    segments, steps = step_positions(batch)
+    columns: dict[str, Any] = {
+        "obs": batch.observations,
+        "new_obs": found.next_observations,
+        "actions": batch.actions,
+        "rewards": batch.rewards,
+        "terminateds": found.terminated,
+        "truncateds": found.truncated,
+        "eps_id": batch.episode_indices[segments],
+        "unroll_id": segments,
+        "t": steps,
+        "policy_versions": batch.policy_versions[segments],
+    }
+    if batch.env_seeds is not None:
+        columns["env_seeds"] = batch.env_seeds[segments]
+    names = {own: name for name, own in AGENT_NAMES.items()}
+    for name, array in batch.agent_infos.items():
+        if mask_name(name) in batch.agent_infos:
+            raise ValueError(f"agent_infos/{name}: {mismatch('an info without gaps', 'one with gaps')}")
+        columns[names.get(name, name)] = array
+    unknown = sorted(compress - columns.keys())
+    if unknown:
+        raise ValueError(f"compress: {mismatch(f'names among {sorted(columns)}', unknown)}")
+    ends = np.cumsum(batch.lengths)
+    with open(path, "a" if append else "w", encoding="utf-8") as file:
+        for start, end in zip((ends - batch.lengths).tolist(), ends.tolist(), strict=True):
+            record = {"type": "SampleBatch"}
+            for name, column in columns.items():
+                rows = {leaf: array[start:end] for leaf, array in leaves_of(column).items()}
+                record[name] = _to_json(rows, packed=name in compress)
+            json.dump(record, file)
+            file.write("\n")
+
+
+def _to_json(rows: Mapping[str, np.ndarray], *, packed: bool) -> Any:
+    columns = columns_of({leaf: pack_array(array) if packed else array.tolist() for leaf, array in rows.items()})  # type: ignore[misc]
+    return nested(columns) if isinstance(columns, Mapping) else columns
+
+
+def _lines(path: Path) -> list[tuple[int, int]]:
+    """Return where the lines of a file that are not empty begin and end."""
+    with open(path, "rb") as file:
+        if not path.stat().st_size:
+            return []
+        spans, start = [], 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            while start < len(content):
+                found = content.find(b"\n", start)
+                end = len(content) if found < 0 else found
+                if content[start : min(end, start + 64)].strip():
+                    spans.append((start, end))
+                start = end + 1
+        return spans
+
+
+def _one_policy(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of the only policy of a line."""
+    kind = record.pop("type", None)
+    if kind == "SampleBatch":
+        return record
+    if kind != "MultiAgentBatch":
+        raise ValueError(f"type: {mismatch('SampleBatch or MultiAgentBatch', kind)}")
+    policies = record.get("policy_batches")
+    if not isinstance(policies, dict) or len(policies) != 1:
+        names = sorted(policies) if isinstance(policies, dict) else policies
+        raise ValueError(f"policy_batches: {mismatch('one policy', names)}")
+    (columns,) = policies.values()
+    if not isinstance(columns, dict):
+        raise ValueError(f"policy_batches: {mismatch('an object', type(columns).__name__)}")
+    return columns
+
+
+def _unpacked(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return unpack_array(name, value)
+    if isinstance(value, dict):
+        return {key: _unpacked(f"{name}/{key}", child) for key, child in value.items()}
+    return value

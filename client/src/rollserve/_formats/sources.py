@@ -1,0 +1,110 @@
+"""Base of the readers of all formats: units in chunks, files that stay the same, and errors."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollserve._codec.column_files import UNREADABLE_ERRORS
+from rollserve.errors import mismatch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rollserve.spaces import Space
+
+__all__ = ["EXTRA", "Source", "check_bytes", "check_numbers", "file_error"]
+
+EXTRA = "data"
+"""Extra of this package that installs the libraries of all formats."""
+
+_MAX_CHUNK_BYTES = 1 << 30
+"""Bytes of the columns of one chunk: what a file claims beyond that is refused before memory is taken for it."""
+
+
+class Source(abc.ABC):
+    """Segments in files of one format, in units that can be read in any order.
+
+    Attributes:
+        chunks: consecutive ranges of units. A range is read at once where units are read in order.
+        missing: what the format or the files lack, with the consequence, by the field of `EpisodeBatch`.
+        spaces: spaces of observations and actions, or None if the files do not hold them.
+        receipts: receipts in the files, as JSON.
+        path: the first file, which errors name.
+    """
+
+    chunks: Sequence[range]
+    missing: Mapping[str, str]
+    spaces: tuple[Space, Space] | None = None
+    receipts: Sequence[str] = ()
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.path = paths[0]
+        self._stamps = {path: _stamp(path) for path in paths}
+
+    def read(self, units: range) -> dict[str, Any]:
+        """Return the fields of a batch of the segments in some units.
+
+        Raises:
+            ValueError: content that cannot be read, or files that have changed since the source was opened.
+            OSError: files that are gone.
+        """
+        with self._stable():
+            return self._read(units)
+
+    @abc.abstractmethod
+    def _read(self, units: range) -> dict[str, Any]: ...
+
+    def close(self) -> None:  # noqa: B027  # formats whose files are not kept open have nothing to do
+        """Close the files."""
+
+    @contextlib.contextmanager
+    def _stable(self) -> Iterator[None]:
+        """Check that no file has changed since it was opened, which also explains what a changed file raises."""
+        try:
+            yield
+        finally:
+            for path, stamp in self._stamps.items():
+                if _stamp(path) != stamp:
+                    raise ValueError(f"{path}: {mismatch('a file that stays as it is while it is read', 'a change')}")
+
+
+@contextlib.contextmanager
+def file_error(path: Path, expected: str) -> Iterator[None]:
+    """Raise a ValueError that begins with the path in place of errors that unreadable content raises."""
+    try:
+        yield
+    except _NamedError:
+        raise
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except (*UNREADABLE_ERRORS, OSError) as error:
+        raise _NamedError(
+            f"{path}: {mismatch(expected, ' '.join(str(error).split()) or type(error).__name__)}"
+        ) from None
+
+
+def check_bytes(name: str, num_bytes: int) -> None:
+    """Raise ValueError if a column would take more memory than a chunk may."""
+    if num_bytes > _MAX_CHUNK_BYTES:
+        raise ValueError(f"{name}: {mismatch(f'at most {_MAX_CHUNK_BYTES} bytes at a time', num_bytes)}")
+
+
+def check_numbers(name: str, array: np.ndarray, hint: str = "") -> np.ndarray:
+    """Return an array of numbers or truth values; raise ValueError for anything else, such as objects."""
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"{name}: {mismatch('numbers or truth values', f'dtype {array.dtype}', hint)}")
+    return array
+
+
+class _NamedError(ValueError):
+    """Error that already begins with the path of its file."""
+
+
+def _stamp(path: Path) -> tuple[int, int, int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

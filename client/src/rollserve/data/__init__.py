@@ -1,0 +1,13 @@
+"""Episodes in files: batches of Minari, D4RL, RLlib's JSON, Parquet and Rollserve's own files, without a server.
+
+>>> for batch in rollserve.data.read("hopper", length=1, batch_size=256, shuffle_seed=1):  # doctest: +SKIP
+...     update(batch.observations, batch.actions, batch.rewards, batch.last_observations, batch.terminated)
+"""
+
+from rollserve.data.agent_files import save_agent
+from rollserve.data.mixing import mix
+from rollserve.data.opening import Format
+from rollserve.data.reader import Position, Reader, read
+from rollserve.data.verification import EpisodeCheck, Verification, verify
+
+__all__ = ["EpisodeCheck", "Format", "Position", "Reader", "Verification", "mix", "read", "save_agent", "verify"]

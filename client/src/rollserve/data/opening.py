@@ -1,0 +1,84 @@
+"""Files of a data set: which there are, and which format they have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from rollserve._checks import check_choice
+from rollserve._formats.d4rl import D4rlSource
+from rollserve._formats.minari import MinariSource
+from rollserve._formats.parquet import ParquetSource
+from rollserve._formats.rllib_json import RllibJsonSource
+from rollserve.data.own_files import OwnSource
+from rollserve.errors import InvalidArgumentError, mismatch
+
+if TYPE_CHECKING:
+    from rollserve._formats.sources import Source
+
+__all__ = ["Format", "open_source"]
+
+Format = Literal["minari", "d4rl", "rllib-json", "parquet", "rollserve"]
+"""A format of files, as `read` takes it."""
+
+_STARTS: dict[bytes, Format] = {b"PK\x03\x04": "rollserve", b"\x89HDF": "d4rl", b"PAR1": "parquet", b"{": "rllib-json"}
+"""Formats by the first bytes of their files."""
+_METADATA = "metadata.json"
+
+
+def open_source(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    file_format: Format | None,
+    infos: bool,
+    dones: str | None,
+) -> Source:
+    """Return the source of a path; see `read`."""
+    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(each) for each in path]
+    if file_format is not None:
+        check_choice("format", file_format, get_args(Format))
+    if dones is not None:
+        check_choice("dones", dones, ("terminated", "truncated"))
+    if len(paths) == 1 and paths[0].is_dir() and _is_minari(paths[0]) and file_format in (None, "minari"):
+        return MinariSource(paths[0], infos=infos)
+    files = [file for each in paths for file in (_files_in(each) if each.is_dir() else [each])]
+    if not files:
+        raise InvalidArgumentError.of("path", expected="at least one file", got=f"none in {paths}")
+    formats = {file: file_format or _format_of(file) for file in files}
+    if len(set(formats.values())) > 1:
+        listed = ", ".join(f"{file.name} ({found})" for file, found in list(formats.items())[:4])
+        raise InvalidArgumentError.of("path", expected="files of one format", got=listed)
+    match formats[files[0]]:
+        case "rollserve":
+            return OwnSource(files)
+        case "parquet":
+            return ParquetSource(files, infos=infos, dones=dones)
+        case "rllib-json":
+            return RllibJsonSource(files, infos=infos, dones=dones)
+        case "d4rl" if len(files) == 1:
+            return D4rlSource(files[0], infos=infos)
+        case "d4rl":
+            raise InvalidArgumentError.of("path", expected="one file of D4RL", got=f"{len(files)} files")
+        case _:
+            raise InvalidArgumentError.of("path", expected="the folder of one Minari dataset", got=paths)
+
+
+def _is_minari(folder: Path) -> bool:
+    return (folder / _METADATA).is_file() or (folder / "data" / _METADATA).is_file()
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of a folder in the order of their names, without hidden ones."""
+    return sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith((".", "_")))
+
+
+def _format_of(file: Path) -> Format:
+    with open(file, "rb") as opened:
+        start = opened.read(8)
+    for beginning, found in _STARTS.items():
+        if start.lstrip().startswith(beginning) or start.startswith(beginning):
+            return found
+    expected = "a file of Rollserve, Parquet, HDF5 or JSON"
+    raise ValueError(f"{file}: {mismatch(expected, f'one that begins with {start!r}')}")

@@ -1,0 +1,58 @@
+"""Columns of files, checked against spaces and cast to their dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollserve._codec.columns import columns_of, leaves_of
+from rollserve._formats.gymnasium_spaces import leaf_spaces
+from rollserve.errors import mismatch
+from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
+
+__all__ = ["fitted"]
+
+
+def fitted(name: str, columns: Any, space: Space) -> Any:
+    """Return columns with the dtypes of a space.
+
+    Raises:
+        ValueError: columns of other leaves, shapes or kinds of numbers, or discrete values that are out of range.
+    """
+    leaves = leaves_of(columns)
+    expected = {"/".join(map(str, path)): leaf for path, leaf in leaf_spaces(space)}
+    if leaves.keys() != expected.keys():
+        raise ValueError(f"{name}: {mismatch(f'leaves {sorted(expected)} of {space}', sorted(leaves))}")
+    return columns_of(
+        {leaf: _fitted(f"{name}/{leaf}" if leaf else name, leaves[leaf], expected[leaf]) for leaf in leaves}
+    )
+
+
+def _fitted(path: str, array: np.ndarray, space: Space) -> np.ndarray:
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    match space:
+        case Discrete():
+            shape, dtype = (), np.dtype(np.int64)
+        case MultiDiscrete():
+            shape, dtype = space.nvec.shape, space.dtype
+        case MultiBinary():
+            shape, dtype = space.shape, np.dtype(np.int8)
+        case Text():
+            shape, dtype = (space.max_length,), np.dtype(np.uint32)
+        case Box():
+            shape, dtype = space.shape, space.dtype
+        case _:
+            raise TypeError(f"space: {mismatch('a leaf', space)}")
+    # Files of other programs keep discrete actions as (T, 1), too.
+    if array.shape[1:] != shape and array.shape[1:] != (*shape, 1):
+        raise ValueError(f"{path}: {mismatch(f'rows of shape {shape}, as {space}', f'shape {array.shape[1:]}')}")
+    array = array.reshape(len(array), *shape)
+    if dtype.kind in "biu" and array.dtype.kind == "f":
+        raise ValueError(f"{path}: {mismatch(f'integers, as {space}', array.dtype)}")
+    if isinstance(space, Discrete | MultiDiscrete) and array.size:
+        sizes = space.n if isinstance(space, Discrete) else space.nvec
+        if (array < space.start).any() or (array >= space.start + sizes).any():
+            raise ValueError(f"{path}: {mismatch(f'values of {space}', f'{array.min()} to {array.max()}')}")
+    return array.astype(dtype, copy=False)

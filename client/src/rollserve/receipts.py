@@ -1,0 +1,79 @@
+"""Receipts: what is needed to verify a batch in plain gymnasium, without the server that sampled it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollserve._codec.batch_fields import FIELDS
+from rollserve._codec.columns import leaves_of
+from rollserve.errors import mismatch
+
+__all__ = ["Receipt", "column_digests"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Record of what a batch was made with, and digests of its columns.
+
+    Attributes:
+        environment: specification of the environment, as the JSON form of the message `rollserve.v1.Environment`.
+        num_segments: number of segments of the batch.
+        digests: SHA-256 of each column by its name, in hex.
+        reproducibility: `EPISODE`, `BLOCK` or `WORKER`: which unit of work the same seed gives again.
+        packages: versions of the packages that the server's environments ran with; empty if unknown.
+        seed: root seed of the sequence; None if unknown.
+        env_version: version of the environment; 0 if unknown.
+        agent: SHA-256 of the agent that acted, in hex; empty if unknown.
+        account: counts of the call's account; empty if the batch has none.
+    """
+
+    environment: Mapping[str, Any]
+    num_segments: int
+    digests: Mapping[str, str]
+    reproducibility: str = "EPISODE"
+    packages: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    env_version: int = 0
+    agent: str = ""
+    account: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the receipt as one line of JSON."""
+        return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        """Return the receipt that JSON describes; raise ValueError for anything else."""
+        try:
+            values = json.loads(text)
+            if not isinstance(values, dict) or values.pop("format", None) != _FORMAT:
+                raise ValueError(f"format: {mismatch(_FORMAT, 'another one')}")
+            receipt = cls(**values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"receipt: {mismatch('a receipt as JSON', error)}") from None
+        for name, kind in (("environment", dict), ("digests", dict), ("packages", dict), ("num_segments", int)):
+            if not isinstance(getattr(receipt, name), kind):
+                raise ValueError(f"receipt.{name}: {mismatch(kind.__name__, type(getattr(receipt, name)).__name__)}")
+        return receipt
+
+
+def column_digests(batch: Any) -> dict[str, str]:
+    """Return the SHA-256 of each column of a batch, of its dtype, shape and bytes; about 1 s for 2 GB."""
+    digests = {}
+    for name in FIELDS:
+        columns = getattr(batch, name)
+        for leaf, array in leaves_of(columns).items() if columns is not None else ():
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            digest = hashlib.sha256(f"{little.dtype.str} {little.shape}".encode())
+            digest.update(little.reshape(-1).view(np.uint8).data)
+            digests[f"{name}/{leaf}" if leaf else name] = digest.hexdigest()
+    return digests

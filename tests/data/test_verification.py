@@ -1,0 +1,210 @@
+"""Receipts, and episodes replayed in plain gymnasium."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import rollserve
+from rollserve import EnvSpec, EpisodeBatch, Wrapper, cli
+from rollserve.data import save_agent, verify
+
+
+def sampled(
+    sampler: rollserve.Sampler, env: EnvSpec | str = "CartPole-v1", **layers: object
+) -> tuple[EpisodeBatch, rollserve.MlpAgent]:
+    """Return episodes with a receipt, and the agent that acted."""
+    updated = sampler.update_env(env)
+    agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0, **layers)  # type: ignore[arg-type]
+    sampler.update_agent(agent)
+    return sampler.with_receipt(sampler.obtain_samples(120), agent), agent
+
+
+def test_sampled_episodes_are_verified_from_files_of_each_format(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    batch, agent = sampled(thread_sampler)
+    save_agent(agent, tmp_path / "agent")
+    batch.save(tmp_path / "a.npz")
+    batch.to_parquet(tmp_path / "a.parquet")
+    batch.to_minari("a-v0", root=tmp_path, env="CartPole-v1")
+    second = thread_sampler.with_receipt(thread_sampler.obtain_samples(50), agent)
+    second.to_minari("a-v0", root=tmp_path, append=True)
+    for name, number in (("a.npz", len(batch)), ("a.parquet", len(batch)), ("a-v0", len(batch) + len(second))):
+        found = verify(tmp_path / name, agent=tmp_path / "agent")
+        assert found.is_equal, found
+        assert found.packages["gymnasium"] == (gymnasium.__version__, gymnasium.__version__)
+        assert (found.num_equal, len(found.episodes)) == (number, number)
+        assert all(check.log_prob_error is not None and check.log_prob_error < 1e-5 for check in found.episodes)
+    assert batch.receipt is not None
+    assert batch.receipt.seed == batch.account.seed  # type: ignore[union-attr]
+    assert batch.receipt.account["num_steps"] == batch.num_steps
+
+
+@pytest.mark.parametrize(
+    ("env", "layers"),
+    [
+        (EnvSpec("Pendulum-v1", wrappers=[Wrapper("TimeLimit", {"max_episode_steps": 30})]), {"layer_norm": True}),
+        (EnvSpec("Pendulum-v1", {"max_episode_steps": 20}), {"predicted_log_std": True, "activation": "gelu"}),
+        (EnvSpec("FrozenLake-v1", {"is_slippery": True}), {"activation": "silu"}),
+        (EnvSpec("CartPole-v1", transforms=[rollserve.transforms.ScaleRewards(0.5)]), {"normalization": True}),
+    ],
+    ids=["wrapper", "kwargs", "discrete observations", "scaled rewards"],
+)
+def test_specifications_are_replayed(
+    env: EnvSpec, layers: dict[str, object], thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    batch, agent = sampled(thread_sampler, env, **layers)
+    batch.save(tmp_path / "a.npz")
+    save_agent(agent, tmp_path / "agent")
+    found = verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+    assert found.is_equal, found
+    assert not found.not_compared
+
+
+def test_each_change_is_found_and_named(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, _ = sampled(thread_sampler)
+    assert batch.env_seeds is not None
+    episode = 1
+    start, last = int(batch.lengths[0]), int(batch.lengths[:2].sum()) - 1
+
+    def changed(name: str, row: int, value: object) -> EpisodeBatch:
+        array = np.array(getattr(batch, name))
+        array[row] = value
+        return dataclasses.replace(batch, **{name: array})
+
+    observations = np.asarray(batch.observations)
+    for name, row, value, text in (
+        ("observations", start + 2, np.nextafter(observations[start + 2], np.float32(9)), "observations before step 2"),
+        ("last_observations", episode, 0.5, "last_observations"),
+        ("rewards", start + 1, 2.0, "rewards: 2.0 at step 1, replayed 1.0"),
+        ("actions", start, 1 - np.asarray(batch.actions)[start], "observations before step 1"),
+        ("terminated", episode, False, f"terminated, truncated: (False, False) at step {last - start}, replayed"),
+        ("env_seeds", episode, 7, "observations before step 0"),
+    ):
+        changed(name, row, value).save(tmp_path / "a.npz")
+        found = verify(tmp_path / "a.npz")
+        assert found.changed_columns == (name,)
+        assert [check.is_equal for check in found.episodes] == [i != episode for i in range(len(batch))]
+        assert found.episodes[episode].difference.startswith(text)
+
+
+def test_another_agent_is_found(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, agent = sampled(thread_sampler)
+    batch.save(tmp_path / "a.npz")
+    other = dataclasses.replace(agent, parameters={n: a * np.float32(3) for n, a in agent.parameters.items()})
+    save_agent(other, tmp_path / "agent")
+    found = verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+    assert found.num_equal == 0
+    assert [text.partition(":")[0] for text in found.changed_columns] == ["agent"]
+    save_agent(rollserve.RandomAgent(), tmp_path / "agent")
+    with pytest.raises(ValueError, match="agent: expected an MLP, to evaluate it here, got random"):
+        verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+    (tmp_path / "agent").write_bytes(b"\xff\xff")
+    with pytest.raises(ValueError, match="agent: expected an agent, got "):
+        verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+
+
+def test_transformed_observations_are_not_compared(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    env = EnvSpec("CartPole-v1", transforms=[rollserve.transforms.ScaleObservations(0.5)])
+    batch, _ = sampled(thread_sampler, env)
+    batch.save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    assert found.is_equal
+    assert found.not_compared == ("observations: transforms have changed them",)
+
+
+def test_fragments_are_said_not_to_be_replayed(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    thread_sampler.update_env("CartPole-v1")
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    thread_sampler.obtain_fragments(80)
+    thread_sampler.with_receipt(thread_sampler.obtain_fragments(400)).save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    played = [check for check in found.episodes if check.replayed]
+    assert 0 < len(played) < len(found.episodes)
+    assert all(check.is_equal for check in played)
+    assert not found.is_equal
+    assert not found.changed_columns
+
+
+def test_receipts_run_no_code_that_is_not_allowed(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, _ = sampled(thread_sampler, EnvSpec("sample_envs:Ends"), hidden_sizes=(2,))
+    batch.save(tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="expected a module that is allowed, got sample_envs: importing it runs its"):
+        verify(tmp_path / "a.npz")
+    assert verify(tmp_path / "a.npz", allowed_modules=["sample_envs"]).num_equal == len(batch)
+
+
+def test_files_that_cannot_be_replayed_say_why(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, _ = sampled(thread_sampler)
+    receipt = batch.receipt
+    assert receipt is not None
+    for changes, text in (
+        ({"receipt": None}, "receipt: expected a receipt in the files, got none: `env` names"),
+        (
+            {"receipt": dataclasses.replace(receipt, reproducibility="BLOCK")},
+            "receipt.reproducibility: expected EPISODE",
+        ),
+        (
+            {"receipt": dataclasses.replace(receipt, num_segments=99)},
+            "receipt: expected 99 segments, as the receipts say",
+        ),
+        (
+            {
+                "receipt": dataclasses.replace(
+                    receipt, environment={"id": "profile:x", "kwargs_json": "{}", "reset_options_json": "{}"}
+                )
+            },
+            "receipt.environment: expected an environment of gymnasium, got profile:x",
+        ),
+        (
+            {
+                "receipt": dataclasses.replace(
+                    receipt, environment={"id": "No-v0", "kwargs_json": "{}", "reset_options_json": "{}"}
+                )
+            },
+            "receipt.environment: expected an environment No-v0, got ",
+        ),
+    ):
+        dataclasses.replace(batch, **changes).save(tmp_path / "a.npz")
+        with pytest.raises(ValueError) as raised:
+            verify(tmp_path / "a.npz")
+        assert str(raised.value).startswith(text)
+    dataclasses.replace(batch, receipt=None).save(tmp_path / "a.npz")
+    assert verify(tmp_path / "a.npz", env="CartPole-v1").is_equal
+
+
+def test_receipts_need_the_whole_result_of_the_present_environment(thread_sampler: rollserve.Sampler) -> None:
+    batch, _ = sampled(thread_sampler)
+    with pytest.raises(
+        ValueError, match="account: expected the whole result of a call, got a batch without an account"
+    ):
+        thread_sampler.with_receipt(batch.take([0]))
+    thread_sampler.update_env("CartPole-v1")
+    with pytest.raises(ValueError, match="env_version: expected environment version"):
+        thread_sampler.with_receipt(batch)
+
+
+def test_command_line_says_episode_by_episode_what_is_equal(
+    thread_sampler: rollserve.Sampler, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch, agent = sampled(thread_sampler)
+    batch.save(tmp_path / "a.npz")
+    save_agent(agent, tmp_path / "agent")
+    assert cli.main(["verify", str(tmp_path / "a.npz"), "--agent", str(tmp_path / "agent")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"episode 0, {batch.lengths[0]} steps: equal, log-probabilities within ")
+    assert lines[-1] == f"{len(batch)} of {len(batch)} episodes equal, 0 columns changed"
+    rewards = batch.rewards.copy()
+    rewards[0] = 5
+    dataclasses.replace(batch, rewards=rewards).save(tmp_path / "a.npz")
+    assert cli.main(["verify", str(tmp_path / "a.npz")]) == 1
+    shown = capsys.readouterr().out
+    assert "steps: differs: rewards: 5.0 at step 0, replayed 1.0" in shown
+    assert "changed: rewards" in shown
+    assert cli.main(["verify", str(tmp_path / "none")]) == 1
+    assert "rollserve: " in capsys.readouterr().err
