@@ -133,6 +133,14 @@ def test_invalid_episode_count_is_rejected(nowhere: rollserve.Sampler) -> None:
         nowhere.obtain_exact_episodes(2**63)
 
 
+def test_numbers_of_numpy_are_arguments_of_environments(thread_sampler: rollserve.Sampler) -> None:
+    kwargs = {"max_episode_steps": np.int64(30), "sutton_barto_reward": np.bool_(True)}
+    thread_sampler.update_env("CartPole-v1", kwargs=kwargs)
+    assert thread_sampler.status().envs[0].kwargs == {"max_episode_steps": 30, "sutton_barto_reward": True}
+    with raises(ValueError, match=r"kwargs: expected what JSON can hold, got .*ndarray is not JSON serializable"):
+        thread_sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": np.arange(2)})
+
+
 @pytest.mark.parametrize(
     ("call", "field"),
     [

@@ -6,6 +6,9 @@ import json
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 from rollserve.errors import mismatch
 
@@ -56,16 +59,23 @@ def kwargs_to_json(field: str, kwargs: Mapping[str, object]) -> str:
 
 
 def value_to_json(field: str, value: object) -> str:
-    """Return any value as JSON.
+    """Return any value as JSON; numbers of numpy become numbers.
 
     Raises:
         ValueError: a value that JSON cannot hold; the message begins with the field.
     """
     try:
-        return json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:
         text = mismatch("what JSON can hold", reprlib.repr(value), str(error))
         raise ValueError(f"{field}: {text}") from None
+
+
+def _plain(value: object) -> Any:
+    """Return a number of numpy as one of Python; raise TypeError for anything else."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _refuse_constant(name: str) -> object:
