@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ from rollserve._codec.initial_states import later_initial_states
 from rollserve._codec.row_layout import columns_by_row
 from rollserve._formats.minari import write_minari
 from rollserve._formats.parquet import write_parquet
+from rollserve._formats.replays import replayed_frames
 from rollserve._formats.rllib_json import write_rllib_json
 from rollserve.errors import mismatch
 from rollserve.receipts import Receipt
@@ -908,6 +909,42 @@ class EpisodeBatch:
         """
         receipt = None if self.receipt is None else self.receipt.to_json()
         return write_minari(self, dataset_id, root=root, env=env, metadata=metadata, receipt=receipt, append=append)
+
+    def replay(
+        self,
+        segment: int,
+        make_env: Callable[[], Any],
+        *,
+        reset_options: Mapping[str, Any] | None = None,
+        compare_observations: bool = True,
+    ) -> Iterator[np.ndarray]:
+        """Yield the pictures of an episode, which is replayed in an environment of its own and compared on the way.
+
+        The environment is reset with the episode's seed and takes the recorded actions. There is a picture after the
+        reset and one after each step, one more than the episode has steps.
+
+        >>> frames = batch.replay(0, lambda: gym.make("CartPole-v1", render_mode="rgb_array"))  # doctest: +SKIP
+        >>> rollserve.data.write_video("episode.mp4", frames)  # doctest: +SKIP
+
+        Args:
+            segment: position of the episode in the batch.
+            make_env: makes the environment, with `render_mode="rgb_array"` and the wrappers of the sampler's. It is
+                closed at the end.
+            reset_options: options of the reset.
+            compare_observations: whether observations have to be equal; not where transforms have changed them.
+
+        Yields:
+            Pictures (height, width, 3) uint8.
+
+        Raises:
+            IndexError: no such segment.
+            ValueError: a segment that is no whole episode with a seed, an environment that renders no arrays, or an
+                episode that differs from the recorded one, where it differs.
+        """
+        position = range(len(self))[segment]
+        options = None if reset_options is None else dict(reset_options)
+        whole = self.take([position])
+        return replayed_frames(make_env, whole, options, observations=compare_observations)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write all columns and the receipt, but not the account, to a file of Parquet, with a row for each step.

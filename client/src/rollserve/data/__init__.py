@@ -9,5 +9,17 @@ from rollserve.data.mixing import mix
 from rollserve.data.opening import Format
 from rollserve.data.reader import Position, Reader, read
 from rollserve.data.verification import EpisodeCheck, Verification, verify
+from rollserve.data.videos import write_video
 
-__all__ = ["EpisodeCheck", "Format", "Position", "Reader", "Verification", "mix", "read", "save_agent", "verify"]
+__all__ = [
+    "EpisodeCheck",
+    "Format",
+    "Position",
+    "Reader",
+    "Verification",
+    "mix",
+    "read",
+    "save_agent",
+    "verify",
+    "write_video",
+]

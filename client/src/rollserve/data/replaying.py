@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from rollserve._codec.columns import leaves_of
-from rollserve._formats.gymnasium_spaces import space_of_gymnasium, space_values, value_leaves
+from rollserve._formats.replays import replayed
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
 from rollserve.environments import EnvSpec, Wrapper, env_spec_from_proto
@@ -81,52 +80,14 @@ def make_env(spec: EnvSpec, allowed_modules: Collection[str]) -> Any:
 def first_difference(env: Any, segment: Any, options: dict[str, Any] | None, *, observations: bool) -> str:
     """Replay a batch of one whole episode, and return where it first differs; empty if it does not.
 
-    Observations are compared bit by bit, rewards after casting to the column's dtype. A limit of the call may have
-    ended the episode before the environment did.
-
-    Args:
-        env: the environment.
-        segment: the batch.
-        options: options of the reset.
-        observations: whether to compare observations, which transforms may have changed.
+    See `replayed` for the arguments.
     """
-    space, action_space = space_of_gymnasium(env.observation_space), space_of_gymnasium(env.action_space)
-    rewards = segment.rewards if segment.raw_rewards is None else segment.raw_rewards
-    actions = leaves_of(segment.actions if segment.env_actions is None else segment.env_actions)
-    recorded, last = leaves_of(segment.observations), leaves_of(segment.last_observations)
-    observation, _ = env.reset(seed=int(segment.env_seeds[0]), options=copy.deepcopy(options))
-    num_steps = len(rewards)
-    for step in range(num_steps):
-        expected = {name: array[step] for name, array in recorded.items()}
-        if observations and (leaf := _different(value_leaves(observation, space), expected)) is not None:
-            return f"observations{leaf} before step {step}"
-        action = space_values({name: array[step] for name, array in actions.items()}, action_space)
-        observation, reward, terminated, truncated, _ = env.step(action)
-        if not _same_bits(np.asarray(reward).astype(rewards.dtype), rewards[step]):
-            return f"rewards: {rewards[step]} at step {step}, replayed {reward}"
-        is_last = step == num_steps - 1
-        ends = bool(terminated), bool(truncated)
-        recorded_ends = bool(is_last and segment.terminated[0]), bool(is_last and segment.truncated[0])
-        if ends[0] != recorded_ends[0] or ends[1] > recorded_ends[1]:
-            return f"terminated, truncated: {recorded_ends} at step {step}, replayed {ends}"
-    expected = {name: array[0] for name, array in last.items()}
-    if observations and (leaf := _different(value_leaves(observation, space), expected)) is not None:
-        return f"last_observations{leaf}"
-    return ""
-
-
-def _different(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str | None:
-    """Return the first leaf that differs, behind a slash; None if none does."""
-    if found.keys() != expected.keys():
-        return f" with the leaves {sorted(expected)}, replayed {sorted(found)}"
-    for name, array in expected.items():
-        if found[name].shape != array.shape or not _same_bits(found[name].astype(array.dtype), array):
-            return f"/{name}" if name else ""
-    return None
-
-
-def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    return np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes()
+    steps = replayed(env, segment, options, observations=observations)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return str(end.value)
 
 
 def _member(name: str) -> Any:
