@@ -238,7 +238,8 @@ def test_closed_stream_frees_its_place(sampler: rollserve.Sampler) -> None:
         with pytest.raises(rollserve.CancelledError):
             for _ in stream:
                 pass
-    with contextlib.closing(sampler.stream(fragment_length=16)) as stream, pytest.raises(rollserve.ServerError):
+    not_ended = pytest.raises(rollserve.PreconditionError, match="account: expected a stream that has ended")
+    with contextlib.closing(sampler.stream(fragment_length=16)) as stream, not_ended:
         _ = stream.account
 
 

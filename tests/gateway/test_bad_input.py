@@ -74,7 +74,7 @@ def test_step_larger_than_a_message_is_rejected(
     ):
         error = rejection_of(call, request)
         # The step has two observations of 5 MiB.
-        check_status(error, Reason.MESSAGE_TOO_SMALL, field=field, quotes=("4190208", "104867"))
+        check_status(error, Reason.MESSAGE_TOO_SMALL, field=field, quotes=("4190208", "10486"))
     with rollserve.connect(server.address, max_message_bytes=12 << 20) as patient:
         batch = patient.obtain_samples(3)
     assert np.array_equal(batch.observations[:, 0], [0, 1, 0, 1])

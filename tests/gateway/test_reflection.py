@@ -25,9 +25,9 @@ database = ProtoReflectionDescriptorDatabase(channel)
 assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
-    "CallEnvironments", "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgentParameters",
-    "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes", "ObtainSamples",
-    "ResizePool", "StreamSamples", "UpdateAgent", "UpdateEnv",
+    "CallEnvironments", "CreateSampler", "DeleteSampler", "Evaluate", "EvaluatePopulation", "GetAgent",
+    "GetAgentParameters", "GetMetrics", "GetSampler", "ListAgentVersions", "ListSamplers", "ObtainExactEpisodes",
+    "ObtainSamples", "ResizePool", "RestoreSampler", "SaveSampler", "StreamSamples", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):
