@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from pettingzoo.env_registry.registration import make as make_registered
+from many_agents import plain_env
 
 import rollserve
 from rollserve import EnvSpec, Reproducibility
@@ -35,18 +34,6 @@ class Event(NamedTuple):
     observation: tuple[bytes, ...]
     reward: float
     flags: tuple[bool, bool]
-
-
-def plain_env(spec: EnvSpec) -> Any:
-    """Return the environment as a user of PettingZoo makes it."""
-    kwargs: dict[str, Any] = dict(spec.kwargs)
-    if spec.id.startswith("mpe/"):
-        module = importlib.import_module("mpe2." + spec.id[len("mpe/") :].replace("-", "_"))
-        return (module.env if spec.multi_agent == "aec" else module.parallel_env)(**kwargs)
-    if ":" in spec.id:
-        module, _, name = spec.id.partition(":")
-        return getattr(importlib.import_module(module), name)(**kwargs)
-    return make_registered(spec.multi_agent, spec.id, **kwargs)  # type: ignore[call-overload]
 
 
 def parts_of(observation: Any) -> list[Any]:

@@ -63,9 +63,7 @@ def settings_of(saved: SavedSampler, settings: PoolSettings) -> PoolSettings:
         NotReadyError: the sampler was saved with another default of `max_episode_length`.
         OverLimitError: it has more workers than this server allows.
     """
-    expected, got = saved.max_episode_length, settings.worker.max_episode_length
-    if got != expected:
-        _raise_misfit("max_episode_length", expected, got)
+    _check_equal("max_episode_length", saved.max_episode_length, settings.worker.max_episode_length)
     if settings.max_workers is not None and saved.num_workers > settings.max_workers:
         limit = f"at most {settings.max_workers}, as --max-workers says"
         raise OverLimitError.of("worker_count", expected=limit, got=saved.num_workers, reason=Reason.TOO_MANY_WORKERS)
@@ -121,10 +119,8 @@ async def _install(parts: PoolParts, number: int, saved: SavedEnvs, client_id: s
     updates, expected = list(map(_update_of, saved.specs)), Expectation(None, None, client_id)
     await parts.env_updates.update(updates, expected, per_worker=len(updates) > 1)
     made = versions.env_in_use(number).description
-    for field in ("num_rows", "num_episodes_per_row"):
-        expected, got = getattr(saved, field), getattr(made, field)
-        if got != expected:
-            _raise_misfit({"num_rows": "row_count"}.get(field, "episodes_per_row"), expected, got)
+    _check_equal("row_count", saved.num_rows, made.num_rows)
+    _check_equal("episodes_per_row", saved.num_episodes_per_row, made.num_episodes_per_row)
 
 
 def _update_of(specs: WorkerSpecs) -> EnvUpdate:
@@ -196,6 +192,8 @@ def _columns_text(columns: Sequence[_Column]) -> str:
     return ", ".join(f"{dtype} of shape {shape}" for dtype, shape in columns) or "none"
 
 
-def _raise_misfit(field: str, expected: object, got: object) -> None:
-    expected_text = "none" if expected is None else expected
-    raise NotReadyError.of(field, expected=expected_text, got=got, hint=_HINT, reason=Reason.SAVED_SAMPLER)
+def _check_equal(field: str, expected: int | None, got: int | None) -> None:
+    """Raise NotReadyError unless this server gives what the sampler was saved with."""
+    if got != expected:
+        text = "none" if expected is None else expected
+        raise NotReadyError.of(field, expected=text, got=got, hint=_HINT, reason=Reason.SAVED_SAMPLER)

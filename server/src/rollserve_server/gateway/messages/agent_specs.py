@@ -89,11 +89,10 @@ def _mlp_to_proto(spec: MlpSpec) -> agent_pb2.MlpAgent:
 
 
 def _onnx_to_proto(spec: OnnxSpec) -> agent_pb2.OnnxAgent:
-    ports = (*spec.inputs, *spec.outputs.values())
     message = agent_pb2.OnnxAgent(
         model=join_model(spec.graph, spec.parameters),
         inputs={port.role: port.name for port in spec.inputs if port.role != port.name},
-        outputs={port.role: port.name for port in ports[len(spec.inputs) :] if port.role != port.name},
+        outputs={port.role: port.name for port in spec.outputs.values() if port.role != port.name},
         infos=spec.infos,
         action_mask=_mask_to_proto(spec.agent_inputs),
     )

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from rollserve import Reason
 from rollserve._codec.records import message_from_record
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve.v1 import agent_versions_pb2 as pb
 from rollserve_server.errors import InvalidValueError, OverLimitError, listed
+from rollserve_server.gateway.messages.fields import timestamp_of
 
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentVersionStatus
@@ -69,8 +69,7 @@ def parameter_messages(
 
 
 def _agent_version_to_proto(version: AgentVersionStatus) -> pb.AgentVersion:
-    updated = Timestamp()
-    updated.FromNanoseconds(round(version.updated_seconds * 1e9))
+    updated = timestamp_of(version.updated_seconds)
     agents = [message_from_record(pb.HeldAgent, agent) for agent in version.agents]
     return message_from_record(pb.AgentVersion, version, policy_version=version.number, agents=agents, updated=updated)
 

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from rollserve._codec.field_errors import FieldError
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError, within
@@ -23,6 +25,7 @@ __all__ = [
     "in_field",
     "in_range",
     "optional",
+    "timestamp_of",
     "updates_from_proto",
 ]
 
@@ -58,6 +61,13 @@ def in_field(field: str) -> Iterator[None]:
 def optional(message: Message, name: str) -> Any:
     """Return the value of a field, or None if it is not set."""
     return getattr(message, name) if message.HasField(name) else None
+
+
+def timestamp_of(seconds: float) -> Timestamp:
+    """Return a time as a message, given in seconds since 1970."""
+    timestamp = Timestamp()
+    timestamp.FromNanoseconds(round(seconds * 1e9))
+    return timestamp
 
 
 def expectation_from_proto(

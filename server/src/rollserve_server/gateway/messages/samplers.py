@@ -7,8 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from rollserve._codec.records import duration_to_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
@@ -16,7 +14,7 @@ from rollserve.v1 import samplers_pb2
 from rollserve_server.envs import describe_space, requested
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_field, in_range, optional
+from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_field, in_range, optional, timestamp_of
 from rollserve_server.samplers import SamplerRequest
 from rollserve_server.settings import Quota
 
@@ -74,8 +72,7 @@ def created_to_proto(sampler: Sampler, *, existed: bool) -> samplers_pb2.CreateS
 def summary_to_proto(sampler: Sampler) -> samplers_pb2.SamplerSummary:
     """Return a sampler in brief."""
     status = sampler.pool.status()
-    created = Timestamp()
-    created.FromNanoseconds(round(sampler.created_seconds * 1e9))
+    created = timestamp_of(sampler.created_seconds)
     summary = samplers_pb2.SamplerSummary(
         sampler=sampler.name,
         owner=sampler.owner,

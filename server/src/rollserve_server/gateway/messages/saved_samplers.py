@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from google.protobuf.message import DecodeError
-from google.protobuf.timestamp_pb2 import Timestamp
+from typing import TYPE_CHECKING, TypeVar
 
 from rollserve._codec.tensors import (
     named_tensors_from_proto,
@@ -24,7 +21,15 @@ from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.gateway.messages.agent_specs import agent_to_proto
 from rollserve_server.gateway.messages.agents import agent_from_proto
 from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import MAX_STEPS, MAX_WORKERS, in_field, in_range, optional
+from rollserve_server.gateway.messages.fields import (
+    MAX_FIRST_INDEX,
+    MAX_STEPS,
+    MAX_WORKERS,
+    in_field,
+    in_range,
+    optional,
+    timestamp_of,
+)
 from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
 from rollserve_server.pool import (
     ActionLog,
@@ -51,13 +56,12 @@ if TYPE_CHECKING:
     from rollserve_server.agents import AgentSource, Exploration, PolicySource
     from rollserve_server.envs import WorkerSpecs
 
-__all__ = ["read_saved_file", "read_saved_sampler", "saved_sampler_parts"]
+__all__ = ["read_saved_sampler", "saved_sampler_parts"]
 
 _MAGIC = b"rollserve saved\n"
 _FORMAT = 1
 _LENGTH_BYTES = 8
 _MAX_RECORDS = 1 << 14
-_MAX_SEED, _MAX_INDEX = (1 << 64) - 1, 1 << 62
 
 _T = TypeVar("_T")
 
@@ -135,19 +139,6 @@ def read_saved_sampler(
     )
 
 
-def read_saved_file(data: bytes, allowed_paths: Collection[Path]) -> SavedSampler:
-    """Return the saved sampler of a file of the operator's own; raises as `read_saved_sampler`."""
-
-    def parse(record: bytes) -> pb.SavedRecord:
-        try:
-            return pb.SavedRecord.FromString(record)
-        except DecodeError:
-            got = f"{len(record)} other bytes"
-            raise InvalidValueError.of("", expected="a serialized SavedRecord", got=got) from None
-
-    return read_saved_sampler(data, parse, allowed_paths)
-
-
 def _records(saved: SavedSampler) -> Iterator[pb.SavedRecord]:
     yield pb.SavedRecord(header=_header_to_proto(saved))
     for number, envs in sorted(saved.envs.items()):
@@ -203,7 +194,7 @@ def _header_to_proto(saved: SavedSampler) -> pb.SavedHeader:
     return pb.SavedHeader(
         format=_FORMAT,
         software_version=saved.software,
-        saved=_timestamp(saved.saved_seconds),
+        saved=timestamp_of(saved.saved_seconds),
         seed=saved.seed,
         worker_count=saved.num_workers,
         max_episode_length=saved.max_episode_length or 0,
@@ -226,7 +217,7 @@ def _own_from_proto(header: pb.SavedHeader) -> SavedOwnSequences:
     sequences = []
     for position, each in enumerate(header.own_sequences):
         with in_field(f"own_sequences[{position}]"):
-            in_range("next_episode_index", each.next_episode_index, 0, _MAX_INDEX)
+            in_range("next_episode_index", each.next_episode_index, 0, MAX_FIRST_INDEX)
             spec = _episodes_from_proto(each.episodes, each.seed) if each.HasField("episodes") else None
             sequences.append(SavedOwnSequence(each.seed, each.next_episode_index, spec))
     if not sequences:
@@ -284,7 +275,7 @@ def _envs_from_proto(message: pb.SavedEnvironments, allowed_paths: Collection[Pa
 
 
 def _agents_to_proto(agents: SavedAgents) -> pb.SavedAgents:
-    message = pb.SavedAgents(updated=_timestamp(agents.updated_seconds))
+    message = pb.SavedAgents(updated=timestamp_of(agents.updated_seconds))
     for agent in agents.agents:
         if isinstance(agent, PolicySet):
             message.policies.policy_map.CopyFrom(policy_map_to_proto(agent.policy_map))
@@ -391,9 +382,3 @@ def _grouped(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
 
 def _length_from_proto(length: int) -> int | None:
     return in_range("max_episode_length", length, 0, MAX_STEPS) or None
-
-
-def _timestamp(seconds: float) -> Any:
-    timestamp = Timestamp()
-    timestamp.FromNanoseconds(round(seconds * 1e9))
-    return timestamp

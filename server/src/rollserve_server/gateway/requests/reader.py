@@ -57,6 +57,7 @@ __all__ = [
     "SamplingRequest",
     "StreamSamplingRequest",
     "read_aside",
+    "read_saved_file",
 ]
 
 _MAX_INLINE_BYTES = 1 << 16
@@ -300,6 +301,11 @@ class RequestReader:
 
     def _sampler(self, rpc: OpenRpc, name: str) -> Sampler:
         return self._samplers.find(rpc.use_sampler(name))
+
+
+def read_saved_file(data: bytes, allowed_paths: Collection[Path]) -> SavedSampler:
+    """Return the saved sampler of a file of the operator's own, without bounds; raises as `read_saved_sampler`."""
+    return read_saved_sampler(data, functools.partial(parse_unchecked, saved_sampler_pb2.SavedRecord), allowed_paths)
 
 
 async def read_aside(read: Callable[[OpenRpc, bytes], _T], rpc: OpenRpc, data: bytes) -> _T:
