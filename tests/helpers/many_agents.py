@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -29,7 +30,17 @@ POLICIES = {
 
 
 def plain_env(spec: EnvSpec) -> Any:
-    """Return the environment as a user of PettingZoo makes it."""
+    """Return the environment in its wrappers as a user of PettingZoo and SuperSuit makes it."""
+    env = _plain_env(spec)
+    for wrapper in spec.wrappers:
+        module, _, name = wrapper.name.rpartition(":")
+        owner = module or ("supersuit" if re.search(r"_v\d$", name) else "pettingzoo.utils.wrappers")
+        kwargs = {key: tuple(value) if isinstance(value, list) else value for key, value in wrapper.kwargs.items()}
+        env = getattr(importlib.import_module(owner), name)(env, **kwargs)
+    return env
+
+
+def _plain_env(spec: EnvSpec) -> Any:
     kwargs: dict[str, Any] = dict(spec.kwargs)
     if spec.id.startswith("mpe/"):
         module = importlib.import_module("mpe2." + spec.id[len("mpe/") :].replace("-", "_"))

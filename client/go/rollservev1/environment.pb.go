@@ -183,7 +183,7 @@ type Environment struct {
 	// PettingZoo's registry of that interface, such as `classic/connect_four-v3`; or `mpe/NAME-vN` for an environment of
 	// the package mpe2; or `module:factory` for a function of a module that the operator allows. `kwargs_json` has the
 	// arguments of the environment. NOT_FOUND if the packages are not installed, and for an unknown id; INVALID_ARGUMENT
-	// with wrappers, a task, transforms or another vectorization than VECTORIZATION_ROWS, in an update per row, and for an
+	// with a task, transforms or another vectorization than VECTORIZATION_ROWS, in an update per row, and for an
 	// environment of the other interface. The spaces that the server announces are Dict spaces that have the spaces of all
 	// possible agents by their names. A change of the environment keeps it.
 	MultiAgent MultiAgentApi `protobuf:"varint,201,opt,name=multi_agent,json=multiAgent,proto3,enum=rollserve.v1.MultiAgentApi" json:"multi_agent,omitempty"`
@@ -1279,7 +1279,10 @@ type Wrapper struct {
 	// The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; or `module:Class` for a module that the
 	// operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
 	// but a subclass of `gymnasium.Wrapper`, such as a wrapper of vector environments. PERMISSION_DENIED for any other
-	// module, and for a wrapper of gymnasium that writes files or opens windows on the server.
+	// module, and for a wrapper of gymnasium that writes files or opens windows on the server. Around an environment with
+	// many agents: a class of `pettingzoo.utils.wrappers`, such as `ClipOutOfBoundsWrapper`; a function of SuperSuit, such
+	// as `frame_stack_v1`; or `module:name`, a class or function that takes and returns an environment of the same
+	// interface.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The wrapper's keyword arguments without the environment: a JSON object such as `{"stack_size": 4}`, with the limits
 	// of `Environment.kwargs_json`. INVALID_ARGUMENT if the wrapper refuses them.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.wrappers import BaseWrapper
 
 RUNNER, GUARD = (
     spaces.Box(-np.inf, np.inf, (3,), np.float32),
@@ -186,3 +187,11 @@ class Relay(AECEnv[str, Any, Any]):
         mask = np.ones(3, np.int8)
         mask[self._rng.integers(3)] = 0
         return {"action_mask": mask}
+
+
+class HalvedRewards(BaseWrapper[str, Any, Any]):
+    """Halves what each agent's rewards add up to."""
+
+    def last(self, observe: bool = True) -> Any:
+        observation, reward, *rest = self.env.last(observe)
+        return (observation, reward / 2, *rest)

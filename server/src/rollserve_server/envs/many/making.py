@@ -15,9 +15,10 @@ from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.many.aec import AecTurns
 from rollserve_server.envs.many.parallel import ParallelTurns
+from rollserve_server.envs.many.wrappers import wrap
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import module_of, suggestion
-from rollserve_server.errors import InvalidValueError, NotFoundError, describe, show
+from rollserve_server.errors import InvalidValueError, NotFoundError, describe, show, within
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec, MultiAgentApi
@@ -47,6 +48,10 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
     make = _factory(spec.id, api)
     env = call_with_arguments(spec.id, lambda: make(**spec.kwargs))
     try:
+        env_class = _checked_class(api, env)
+        for position, wrapper in enumerate(spec.wrappers):
+            with within(f"wrappers[{position}]"):
+                env = wrap(env, wrapper, env_class)
         return _in_turns(spec, api, env)
     except BaseException:
         _close(env)
@@ -67,7 +72,6 @@ def _close(env: Any) -> None:
 def _check_spec(spec: EnvSpec) -> None:
     """Raise InvalidValueError if the spec has what only environments with one agent have."""
     for field, value in (
-        ("wrappers", spec.wrappers),
         ("task", spec.task),
         ("transforms", spec.transforms),
         ("episodes_per_row", spec.num_episodes_per_row),
@@ -125,14 +129,19 @@ def _found(module_name: str, name: str, env_id: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # what it returns is checked
 
 
-def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
-    """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
+def _checked_class(api: MultiAgentApi, env: Any) -> type:
+    """Return PettingZoo's class of environments of an interface, after a look at whether this is one."""
     import pettingzoo  # an extra of the server
 
     expected_class = pettingzoo.AECEnv if api == "aec" else pettingzoo.ParallelEnv
     if not isinstance(env, expected_class):
         expected = f"an environment of PettingZoo's class {expected_class.__name__}, for multi_agent={api!r}"
         raise InvalidValueError.of("id", expected=expected, got=show(env), reason=Reason.ENV_REFUSED)
+    return expected_class  # type: ignore[no-any-return]  # PettingZoo is not typed everywhere
+
+
+def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
+    """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
     turn_env: TurnEnv = call_with_arguments(spec.id, lambda: (AecTurns if api == "aec" else ParallelTurns)(env))
     if not turn_env.agents or not all(isinstance(agent, str) and agent for agent in turn_env.agents):
         expected = "an environment whose possible_agents are names"
