@@ -96,7 +96,7 @@ class ManyCollector(EpisodeCollector[ManyEpisode]):
                 self._retry(row, index, with_episode(error, index, env_seed, 0))
                 break
             episode = ManyEpisode(index, env_seed, row, time.perf_counter())
-            self._running[row] = _Running(episode, self._agents.choose(numbers))
+            self._running[row] = _Running(episode, self._agents.choose(index, numbers))
             self._steps[row] = 0
             for position in set(self._running[row].policies):
                 self._policies[position].begin(row, self._root_seed, index)

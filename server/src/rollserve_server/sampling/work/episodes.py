@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,10 @@ from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.endings import endings_of
 from rollserve_server.sampling.protocol.episodes import Claim, Order, Parcel, Report, SequenceSpec
-from rollserve_server.sampling.protocol.orders import Message, Outcome
+from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
 from rollserve_server.sampling.work.claims import ONE_AGENT, ClaimWriter, MessageForm
 from rollserve_server.sampling.work.early import EarlyEpisodes
-from rollserve_server.sampling.work.many import many_agents
+from rollserve_server.sampling.work.many import many_agents, outcomes_of_agents
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -81,7 +82,11 @@ class EpisodeWork:
         self._evaluator: Evaluator | None = None
         self._finished: dict[int, Any] = {}  # of the collector's kind
         self._held_bytes = 0
-        form: MessageForm[Any, Any] = many_agents(agent) if isinstance(agent, PolicyAgents) else ONE_AGENT
+        form: MessageForm[Any, Any] = ONE_AGENT
+        self._outcomes_of_agents: Callable[[Any], tuple[AgentOutcome, ...]] = lambda _: ()
+        if isinstance(agent, PolicyAgents):
+            form = many_agents(agent)
+            self._outcomes_of_agents = functools.partial(outcomes_of_agents, agent)
         self._writer = ClaimWriter(self._finished, form, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
@@ -237,7 +242,14 @@ class EpisodeWork:
     def _outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
         episodes = (self._finished[index] for index in indices)
         return tuple(
-            Outcome(episode.index, episode.total_reward, episode.length, episode.terminated, episode.truncated)
+            Outcome(
+                episode.index,
+                episode.total_reward,
+                episode.length,
+                episode.terminated,
+                episode.truncated,
+                self._outcomes_of_agents(episode),
+            )
             for episode in episodes
         )
 
