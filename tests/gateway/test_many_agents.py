@@ -75,7 +75,7 @@ def crowd(thread_sampler: Sampler) -> Sampler:
         ),
         (
             {"runner": rollserve.ConstantAgent(np.zeros(3, np.float32))},
-            f"{POLICIES_FIELD}.policies['runner'].action[''].shape",
+            f"{POLICIES_FIELD}.policies['runner'].action.shape",
             "expected",
         ),
     ],

@@ -15,13 +15,23 @@ from rollserve.progress import ProgressOption  # noqa: TC001  # as above
 if TYPE_CHECKING:
     from rollserve.v1 import tensor_pb2
 
-__all__ = ["Compression", "EvaluationOptions", "PolicyMapOption", "SamplingOptions", "compressions_to_proto"]
+__all__ = [
+    "Compression",
+    "EvaluationOptions",
+    "PolicyMapOption",
+    "SamplingOptions",
+    "StepCount",
+    "compressions_to_proto",
+]
 
 PolicyMapOption = PolicyMap | Mapping[Any, Any] | Sequence[PolicyMap | Mapping[Any, Any]]
 """A map from agents to policies, or several by turns."""
 
 Compression = Literal["lz4", "zstd"]
 """Lossless codec for columns: lz4 is faster, zstd compresses better."""
+
+StepCount = Literal["env_steps", "agent_steps"]
+"""Steps that count: those of environments, or those of all agents in them."""
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -78,6 +88,9 @@ class SamplingOptions(TypedDict, total=False):
             False by default.
         deliver: names of the policies whose segments the batch has, in an environment with many agents; the others act
             alike and are left out. All by default.
+        count: "agent_steps" to ask for whole episodes by the steps of all agents, also of those whose policies are not
+            delivered, instead of by the environment's. Accounts count the environment's steps either way. Not for exact
+            episodes and fragments. "env_steps" by default.
         observation_moments: whether `account.observation_moments`, or `batch.round.observation_moments` for rounds of a
             stream, has count, mean and variance of the delivered observations, for `RunningMoments`. False by default.
         return_discount: discount, from 0 to 1, of the returns that `account.return_moments`, or
@@ -116,6 +129,7 @@ class SamplingOptions(TypedDict, total=False):
     epsilon: float | Sequence[float] | None
     return_states: bool | None
     deliver: Sequence[str] | None
+    count: StepCount | None
     return_last_values: bool | None
     return_last_states: bool | None
     return_spaces: bool | None

@@ -99,6 +99,11 @@ class ManyEpisode:
         return sum((life.total_reward for life in self.lives), 0.0)
 
     @property
+    def num_agent_steps(self) -> int:
+        """Number of the steps of all agents."""
+        return sum(life.segment.length for life in self.lives)
+
+    @property
     def terminated(self) -> bool:
         """Whether an agent was terminated by the last step."""
         return any(life.segment.terminated for life in self._last)

@@ -18,7 +18,7 @@ from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.endings import endings_of
-from rollserve_server.sampling.protocol.episodes import Claim, Order, Parcel, Report, SequenceSpec
+from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
 from rollserve_server.sampling.work.claims import ONE_AGENT, ClaimWriter, MessageForm
 from rollserve_server.sampling.work.early import EarlyEpisodes
@@ -111,7 +111,7 @@ class EpisodeWork:
         self._stop_again = max((self._stop_again, *(episodes.indices.stop for episodes in order.begin_again)))
         steps_before = collector.num_simulated_steps, collector.num_idle_steps
         began = sampled = time.perf_counter()
-        finished: list[tuple[int, int, int]] = []
+        finished: list[EndedEpisode] = []
         outcomes: tuple[Outcome, ...] = ()
         parcels: list[Parcel] = []
         early_parcel: Parcel | None = None
@@ -121,7 +121,7 @@ class EpisodeWork:
             if order.seconds > 0 and not (early is not None and early.end_call):
                 finished = self._sample(order, early, is_stopped, is_urgent)
             if order.report_outcomes:
-                outcomes = self._outcomes(index for index, _, _ in finished)
+                outcomes = self._outcomes(ended.episode_index for ended in finished)
             sampled = time.perf_counter()
             if early is not None and early.are_due and not order.deliver:
                 early_parcel, buffer = self._write_early(early, order)
@@ -154,8 +154,8 @@ class EpisodeWork:
         early: EarlyEpisodes | None,
         is_stopped: Callable[[], bool],
         is_urgent: Callable[[], bool],
-    ) -> list[tuple[int, int, int]]:
-        """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""
+    ) -> list[EndedEpisode]:
+        """Run a slice, and return the episodes that ended."""
         collector, before = self.collector, order.before
         if before is not None and order.early is not None and order.early.num_steps is not None:
             before = max(before, order.early.stop)  # the steps tell better than the estimate which episodes are needed
@@ -171,7 +171,7 @@ class EpisodeWork:
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
-                finished.append((episode.index, episode.length, episode.num_bytes))
+                finished.append(EndedEpisode(episode.index, episode.length, episode.num_bytes, episode.num_agent_steps))
             if ended and early is not None and early.advance():
                 break
         return finished
