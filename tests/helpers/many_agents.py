@@ -205,6 +205,10 @@ def many_equal(first: MultiAgentBatch, second: MultiAgentBatch) -> bool:
     if first.agents != second.agents or len(first.policies) != len(second.policies):
         return False
     headers = all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
+    for name in ("global_states", "last_global_states"):
+        one_states, other_states = getattr(first, name), getattr(second, name)
+        headers = headers and (one_states is None) == (other_states is None)
+        headers = headers and (one_states is None or np.array_equal(one_states, other_states))
     return headers and all(
         one.policy == other.policy
         and equal(one.batch, other.batch)

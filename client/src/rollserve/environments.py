@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import grpc
 
-from rollserve._checks import check_choice, check_count, check_integer, check_text, check_type
+from rollserve._checks import check_choice, check_count, check_flag, check_integer, check_text, check_type
 from rollserve._codec.field_errors import FieldError
 from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, value_from_json, value_to_json
 from rollserve.errors import ServerError, mismatch
@@ -130,6 +130,8 @@ class EnvSpec:
         multi_agent: interface of an environment of PettingZoo with many agents, "parallel" or "aec"; None for one agent
             and the interface of gymnasium. `id` is then an id of PettingZoo, such as `classic/connect_four-v3`,
             `mpe/NAME-vN` for the package mpe2, or `module:factory`.
+        global_state: whether batches have the global state of an environment with many agents, what its `state()`
+            returns, as `MultiAgentBatch.global_states`.
 
     Raises:
         TypeError: an attribute of the wrong type.
@@ -147,6 +149,7 @@ class EnvSpec:
     transforms: Sequence[Transform] = ()
     text_info_bytes: int = 0
     multi_agent: MultiAgentApi | None = None
+    global_state: bool = False
 
     def __post_init__(self) -> None:
         check_type("id", self.id, str, "a string")
@@ -168,6 +171,7 @@ class EnvSpec:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_integer("text_info_bytes", self.text_info_bytes, 32, signed=False)
+        check_flag("global_state", self.global_state)
 
 
 @dataclass(frozen=True)
@@ -267,6 +271,7 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
         multi_agent=_MULTI_AGENT_APIS[spec.multi_agent]
         if spec.multi_agent
         else environment_pb2.MULTI_AGENT_API_UNSPECIFIED,
+        global_state=spec.global_state,
     )
 
 
@@ -298,6 +303,7 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
         tuple(_transforms_from_proto(message)),
         message.text_info_bytes,
         apis.get(message.multi_agent),
+        message.global_state,
     )
 
 

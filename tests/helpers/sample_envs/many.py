@@ -89,6 +89,15 @@ class Crowd(ParallelEnv[str, Any, Any]):
         self._break(terminated)
         return seen, rewards, terminated, truncated, infos
 
+    @property
+    def state_space(self) -> Any:
+        return spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+
+    def state(self) -> Any:
+        if self._fault == "stateless" and self._step > 1:
+            return np.zeros(3, np.float32)
+        return np.array([[self._step, len(self.agents)], [self._state, self._seed % 1000]], np.float32)
+
     def close(self) -> None:
         pass
 

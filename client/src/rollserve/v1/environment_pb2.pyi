@@ -111,6 +111,7 @@ class Environment(google.protobuf.message.Message):
     TRANSFORMS_FIELD_NUMBER: builtins.int
     TEXT_INFO_BYTES_FIELD_NUMBER: builtins.int
     MULTI_AGENT_FIELD_NUMBER: builtins.int
+    GLOBAL_STATE_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module that the
     operator allows; or `profile:NAME` for an environment that the operator has declared, see EnvironmentProfile.
@@ -151,6 +152,11 @@ class Environment(google.protobuf.message.Message):
     environment of the other interface. The spaces that the server announces are Dict spaces that have the spaces of all
     possible agents by their names. A change of the environment keeps it.
     """
+    global_state: builtins.bool
+    """Whether batches have the environment's global state, what its `state()` returns; see `global_states` of
+    MultiAgentBatch. INVALID_ARGUMENT for an environment with one agent, and for one without a state or whose
+    `state_space` is no single array. A change of the environment keeps it.
+    """
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
         """Wrappers around the environment, innermost first; at most 64, else INVALID_ARGUMENT."""
@@ -181,9 +187,10 @@ class Environment(google.protobuf.message.Message):
         transforms: collections.abc.Iterable[global___Transform] | None = ...,
         text_info_bytes: builtins.int = ...,
         multi_agent: global___MultiAgentApi.ValueType = ...,
+        global_state: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "multi_agent", b"multi_agent", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "text_info_bytes", b"text_info_bytes", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "global_state", b"global_state", "id", b"id", "kwargs_json", b"kwargs_json", "multi_agent", b"multi_agent", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "text_info_bytes", b"text_info_bytes", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
 
 global___Environment = Environment
 

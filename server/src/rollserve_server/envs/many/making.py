@@ -154,4 +154,7 @@ def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
         if not isinstance(space, gymnasium.Space):
             expected = "an environment whose agents have spaces of gymnasium"
             raise InvalidValueError.of("id", expected=expected, got=show(space), reason=Reason.ENV_REFUSED)
+    if spec.global_state and not isinstance(turn_env.state_space, gymnasium.Space):
+        expected = "false for an environment that has no global state: no `state_space` of gymnasium"
+        raise InvalidValueError.of("global_state", expected=expected, got="true", reason=Reason.ENV_REFUSED)
     return turn_env
