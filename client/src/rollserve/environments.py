@@ -129,7 +129,8 @@ class EnvSpec:
             `rollserve.text_infos`. 0: infos that are no numbers are not delivered. The same for all rows and workers.
         multi_agent: interface of an environment of PettingZoo with many agents, "parallel" or "aec"; None for one agent
             and the interface of gymnasium. `id` is then an id of PettingZoo, such as `classic/connect_four-v3`,
-            `mpe/NAME-vN` for the package mpe2, or `module:factory`.
+            `mpe/NAME-vN` for the package mpe2, or `module:factory`; with `vectorization="envpool"`, an id of EnvPool
+            with several players.
         global_state: whether batches have the global state of an environment with many agents, what its `state()`
             returns, as `MultiAgentBatch.global_states`.
 

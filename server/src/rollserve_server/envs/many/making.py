@@ -1,4 +1,4 @@
-"""Environments of PettingZoo: found by their ids, made with their arguments, and closed."""
+"""Environments with many agents: found by their ids, made with their arguments, and closed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import gymnasium
 from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.many.aec import AecTurns
+from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
 from rollserve_server.envs.many.parallel import ParallelTurns
 from rollserve_server.envs.many.wrappers import wrap
 from rollserve_server.envs.refusals import call_with_arguments
@@ -45,6 +46,8 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
     assert api is not None  # noqa: S101  # the caller makes others elsewhere
     _check_spec(spec)
     current_activity().begin(Phase.MAKING)
+    if spec.vectorization == "envpool":
+        return _checked(spec, EnvPoolPlayers(spec))
     make = _factory(spec.id, api)
     env = call_with_arguments(spec.id, lambda: make(**spec.kwargs))
     try:
@@ -79,8 +82,8 @@ def _check_spec(spec: EnvSpec) -> None:
         if value:
             expected = "none for an environment with many agents"
             raise InvalidValueError.of(field, expected=expected, got=show(value))
-    if spec.vectorization not in (None, "rows"):
-        expected = "'rows', because environments with many agents are stepped one by one"
+    if spec.vectorization not in (None, "rows", "envpool"):
+        expected = "'rows' or 'envpool', because environments with many agents are stepped one by one"
         raise InvalidValueError.of("vectorization", expected=expected, got=repr(spec.vectorization))
 
 
@@ -142,7 +145,11 @@ def _checked_class(api: MultiAgentApi, env: Any) -> type:
 
 def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
     """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
-    turn_env: TurnEnv = call_with_arguments(spec.id, lambda: (AecTurns if api == "aec" else ParallelTurns)(env))
+    return _checked(spec, call_with_arguments(spec.id, lambda: (AecTurns if api == "aec" else ParallelTurns)(env)))
+
+
+def _checked(spec: EnvSpec, turn_env: TurnEnv) -> TurnEnv:
+    """Return an environment whose agents have names and spaces."""
     if not turn_env.agents or not all(isinstance(agent, str) and agent for agent in turn_env.agents):
         expected = "an environment whose possible_agents are names"
         raise InvalidValueError.of("id", expected=expected, got=show(turn_env.agents), reason=Reason.ENV_REFUSED)
