@@ -90,9 +90,10 @@ def test_sampler_that_cannot_be_saved_goes_on(tmp_path: Path) -> None:
 
 
 def test_server_does_not_start_with_a_path_that_it_cannot_write(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
     for path in (tmp_path, tmp_path / "missing" / "sampler.saved"):
         options = (*OPTIONS, *THREADS, "--save-path", str(path))
-        with pytest.raises(RuntimeError, match="save_path: expected"), local_server(*options):
+        with pytest.raises(RuntimeError, match="save_path: expected"), local_server(*options, log=log):
             pass
 
 
