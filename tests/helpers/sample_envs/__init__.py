@@ -38,6 +38,7 @@ from sample_envs.native import (
 from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
+    Assorted,
     Big,
     Hybrid,
     ManyActions,
@@ -59,6 +60,7 @@ from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldS
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
+    "Assorted",
     "Big",
     "Clock",
     "CoinRows",

@@ -643,8 +643,9 @@ export const FlattenObservationsSchema: GenMessage<FlattenObservations> = /*@__P
  */
 export type Wrapper = Message<"rollserve.v1.Wrapper"> & {
   /**
-   * The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; or `module:Class` for a module that the
-   * operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
+   * The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; `FixedShapes`, which makes arrays of
+   * one shape of the values of Sequence, Graph and OneOf spaces, and of Text actions, with the arguments `max_items` and
+   * `max_edges`; or `module:Class` for a module that the operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
    * but a subclass of `gymnasium.Wrapper`, such as a wrapper of vector environments. PERMISSION_DENIED for any other
    * module, and for a wrapper of gymnasium that writes files or opens windows on the server. Around an environment with
    * many agents: a class of `pettingzoo.utils.wrappers`, such as `ClipOutOfBoundsWrapper`; a function of SuperSuit, such
