@@ -6,7 +6,7 @@ import queue
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -103,7 +103,7 @@ def _check_ended(process: subprocess.Popen[bytes]) -> None:
         raise OSError(f"ffmpeg: {mismatch('status 0', f'status {process.returncode}: {text.strip()[-500:]}')}")
 
 
-def _check(frame: object, size: tuple[int, ...] | None) -> None:
+def _check(frame: Any, size: tuple[int, ...] | None) -> None:
     is_picture = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
     if not is_picture or (size is not None and frame.shape != size):
         expected = f"uint8 of shape {size or ('height', 'width', 3)}"
