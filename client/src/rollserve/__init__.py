@@ -61,6 +61,7 @@ from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
 from rollserve.samplers import Quota, SamplerSummary
 from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
+from rollserve.video import Video
 
 __version__ = importlib.metadata.version("rollserve")
 
@@ -135,6 +136,7 @@ __all__ = [
     "Transitions",
     "UnavailableError",
     "Vectorization",
+    "Video",
     "WorkerAccount",
     "WorkerStatus",
     "Wrapper",

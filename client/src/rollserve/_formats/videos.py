@@ -26,8 +26,8 @@ _QUALITY = 18
 def mp4_parts(frames: Iterable[np.ndarray], fps: float) -> Iterator[bytes]:
     """Yield the bytes of an MP4 with H.264, in parts as pictures come.
 
-    The file is fragmented, so that a part that is written is never changed. Sizes that are odd get a black edge, because
-    H.264 halves the resolution of colours.
+    The file is fragmented, so that parts never change once they are written. Sizes that are odd get a black edge,
+    because H.264 halves the resolution of colours.
 
     Args:
         frames: pictures (height, width, 3) uint8, all of one size.
