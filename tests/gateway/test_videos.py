@@ -19,6 +19,7 @@ from support import raises, server_environment
 
 import rollserve
 from rollserve import Reason
+from rollserve.cli import main
 from rollserve_server.local import LocalServer, local_server
 
 
@@ -258,6 +259,20 @@ def _is_probe(process: psutil.Process) -> bool:
         return parent is not None and "probing.child" in " ".join(parent.cmdline()) and process.status() != "zombie"
     except psutil.NoSuchProcess:
         return False
+
+
+def test_command_writes_a_video(
+    video_server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "episode.mp4"
+    command = ["video", video_server.address, "--episode", "2", "--seed", "1", "--overlay", "step", "--out", str(path)]
+    assert main(command) == 0
+    num_frames = sampler.obtain_samples(1, seed=1, first_episode_index=2).num_steps + 1
+    shown = f"episode 2 of seed 1, policy version 1: {num_frames} pictures of 600 x 400, 50 per second"
+    assert shown in capsys.readouterr().out
+    assert path.read_bytes()[4:8] == b"ftyp"
+    assert main([*command, "--policy-version", "9"]) == 1
+    assert "POLICY_VERSION" in capsys.readouterr().err
 
 
 def test_others_wait_for_a_place(sampler: rollserve.Sampler) -> None:
