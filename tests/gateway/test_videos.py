@@ -234,6 +234,17 @@ def test_environments_that_cannot_be_replayed_one_by_one_are_refused(sampler: ro
             sampler.render(seed=1, index=0)
 
 
+def test_native_rows_are_stepped_one_by_one_for_a_video(sampler: rollserve.Sampler) -> None:
+    sampler.update_agent(rollserve.RandomAgent())
+    expected = sampler.obtain_samples(1, seed=8, first_episode_index=3)
+    sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native"))
+    video = sampler.render(seed=8, index=3, format="raw")
+    assert np.array_equal(video.frames, plain_pictures("CartPole-v1", expected))
+    batch = sampler.obtain_samples(400, seed=8)
+    with raises(rollserve.PreconditionError, reason=Reason.REPLAY_DIFFERS, match="class BLOCK"):
+        sampler.render(batch, len(batch) - 1)
+
+
 def test_many_agents_are_refused_by_name(sampler: rollserve.Sampler) -> None:
     sampler.update_env(rollserve.EnvSpec("sample_envs:crowd", multi_agent="parallel"))
     with raises(

@@ -463,7 +463,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
 
         The episode is one of a batch, or one that the server samples for that: the episode of this index in the
         sequence of the seed, as `obtain_samples` would deliver it. The server compares the replay with the episode bit
-        by bit, so that the video shows what was sampled. Workers go on sampling meanwhile.
+        by bit, so that the video shows what was sampled. Workers go on sampling meanwhile. Where rows are stepped at
+        once (class BLOCK), the sampled episode is one of the same environment stepped one by one.
 
         >>> sampler.render(batch, 3).save("episode.mp4")  # doctest: +SKIP
         >>> sampler.render(seed=1, index=17, overlays=["step", "reward"]).save("episode.mp4")  # doctest: +SKIP

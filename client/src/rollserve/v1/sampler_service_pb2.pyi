@@ -1186,7 +1186,10 @@ global___RenderEpisodeRequest = RenderEpisodeRequest
 
 @typing.final
 class SampledEpisode(google.protobuf.message.Message):
-    """An episode that is sampled to be rendered: the one that ObtainSamples would deliver for this seed and index."""
+    """An episode that is sampled to be rendered: the one that ObtainSamples would deliver for this seed and index. Where rows
+    are stepped at once (class BLOCK), episodes have no seeds of their own: it is the episode that Evaluate would have
+    in the same environment stepped one by one.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -17,6 +17,8 @@ from rollserve_server.pool import (
     AtLeast,
     Beginning,
     Delivery,
+    Evaluation,
+    EvaluationRequest,
     MessageFormat,
     Progress,
     SampleRequest,
@@ -61,7 +63,7 @@ async def rendered(
         options = dataclasses.replace(
             episode, env_version=env.version, seed=pool.own_seed if episode.seed is None else episode.seed
         )
-        async with contextlib.aclosing(_sampled(pool, options, rpc, collector, count)) as items:
+        async with contextlib.aclosing(_sampled(pool, env, options, rpc, collector, count)) as items:
             async for item in items:
                 if isinstance(item, Progress):
                     progress = message_from_record(episode_batch_pb2.Progress, item)
@@ -75,18 +77,30 @@ async def rendered(
 
 
 async def _sampled(
-    pool: Pool, options: SamplingOptions, rpc: OpenRpc, collector: EpisodeCollector, count: Callable[[Account], None]
+    pool: Pool,
+    env: RenderedEnv,
+    options: SamplingOptions,
+    rpc: OpenRpc,
+    collector: EpisodeCollector,
+    count: Callable[[Account], None],
 ) -> AsyncGenerator[Progress | Beginning, None]:
     """Sample the episode of the first index, and yield what the call does beside its deliveries."""
-    request = SampleRequest(AtLeast(1), MessageFormat(_MAX_MESSAGE_BYTES), options)
+    messages = MessageFormat(_MAX_MESSAGE_BYTES)
+    sampled: AsyncGenerator[object, None]
+    if env.single is None:
+        sampled = pool.sample(SampleRequest(AtLeast(1), messages, options), rpc)
+    else:
+        sampled = pool.evaluate(EvaluationRequest(1, options, env.single, messages), rpc)
     try:
-        async with contextlib.aclosing(pool.sample(request, rpc)) as items:
+        async with contextlib.aclosing(sampled) as items:
             async for item in items:
                 if isinstance(item, Delivery):
                     for message in delivered_messages(item):
                         collector.add(message)
                 elif isinstance(item, Account):
                     count(item)
+                elif isinstance(item, Evaluation):
+                    count(item.account)
                 elif isinstance(item, Progress | Beginning):
                     yield item
     except DomainError as error:

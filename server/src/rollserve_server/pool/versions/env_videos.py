@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.envs import Overlay, Rendering, leaf_bounds, leaves_of_space, run_rendering
-from rollserve_server.errors import CallTooLongError, InvalidValueError, OverLimitError, listed
+from rollserve_server.errors import CallTooLongError, InvalidValueError, NotReadyError, OverLimitError, listed
 from rollserve_server.pool.versions.expectations import check_expected_env
 
 if TYPE_CHECKING:
@@ -40,11 +40,19 @@ class RenderedEnv:
         version: number of the environment's version.
         spec: the environment.
         action_leaves: leaves of its action space.
+        reproducibility: its class, as the sampler steps it.
     """
 
     version: int
     spec: EnvSpec
     action_leaves: tuple[Leaf, ...]
+    reproducibility: Reproducibility
+
+    @property
+    def single(self) -> EnvSpec | None:
+        """The environment stepped one by one, where episodes of the sampler have no seeds of their own; else None."""
+        is_block = self.reproducibility is Reproducibility.BLOCK
+        return dataclasses.replace(self.spec, vectorization="rows") if is_block else None
 
     @property
     def compares_observations(self) -> bool:
@@ -70,7 +78,8 @@ class EnvVideos:
         _check_renderable(env, sampled=sampled)
         spec = env.specs[0]
         assert isinstance(spec, EnvSpec)  # noqa: S101  # checked above
-        return RenderedEnv(number, spec, leaves_of_space(env.description.action_space, "actions"))
+        leaves = leaves_of_space(env.description.action_space, "actions")
+        return RenderedEnv(number, spec, leaves, env.description.reproducibility)
 
     async def render(
         self, env: RenderedEnv, episode: RecordedEpisode, request: VideoRequest
@@ -97,6 +106,10 @@ class EnvVideos:
                 seconds -= time.monotonic() - began
                 yield part
             raise TimeoutError
+        except NotReadyError as error:
+            if env.reproducibility is not Reproducibility.EPISODE:
+                error.text += f"; episodes of class {env.reproducibility.name} are not a function of their seeds"
+            raise
         except TimeoutError:
             text = f"the video took more than {self._limits.render_seconds:g} s to be made (--render-seconds)"
             raise CallTooLongError(text) from None
@@ -133,9 +146,9 @@ def _check_renderable(env: EnvVersion, *, sampled: bool) -> None:
     if description.why_not_single:
         got = f"rows that are stepped at once: {description.why_not_single}"
         raise _not_renderable("an environment that can be stepped one by one", got)
-    if sampled and description.reproducibility is not Reproducibility.EPISODE:
-        expected = "an environment of class EPISODE, so that an episode is a function of its seed"
-        raise _not_renderable(expected, f"class {description.reproducibility.name}")
+    if sampled and description.reproducibility is Reproducibility.WORKER:
+        expected = "an environment of class EPISODE or BLOCK, so that an episode is a function of its seed"
+        raise _not_renderable(expected, "class WORKER")
 
 
 def _not_renderable(expected: str, got: str) -> InvalidValueError:
