@@ -117,8 +117,8 @@ def test_overlays_change_a_corner_alone(sampler: rollserve.Sampler) -> None:
     plain = sampler.render(batch, format="raw").frames
     drawn = sampler.render(batch, format="raw", overlays=["step", "reward", "action", "value"]).frames
     assert all((one != other).any() for one, other in zip(plain, drawn, strict=True))
-    assert np.array_equal(plain[:, 100:], drawn[:, 100:])
-    assert len({frame[:100].tobytes() for frame in drawn}) == len(drawn)
+    assert np.array_equal(plain[:, 110:], drawn[:, 110:])
+    assert len({frame[:110].tobytes() for frame in drawn}) == len(drawn)
 
 
 def test_replay_with_other_actions_is_refused(sampler: rollserve.Sampler) -> None:

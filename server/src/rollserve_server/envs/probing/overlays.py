@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class StepTexts:
         self._episode = episode
         self._overlays = overlays
         self._return = 0.0
+        self._font: Any = None
 
     def drawn(self, frame: np.ndarray, step: int, reward: float | None) -> np.ndarray:
         """Return a picture with its texts; pictures come in the order of their steps.
@@ -58,17 +59,14 @@ class StepTexts:
             text = "they need Pillow, which is not installed on the server: pip install 'rollserve-server[video]'"
             raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="overlays") from error
         self._return += reward or 0.0
-        picture = Image.fromarray(frame)
         points = max(len(frame) // _LINES_PER_PICTURE, _MIN_POINTS)
-        lines = [f"{overlay.value} {self._text(overlay, step, reward)}" for overlay in self._overlays]
-        ImageDraw.Draw(picture).multiline_text(
-            (points // 2, points // 2),
-            "\n".join(lines),
-            fill="white",
-            font=ImageFont.load_default(points),
-            stroke_width=max(points // 8, 1),  # legible on any ground
-            stroke_fill="black",
-        )
+        self._font = self._font or ImageFont.load_default(points)
+        lines = "\n".join(f"{overlay.value} {self._text(overlay, step, reward)}" for overlay in self._overlays)
+        picture, edge = Image.fromarray(frame), points // 3
+        draw = ImageDraw.Draw(picture)
+        _, _, right, bottom = draw.multiline_textbbox((edge, edge), lines, font=self._font)
+        draw.rectangle((0, 0, right + edge, bottom + edge), fill="black")  # legible whatever is behind
+        draw.multiline_text((edge, edge), lines, fill="white", font=self._font)
         return np.asarray(picture)
 
     def _text(self, overlay: Overlay, step: int, reward: float | None) -> str:
