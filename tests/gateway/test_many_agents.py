@@ -123,13 +123,6 @@ def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: S
         (lambda sampler: sampler.evaluate(2), "options.environment"),
         (lambda sampler: sampler.evaluate(2, env=CROWD), "options.environment"),
         (lambda sampler: sampler.call_environments("set_task"), "method"),
-        (lambda sampler: sampler.obtain_samples(8, return_last_values=True), "options.return_last_values"),
-        (lambda sampler: sampler.obtain_samples(8, observation_moments=True), "options.observation_moments"),
-        (lambda sampler: sampler.obtain_samples(8, return_discount=0.9), "options.return_discount"),
-        (
-            lambda sampler: sampler.obtain_samples(8, agent={"guard": MASKED}, return_discount=0.9),
-            "options.return_discount",
-        ),
     ],
 )
 def test_calls_for_one_agent_are_refused_by_name(crowd: Sampler, call: Any, field: str) -> None:

@@ -115,6 +115,7 @@ def test_client_has_the_public_names() -> None:
         "PickledAgent",
         "Policies",
         "PolicyBatch",
+        "PolicyMoments",
         "PolicyEstimates",
         "PopulationEvaluation",
         "PreconditionError",

@@ -1505,6 +1505,7 @@ class StreamRound(google.protobuf.message.Message):
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_MOMENTS_FIELD_NUMBER: builtins.int
+    POLICY_MOMENTS_FIELD_NUMBER: builtins.int
     round_number: builtins.int
     """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
     seed: builtins.int
@@ -1541,6 +1542,10 @@ class StreamRound(google.protobuf.message.Message):
         from round to round, also through discarded ones. Only with `return_discount` of the stream's options.
         """
 
+    @property
+    def policy_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.episode_batch_pb2.PolicyMoments]:
+        """The moments of each delivered policy, as in Account."""
+
     def __init__(
         self,
         *,
@@ -1559,9 +1564,10 @@ class StreamRound(google.protobuf.message.Message):
         next_episode_index: builtins.int = ...,
         observation_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.NamedMoments] | None = ...,
         return_moments: rollserve.v1.episode_batch_pb2.Moments | None = ...,
+        policy_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.PolicyMoments] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_moments", b"policy_moments", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
 
 global___StreamRound = StreamRound
 

@@ -41,15 +41,8 @@ def check_many_agents(description: EnvDescription, field: str, what: str) -> Non
 
 def check_many_samples(description: EnvDescription, request: SampleRequest) -> None:
     """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
-    refused = {
-        "fragments": ("fragments", isinstance(request.target, Fragments)),
-        "options.return_last_values": ("last values", request.messages.has_values),
-        "options.observation_moments": ("moments of observations", request.observation_moments),
-        "options.return_discount": ("moments of returns", request.return_discount is not None),
-    }
-    for field, (what, is_asked) in refused.items():
-        if is_asked:
-            check_many_agents(description, field, what)
+    if isinstance(request.target, Fragments):
+        check_many_agents(description, "fragments", "fragments")
 
 
 def check_num_steps(target: Target | Fragments, max_steps: int) -> None:

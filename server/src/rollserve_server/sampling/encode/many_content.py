@@ -12,8 +12,12 @@ from rollserve_server.sampling.encode.endings import endings_of
 from rollserve_server.sampling.encode.segment_content import SegmentContent
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.sampling.encode.many_segments import ManySegment
     from rollserve_server.sampling.encode.segments import Segment
+    from rollserve_server.sampling.record.columns import Piece
+    from rollserve_server.sampling.record.lives import Life
 
 __all__ = ["ManyContent", "ManyHeaders", "PolicyPart"]
 
@@ -97,6 +101,21 @@ class ManyContent:
                 np.concatenate(steps).astype("<u4"),
                 np.array(rewards, "<f8"),
             )
+
+    def ending_pieces(self, policy: str) -> Sequence[Sequence[Piece]]:
+        """Return the pieces of column buffers with all steps of each life in the episodes that end with a part.
+
+        They are the lives in which a policy acted, whatever its version, by episode, agent and time.
+        """
+        return [life.segment.pieces for life in self._ending_lives(policy)]
+
+    def ending_discounted_before(self, policy: str) -> NDArray[np.float64]:
+        """Return the discounted returns before the first steps of the lives of `ending_pieces`."""
+        return np.array([life.segment.discounted_before for life in self._ending_lives(policy)])
+
+    def _ending_lives(self, policy: str) -> list[Life]:
+        lives = (life for segment in self._segments if segment.ends for life in segment.episode.lives)
+        return [life for life in lives if self._policies[life.policy][0] == policy]
 
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a part lack."""

@@ -58,7 +58,7 @@ class EpisodeWork:
         sequence: SequenceSpec,
         envs: RowEnvs | VectorEnvs | ManyEnvs,
         agent: Agent | PolicyAgents,
-        build_evaluator: Callable[[], Evaluator],
+        build_evaluator: Callable[[], Evaluator] | None,
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
@@ -68,7 +68,8 @@ class EpisodeWork:
             sequence: the sequence.
             envs: environments that nothing else uses.
             agent: agent that acts.
-            build_evaluator: returns the evaluator of observations; called once an order needs it.
+            build_evaluator: returns the evaluator of observations; called once an order needs it. None where there are
+                many agents, whose messages evaluate by policy.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
             new_buffer: makes a buffer of so many bytes for messages.
@@ -200,7 +201,7 @@ class EpisodeWork:
     def _write(self, claims: Sequence[Claim], order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
         if order.columns is None:
             return [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
-        if order.columns.last_values and self._evaluator is None:
+        if order.columns.last_values and self._evaluator is None and self._build_evaluator is not None:
             self._evaluator = self._build_evaluator()
         encoding = Encoding(self.spec.policy_version, None, order.columns, self._evaluator)
         return self._writer.write(claims, encoding, order.max_message_bytes)

@@ -69,7 +69,7 @@ class Works:
         settings = self._settings, self._new_buffer
         if isinstance(envs, ManyEnvs):
             agents = self._agents.built_policies(sequence.policy_version, sequence.exploration, envs)
-            return EpisodeWork(sequence, envs, agents, _no_evaluator, *settings)
+            return EpisodeWork(sequence, envs, agents, None, *settings)
         versions = sequence.policy_version, sequence.env_version
         agent = self._agents.built(*versions, sequence.exploration, envs)
         build_evaluator = functools.partial(self._agents.evaluator, *versions, sequence.exploration, envs)
@@ -159,8 +159,3 @@ class Works:
         except BaseException:
             self._envs.give_back(env_version, envs)
             raise
-
-
-def _no_evaluator() -> Evaluator:
-    """Raise an error: the pool refuses last values where there are many agents."""
-    raise AssertionError("expected no last values where there are many agents")
