@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.specs.kinds import PolicySpec
     from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
+    from rollserve_server.errors import AgentFailedError
 
 __all__ = ["BuiltPolicy", "PolicyAgents"]
 
@@ -35,6 +36,10 @@ class BuiltPolicy:
     agents: tuple[int, ...]
     num_places: int
     agent: Agent
+
+    def describe(self, error: AgentFailedError, agent: str) -> str:
+        """Return the text of an error of the policy, with the agent for which it acted."""
+        return f"policy {self.name!r}, version {self.version}, for agent {agent!r}: {error.message}"
 
 
 class PolicyAgents:
@@ -88,6 +93,11 @@ class PolicyAgents:
             num_places = num_rows * min(len(its), max_acting)
             built = build(each.spec, its[0], num_places)
             self.policies.append(BuiltPolicy(names[identity], each.version, its, num_places, built))
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """Name and version of each of the policies."""
+        return [(policy.name, policy.version) for policy in self.policies]
 
     def choose(self, numbers: np.ndarray) -> list[int]:
         """Return the position of the policy of each agent in an episode.

@@ -41,8 +41,8 @@ def check_many_agents(description: EnvDescription, field: str, what: str) -> Non
 
 def check_many_samples(description: EnvDescription, request: SampleRequest) -> None:
     """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
-    if isinstance(request.target, Fragments):
-        check_many_agents(description, "fragments", "fragments")
+    if isinstance(request.target, Fragments) and request.target.soft_horizon:
+        check_many_agents(description, "fragments.soft_horizon", "a soft horizon")
 
 
 def check_num_steps(target: Target | Fragments, max_steps: int) -> None:

@@ -73,7 +73,7 @@ class ManyContent:
         segments = self._segments
         return ManyHeaders(
             episode_indices=np.array([segment.episode.index for segment in segments], "<u8"),
-            first_steps=np.array([segment.start for segment in segments], "<u8"),
+            first_steps=np.array([segment.episode.first_step + segment.start for segment in segments], "<u8"),
             lengths=np.array([segment.stop - segment.start for segment in segments], "<u4"),
             terminated=np.array([segment.ends and segment.episode.terminated for segment in segments]),
             truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),

@@ -12,16 +12,17 @@ from rollserve_server.activity import current_activity
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import AgentFailedError, DomainError, OverLimitError
+from rollserve_server.sampling.collect.evaluator import evaluators_of
 from rollserve_server.sampling.collect.many import ManyCollector
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.endings import endings_of
+from rollserve_server.sampling.encode.message_forms import ONE_AGENT, MessageForm, many_agents
 from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import Message, Outcome
-from rollserve_server.sampling.work.claims import ONE_AGENT, ClaimWriter, MessageForm
+from rollserve_server.sampling.work.claims import ClaimWriter
 from rollserve_server.sampling.work.early import EarlyEpisodes
-from rollserve_server.sampling.work.many import many_agents
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -82,7 +83,9 @@ class EpisodeWork:
         self._evaluator: Evaluator | None = None
         self._finished: dict[int, Any] = {}  # of the collector's kind
         self._held_bytes = 0
-        form: MessageForm[Any, Any] = many_agents(agent) if isinstance(agent, PolicyAgents) else ONE_AGENT
+        form: MessageForm[Any, Any] = ONE_AGENT
+        if isinstance(agent, PolicyAgents):
+            form = many_agents(agent.agents, agent.names, evaluators_of(agent))
         self._writer = ClaimWriter(self._finished, form, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
