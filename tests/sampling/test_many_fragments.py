@@ -234,3 +234,36 @@ def test_fragments_are_refused_by_name(thread_sampler: Sampler) -> None:
     thread_sampler.update_agent({"guard": RandomAgent(ActionMask(info="nothing"))})
     with raises(rollserve.RollserveError, match="action mask: expected .*policy 'guard'|policy 'guard'.*action mask"):
         thread_sampler.obtain_fragments(8)
+
+
+def test_updates_may_cut_rounds_and_drop_policies(thread_sampler: Sampler) -> None:
+    agents = prepare_relay(thread_sampler)
+    options: Any = {"seed": 3, "return_last_values": True, "apply_update": "next_step"}
+    rounds: list[MultiAgentBatch] = []
+    with thread_sampler.stream(fragment_length=5000, **options) as stream:
+        for version in range(2, 5):
+            stream.update_agent({"first": agents["first"].parameters})
+            while not rounds or rounds[-1].round is None or rounds[-1].round.policy_version < version:
+                rounds.append(MultiAgentBatch.of(next(iter(stream))))
+    versions = [each.round.policy_version for each in rounds if each.round is not None]
+    assert versions == sorted(versions)
+    clock = 0
+    for each in rounds:
+        assert each.round is not None
+        assert each.round.row_step_count == clock
+        clock += each.num_steps // 4
+    starts: dict[int, int] = {}
+    for each in rounds:
+        for index, first, length in zip(each.episode_indices, each.first_steps, each.lengths, strict=True):
+            assert starts.get(int(index), 0) == first
+            starts[int(index)] = int(first + length)
+    # What a policy has begun that the map names no more is delivered, without a value.
+    thread_sampler.obtain_fragments(4 * 7, seed=4)
+    thread_sampler.update_agent(Policies({"only": agents["first"]}, {"*": "only"}))
+    options = {"seed": 4, "row_step_count": 7, "return_last_values": True}
+    batch = MultiAgentBatch.of(thread_sampler.obtain_fragments(4 * 9, **options))
+    by_policy = batch.by_policy()
+    assert by_policy.keys() == {"first", "rest", "only"} or by_policy.keys() == {"rest", "only"}
+    assert np.isnan(by_policy["rest"].last_values).all()  # type: ignore[arg-type]
+    assert np.isfinite(by_policy["only"].last_values).all()  # type: ignore[arg-type]
+    assert (by_policy["rest"].lengths == 1).all()

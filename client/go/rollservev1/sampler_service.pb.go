@@ -1345,6 +1345,9 @@ func (x *ObtainSamplesRequest) GetFragments() *Fragments {
 // names, types and shapes. With any other policy, those episodes continue from the new policy's initial states. An
 // episode that starts without a reset, after a soft horizon, also starts with the initial states.
 //
+// In an environment with many agents, steps are the environment's, and MultiAgentBatch says which steps of agents a
+// fragment has.
+//
 // A call that fails, is cancelled or breaks off has no effect: the rows are where they were before. Only if an
 // environment raised an error in the sampler's own row sequence, the next call starts another one, with another seed.
 // Rows that are lost with their worker, or have advanced, are restored by a reset with the seed of their episode and
@@ -1368,7 +1371,7 @@ type Fragments struct {
 	// Whether an episode that reaches its maximum length (`options.max_episode_length`, or the server's setting) ends
 	// without a reset: it is truncated, and the row's next episode starts in the same state, with the same
 	// `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT
-	// without a maximum length.
+	// without a maximum length, and in an environment with many agents.
 	SoftHorizon bool `protobuf:"varint,3,opt,name=soft_horizon,json=softHorizon,proto3" json:"soft_horizon,omitempty"`
 	// The fraction of the workers that have to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT. As soon
 	// as that many workers (rounded up) have, the others stop with the step that they are in, and the call delivers what
@@ -1550,7 +1553,8 @@ type SamplingOptions struct {
 	// leaves the update out, and names the version.
 	AgentUpdate *AgentUpdate `protobuf:"bytes,22,opt,name=agent_update,json=agentUpdate,proto3" json:"agent_update,omitempty"`
 	// Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-	// INVALID_ARGUMENT for an agent without a number `value` among its infos.
+	// INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
+	// delivered.
 	ReturnLastValues bool `protobuf:"varint,25,opt,name=return_last_values,json=returnLastValues,proto3" json:"return_last_values,omitempty"`
 	// Whether to deliver `last_states`: the recurrent states after each segment's last step. No effect with agents that
 	// are not recurrent.
@@ -1559,9 +1563,9 @@ type SamplingOptions struct {
 	ReturnReturnsBefore bool `protobuf:"varint,27,opt,name=return_returns_before,json=returnReturnsBefore,proto3" json:"return_returns_before,omitempty"`
 	// Whether Beginning has the spaces of the environment that the call samples in.
 	ReturnSpaces bool `protobuf:"varint,28,opt,name=return_spaces,json=returnSpaces,proto3" json:"return_spaces,omitempty"`
-	// Whether the account has the moments of the delivered observations. INVALID_ARGUMENT with `blackhole`, if the
-	// observation space has no Box or MultiBinary leaf, and if such leaves have more than 131,072 elements in all: the
-	// account takes 16 bytes for each, beside `max_message_bytes`.
+	// Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
+	// policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
+	// have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
 	ObservationMoments bool `protobuf:"varint,31,opt,name=observation_moments,json=observationMoments,proto3" json:"observation_moments,omitempty"`
 	// The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
 	// `blackhole`. Batches have `discounted_returns_before`. For fragments, it belongs to the row sequence, see Fragments.

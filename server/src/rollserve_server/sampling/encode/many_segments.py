@@ -54,6 +54,10 @@ class ManySegment(NamedTuple):
 
     def lives(self) -> Iterator[tuple[Life, Segment, NDArray[np.uint32]]]:
         """Yield the lives that have steps here, with these steps, and their environment steps."""
+        if not self.start and self.ends:
+            for life in self.episode.lives:
+                yield life, Segment(life.segment, 0, life.segment.length), life.steps
+            return
         for life in self.episode.lives:
             places = self.episode.places(life)
             first, last = (int(end) for end in np.searchsorted(places, (self.start, self.stop)))

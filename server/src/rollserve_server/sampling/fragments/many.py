@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from rollserve_server.sampling.collect.evaluator import evaluators_of
 from rollserve_server.sampling.collect.lanes import PolicyLanes
 from rollserve_server.sampling.collect.running import RunningEpisode
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.encode.message_forms import ONE_AGENT, many_agents
+from rollserve_server.sampling.encode.message_forms import many_agents
 from rollserve_server.sampling.fragments.agent_states import states_after, states_before
 from rollserve_server.sampling.fragments.collector import FragmentCollector
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
@@ -63,12 +63,15 @@ class ManyFragmentCollector(FragmentCollector):
         self._reset_steps = np.zeros(len(states), np.int64)
         self._agents: PolicyAgents | None = None
         self._policies: Sequence[PolicyLanes] = ()
+        # Name and version of each of the policies, and of earlier ones that have made a step which is not complete.
         self._names: list[tuple[str, int]] = []
+        self._find_evaluator: Callable[[str, int], Evaluate]
         # For each agent, the positions of its columns among those of the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
         self._restoring = self._restore(states)
-        self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox(ONE_AGENT)  # type: ignore[arg-type]  # until `set_agent`
+        form = many_agents(envs.agents, self._names, self._evaluator_of)
+        self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox(form)
 
     @property
     def step_bytes(self) -> int:
@@ -87,12 +90,12 @@ class ManyFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
         assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
         states = [None if running is None else self._states_of(running) for running in self._running]
-        self._agents, self._names = agent, agent.names
+        self._agents, self._find_evaluator = agent, evaluators_of(agent)
+        self._names[:] = agent.names
         buffer_bytes = self._buffer_bytes // len(agent.policies)
         self._policies = [
             PolicyLanes(policy, self._envs, self.infos, buffer_bytes, self._spill.keep) for policy in agent.policies
         ]
-        self.outbox.form = many_agents(agent.agents, self._names, _evaluators(agent))
         for running, its in zip(self._running, states, strict=True):
             if running is not None:
                 self._let_act(running, its or {})
@@ -257,6 +260,14 @@ class ManyFragmentCollector(FragmentCollector):
         assert running is not None  # noqa: S101  # each row has begun its episode
         return running
 
+    def _evaluator_of(self, name: str, version: int) -> Evaluate:
+        """Return the evaluator of a policy's version; of an earlier version, that of the policy's newest."""
+        assert self._agents is not None  # noqa: S101  # it has acted
+        present = self._agents.names
+        if (name, version) not in present:
+            version = max((each for policy, each in present if policy == name), default=0)
+        return self._find_evaluator(name, version) if version else _Unknown()
+
     def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
         assert self._agents is not None  # noqa: S101  # it has acted
         policy = self._agents.policies[self._run_by(row).policy_of(agent)]
@@ -275,20 +286,8 @@ def action_log_leaves(envs: ManyEnvs) -> list[Leaf]:
     return [leaf, *(each for leaves in envs.action_leaves for each in leaves)]
 
 
-def _evaluators(agents: PolicyAgents) -> Any:
-    """Return `evaluators_of`, which evaluates the last step of an earlier version by the present one of its policy."""
-    evaluator_of, present = evaluators_of(agents), agents.names
-
-    def find(name: str, version: int) -> Evaluate:
-        if (name, version) not in present:
-            version = max((each for policy, each in present if policy == name), default=-1)
-        return _Unknown() if version < 0 else evaluator_of(name, version)
-
-    return find
-
-
 class _Unknown:
-    """Evaluator for a policy that is gone: NaN."""
+    """Evaluator of a policy that the map does not name any more: its values are NaN."""
 
     mask_infos: tuple[str, ...] = ()
 

@@ -101,16 +101,17 @@ class Outbox(ABC):
 
 
 class EpisodeOutbox(Outbox, Generic[F]):
-    """An outbox for fragments that were recorded one by one.
-
-    Attributes:
-        form: how they become messages.
-    """
+    """An outbox for fragments that were recorded one by one."""
 
     def __init__(self, form: MessageForm[F, Any], release: Callable[[F], object] = lambda fragment: None) -> None:
-        """Start empty; `release` is called with each fragment that is written or skipped."""
+        """Start empty.
+
+        Args:
+            form: how fragments become messages.
+            release: called with each fragment that is written or skipped.
+        """
         super().__init__()
-        self.form = form
+        self._form = form
         self._release = release
         self._waiting: list[F] = []
         self._written: list[F] = []
@@ -149,9 +150,9 @@ class EpisodeOutbox(Outbox, Generic[F]):
         self, fragments: Sequence[F], encoding: Encoding, max_message_bytes: int, first_step: int
     ) -> Iterator[EncodedMessage]:
         limits = max_message_bytes, first_step, self._encoder.fill_bytes
-        for segments in self.form.cut(fragments, *limits, encoding.columns):
+        for segments in self._form.cut(fragments, *limits, encoding.columns):
             self._written += [segment.episode for segment in segments if segment.ends]
-            yield self.form.encode(self._encoder, segments, encoding)
+            yield self._form.encode(self._encoder, segments, encoding)
 
 
 class TableOutbox(Outbox):

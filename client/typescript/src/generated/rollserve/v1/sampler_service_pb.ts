@@ -659,6 +659,9 @@ export const ObtainSamplesRequestSchema: GenMessage<ObtainSamplesRequest> = /*@_
  * names, types and shapes. With any other policy, those episodes continue from the new policy's initial states. An
  * episode that starts without a reset, after a soft horizon, also starts with the initial states.
  *
+ * In an environment with many agents, steps are the environment's, and MultiAgentBatch says which steps of agents a
+ * fragment has.
+ *
  * A call that fails, is cancelled or breaks off has no effect: the rows are where they were before. Only if an
  * environment raised an error in the sampler's own row sequence, the next call starts another one, with another seed.
  * Rows that are lost with their worker, or have advanced, are restored by a reset with the seed of their episode and
@@ -692,7 +695,7 @@ export type Fragments = Message<"rollserve.v1.Fragments"> & {
    * Whether an episode that reaches its maximum length (`options.max_episode_length`, or the server's setting) ends
    * without a reset: it is truncated, and the row's next episode starts in the same state, with the same
    * `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT
-   * without a maximum length.
+   * without a maximum length, and in an environment with many agents.
    *
    * @generated from field: bool soft_horizon = 3;
    */
@@ -938,7 +941,8 @@ export type SamplingOptions = Message<"rollserve.v1.SamplingOptions"> & {
 
   /**
    * Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-   * INVALID_ARGUMENT for an agent without a number `value` among its infos.
+   * INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
+   * delivered.
    *
    * @generated from field: bool return_last_values = 25;
    */
@@ -967,9 +971,9 @@ export type SamplingOptions = Message<"rollserve.v1.SamplingOptions"> & {
   returnSpaces: boolean;
 
   /**
-   * Whether the account has the moments of the delivered observations. INVALID_ARGUMENT with `blackhole`, if the
-   * observation space has no Box or MultiBinary leaf, and if such leaves have more than 131,072 elements in all: the
-   * account takes 16 bytes for each, beside `max_message_bytes`.
+   * Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
+   * policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
+   * have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
    *
    * @generated from field: bool observation_moments = 31;
    */
