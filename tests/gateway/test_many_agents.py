@@ -75,7 +75,7 @@ def crowd(thread_sampler: Sampler) -> Sampler:
         ),
         (
             {"runner": rollserve.ConstantAgent(np.zeros(3, np.float32))},
-            f"{POLICIES_FIELD}.policies['runner'].action[''].shape",
+            f"{POLICIES_FIELD}.policies['runner'].action.shape",
             "expected",
         ),
     ],
@@ -126,8 +126,8 @@ def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: S
             lambda sampler: next(iter(sampler.stream(fragment_length=8, soft_horizon=True, max_episode_length=4))),
             "spec.fragments.soft_horizon",
         ),
-        (lambda sampler: sampler.evaluate(2), "options.environment"),
-        (lambda sampler: sampler.evaluate(2, env=CROWD), "options.environment"),
+        (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2), "options.environment"),
+        (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2, env=CROWD), "options.environment"),
         (lambda sampler: sampler.call_environments("set_task"), "method"),
     ],
 )

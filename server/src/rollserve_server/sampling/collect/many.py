@@ -85,7 +85,7 @@ class ManyCollector(RowwiseCollector[ManyEpisode, RunningEpisode]):
             return False
         episode = ManyEpisode(index, env_seed, row, time.perf_counter())
         running = self._running[row] = RunningEpisode(episode, self._infos)
-        running.use(self._policies, self._agents.choose(numbers), self._names, self._root_seed)
+        running.use(self._policies, self._agents.choose(index, numbers), self._names, self._root_seed)
         running.take(turns)
         return True
 

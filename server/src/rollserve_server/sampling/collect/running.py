@@ -192,7 +192,7 @@ class RunningEpisode:
                 lanes.recorder.write_infos(lane, turn.info)
         if self._discount is not None:
             life.discounted = self._discount * life.discounted + turn.reward
-        self._totals[life.agent, life.number] = life.segment.total_reward
+        self._totals[life.agent, life.number] = life.total_reward
 
     def _settle_pending(self, life: Life, pending: PendingStep, turn: Turn) -> None:
         """Make a segment of its own of a step that an earlier fragment has begun."""

@@ -158,7 +158,7 @@ class ManyFragmentCollector(FragmentCollector):
         assert self._agents is not None  # noqa: S101  # the call has begun
         root_seed = self._sequence.root_seed
         numbers = self._generator.policy_numbers(root_seed, running.index, self._agents.num_numbers)
-        running.use(self._policies, self._agents.choose(numbers), self._names, root_seed)
+        running.use(self._policies, self._agents.choose(running.index, numbers), self._names, root_seed)
         for agent in running.alive:
             lanes, lane = running.lanes_of(agent)
             lanes.take_states(lane, states.get(agent, ()))

@@ -64,6 +64,11 @@ class Life:
     pending: PendingStep | None = None
 
     @property
+    def total_reward(self) -> float:
+        """Sum of the rewards, also of those before the first step."""
+        return self.reward_before + self.segment.total_reward
+
+    @property
     def steps(self) -> NDArray[np.uint32]:
         """The environment steps, (length,)."""
         return np.frombuffer(self.environment_steps, np.uint32)

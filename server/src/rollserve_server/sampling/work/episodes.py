@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,10 @@ from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.endings import endings_of
 from rollserve_server.sampling.encode.message_forms import ONE_AGENT, MessageForm, many_agents
 from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Order, Parcel, Report, SequenceSpec
-from rollserve_server.sampling.protocol.orders import Message, Outcome
+from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
 from rollserve_server.sampling.work.claims import ClaimWriter
 from rollserve_server.sampling.work.early import EarlyEpisodes
+from rollserve_server.sampling.work.many import outcomes_of_agents
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -84,8 +86,10 @@ class EpisodeWork:
         self._finished: dict[int, Any] = {}  # of the collector's kind
         self._held_bytes = 0
         form: MessageForm[Any, Any] = ONE_AGENT
+        self._outcomes_of_agents: Callable[[Any], tuple[AgentOutcome, ...]] = lambda _: ()
         if isinstance(agent, PolicyAgents):
             form = many_agents(agent.agents, agent.names, evaluators_of(agent))
+            self._outcomes_of_agents = functools.partial(outcomes_of_agents, agent)
         self._writer = ClaimWriter(self._finished, form, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
@@ -241,7 +245,14 @@ class EpisodeWork:
     def _outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
         episodes = (self._finished[index] for index in indices)
         return tuple(
-            Outcome(episode.index, episode.total_reward, episode.length, episode.terminated, episode.truncated)
+            Outcome(
+                episode.index,
+                episode.total_reward,
+                episode.length,
+                episode.terminated,
+                episode.truncated,
+                self._outcomes_of_agents(episode),
+            )
             for episode in episodes
         )
 
