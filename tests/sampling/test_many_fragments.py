@@ -24,6 +24,7 @@ from rollserve import (
     RandomAgent,
     Sampler,
 )
+from rollserve.learning import return_moments_of
 from rollserve_server.local import LocalServer
 
 SPECS = [CROWD, RELAY, SPREAD, CONNECT_FOUR]
@@ -151,8 +152,15 @@ def test_restored_rows_make_the_same_steps(thread_sampler: Sampler) -> None:
 
 def test_segments_go_on_with_states_returns_and_observations(thread_sampler: Sampler) -> None:
     prepare_relay(thread_sampler)
-    options: Any = {"return_last_states": True, "return_discount": 0.9}
+    options: Any = {"return_last_states": True, "return_discount": 0.9, "observation_moments": True}
     parts = fragments(thread_sampler, [5, 2, 8, 5], **options)
+    for part in parts:
+        assert part.account is not None
+        for name, segments in part.by_policy().items():
+            moments = part.account.policy_moments[name]
+            assert moments.returns == return_moments_of(segments, 0.9)
+            assert moments.observations is not None
+            assert moments.observations.count == segments.num_steps
     last: dict[tuple[int, int], tuple[Any, ...]] = {}
     num_compared = 0
     for fragment in parts:

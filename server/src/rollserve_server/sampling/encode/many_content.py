@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -107,15 +108,18 @@ class ManyContent:
 
         They are the lives in which a policy acted, whatever its version, by episode, agent and time.
         """
-        return [life.segment.pieces for life in self._ending_lives(policy)]
+        return [[piece for life in parts for piece in life.segment.pieces] for parts in self._ending_lives(policy)]
 
     def ending_discounted_before(self, policy: str) -> NDArray[np.float64]:
         """Return the discounted returns before the first steps of the lives of `ending_pieces`."""
-        return np.array([life.segment.discounted_before for life in self._ending_lives(policy)])
+        return np.array([parts[0].segment.discounted_before for parts in self._ending_lives(policy)])
 
-    def _ending_lives(self, policy: str) -> list[Life]:
+    def _ending_lives(self, policy: str) -> list[list[Life]]:
+        """Return the lives of a policy in ending episodes; parts of one life with the same version are together."""
         lives = (life for segment in self._segments if segment.ends for life in segment.episode.lives)
-        return [life for life in lives if self._policies[life.policy][0] == policy]
+        its = (life for life in lives if self._policies[life.policy][0] == policy)
+        groups = itertools.groupby(its, lambda life: (life.segment.index, life.agent, life.number, life.policy))
+        return [list(parts) for _, parts in groups]
 
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a part lack."""
