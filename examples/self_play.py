@@ -97,7 +97,7 @@ def train(sampler: rollserve.Sampler, learner: MaskedPpo, run: TrainingRun, num_
         segments = batch.by_policy()["main"]
         # Moves of earlier versions are not learned from.
         current = np.flatnonzero(segments.policy_versions == segments.policy_versions.max())
-        learner.learn(segments.select(current))
+        learner.learn(segments.take(current))
         run.num_steps += batch.num_steps
         iteration += 1
         sampler.update_agent({"main": learner.policy.parameters})

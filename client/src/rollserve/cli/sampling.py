@@ -1,0 +1,188 @@
+"""Commands that sample episodes and evaluate agents."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollserve._codec.batch_tables import range_text
+from rollserve.agents import RandomAgent
+from rollserve.cli.argument_types import count, numbers
+from rollserve.cli.files import check_writable, write
+from rollserve.errors import InvalidArgumentError
+from rollserve.multi_agent_batch import MultiAgentBatch
+from rollserve.plots import check_plot, plot_batch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rollserve.cli.argument_types import Commands
+    from rollserve.episode_batch import EpisodeBatch
+    from rollserve.options import SamplingOptions
+    from rollserve.sampler import Sampler
+
+__all__ = ["add_evaluate", "add_sample"]
+
+_EXPLORATIONS = {
+    "temperature": "divide the logits of actions by X",
+    "noise_scale": "multiply the standard deviations of actions by X",
+    "epsilon": "make an epsilon-greedy agent act at random with probability X",
+}
+
+
+def add_sample(commands: Commands, common: argparse.ArgumentParser) -> None:
+    """Add the command that samples episodes."""
+    sample = commands.add_parser(
+        "sample",
+        parents=[common],
+        help="sample episodes with the sampler's agent",
+        description="Sample with the sampler's agent, and show the returns and lengths of the episodes.",
+    )
+    sample.add_argument("--steps", type=count, required=True, metavar="N", help="minimum number of steps, such as 1e6")
+    sample.add_argument(
+        "--fragments",
+        action="store_true",
+        help="sample exactly N steps, a multiple of the number of rows; episodes continue from call to call",
+    )
+    sample.add_argument(
+        "--fraction-of-workers",
+        type=float,
+        metavar="X",
+        help="with --fragments: fraction of the workers that have to make all their steps before the others stop",
+    )
+    sample.add_argument(
+        "--fraction-of-samples",
+        type=float,
+        metavar="X",
+        help="with --fraction-of-workers: fraction of its steps that each of the others has to make before it stops",
+    )
+    sample.add_argument("--out", type=Path, metavar="FILE.npz", help="file for the episodes; no ending is added")
+    sample.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
+        help="file for a picture of returns and lengths; needs matplotlib: pip install 'rollserve[plot]'",
+    )
+    sample.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes")
+    sample.add_argument("--first-episode-index", type=int, metavar="N", help="with --seed: episode to start at")
+    sample.add_argument("--policy-version", type=int, metavar="N", help="version that acts")
+    sample.add_argument("--min-policy-version", type=int, metavar="N", help="oldest version that may act")
+    sample.add_argument(
+        "--skip-failed-episodes",
+        action="store_true",
+        help="leave out episodes whose environments raise errors in every attempt",
+    )
+    sample.add_argument("--deterministic", action="store_true", help="act without randomness")
+    for name, effect in _EXPLORATIONS.items():
+        help_text = f"{effect}; episodes take turns with several numbers"
+        sample.add_argument(f"--{name.replace('_', '-')}", type=numbers, metavar="X[,X...]", help=help_text)
+    sample.add_argument(
+        "--random-agent", action="store_true", help="first give the sampler an agent that acts at random"
+    )
+    sample.set_defaults(run=_sample)
+
+
+def add_evaluate(commands: Commands, common: argparse.ArgumentParser) -> None:
+    """Add the command that evaluates the agent."""
+    evaluate = commands.add_parser(
+        "evaluate",
+        parents=[common],
+        help="evaluate the sampler's agent",
+        description="Evaluate the sampler's agent beside all other calls, and show the returns and lengths.",
+    )
+    evaluate.add_argument(
+        "--episodes", type=count, default=100, metavar="N", help="number of episodes (default: %(default)s)"
+    )
+    evaluate.add_argument("--deterministic", action="store_true", help="act without randomness")
+    evaluate.add_argument(
+        "--seed", type=int, metavar="N", help="root seed of the episodes (default: the same for every evaluation)"
+    )
+    evaluate.set_defaults(run=_evaluate)
+
+
+def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
+    if options.plot is not None:
+        check_plot(options.plot)
+    for path in filter(None, (options.out, options.plot)):
+        check_writable(path)
+    if options.random_agent:
+        sampler.update_agent(RandomAgent())
+    began = time.monotonic()
+    sampling_options: SamplingOptions = {
+        "seed": options.seed,
+        "first_episode_index": options.first_episode_index,
+        "policy_version": options.policy_version,
+        "min_policy_version": options.min_policy_version,
+        "skip_failed_episodes": options.skip_failed_episodes,
+        "deterministic": options.deterministic,
+        "temperature": options.temperature,
+        "noise_scale": options.noise_scale,
+        "epsilon": options.epsilon,
+        "progress": True,
+    }
+    if options.fragments:
+        batch = sampler.obtain_fragments(
+            options.steps,
+            fraction_of_workers=options.fraction_of_workers,
+            fraction_of_samples=options.fraction_of_samples,
+            **sampling_options,
+        )
+    else:
+        batch = sampler.obtain_samples(options.steps, **sampling_options)
+    seconds = time.monotonic() - began
+    received: object = batch
+    if isinstance(received, MultiAgentBatch):
+        expected = "an environment with one agent, because the command shows and writes its episodes"
+        raise InvalidArgumentError.of("sample", expected=expected, got=f"agents {', '.join(received.agents)}")
+    print(_summary(batch, seconds))
+    if options.out is not None:
+        write(options.out, _with_receipt(sampler, batch).save)
+    if options.plot is not None:
+        write(options.plot, functools.partial(plot_batch, batch))
+
+
+def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
+    result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed, progress=True)
+    print(f"return {result.return_summary}, {range_text(result.returns)}")
+    print(f"length {result.length_summary}, {range_text(result.lengths)}")
+    print(
+        f"{len(result)} episodes, policy version {result.policy_version}, environment version {result.env_version}, "
+        f"seed {result.seed}"
+    )
+
+
+def _with_receipt(sampler: Sampler, batch: EpisodeBatch) -> EpisodeBatch:
+    """Return the batch with a receipt, or as it is and say why it has none."""
+    try:
+        return sampler.with_receipt(batch)
+    except ValueError as error:
+        print(f"without a receipt: {error}")
+        return batch
+
+
+def _summary(batch: EpisodeBatch, seconds: float) -> str:
+    ended = f"{int(batch.terminated.sum())} terminated, {int(batch.truncated.sum())} truncated"
+    rate = batch.num_steps / max(seconds, 1e-9)
+    segments = "episodes" if (batch.terminated | batch.truncated).all() else "fragments of episodes"
+    lines = [
+        f"{len(batch)} {segments} ({ended}), {batch.num_steps} steps in {seconds:.1f} s, {rate:.0f} steps/s",
+        _distribution("return", batch.returns),
+        _distribution("length", batch.lengths),
+    ]
+    if batch.account is not None:
+        account = batch.account
+        lines.append(
+            f"policy version {account.policy_version}, environment version {account.env_version}, "
+            f"seed {account.seed}, first episode {account.first_episode_index}"
+        )
+        if account.num_retried_episodes or account.num_failed_episodes:
+            lines.append(f"{account.num_retried_episodes} episodes retried, {account.num_failed_episodes} skipped")
+        lines += [f"skipped: {failure.text}" for failure in account.episode_failures if failure.skipped]
+    return "\n".join(lines)
+
+
+def _distribution(name: str, values: np.ndarray) -> str:
+    return f"{name}: mean {values.mean():.1f}, {range_text(values)}"
