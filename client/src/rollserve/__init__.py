@@ -27,6 +27,7 @@ from rollserve.agents import (
 from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
+from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
 from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, MultiAgentApi, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
@@ -53,6 +54,7 @@ from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
 from rollserve.receipts import Receipt
 from rollserve.record_streams import AsyncRecordStream, RecordStream
+from rollserve.recordings import Recording
 from rollserve.replay import ReplayBuffer
 from rollserve.reproducibility import Reproducibility
 from rollserve.round_stream import RoundStream
@@ -73,6 +75,7 @@ __all__ = [
     "AgentChange",
     "AgentSteps",
     "AgentVersion",
+    "AsyncDatasetStream",
     "AsyncRecordStream",
     "AsyncRoundStream",
     "AsyncSampleStream",
@@ -82,6 +85,7 @@ __all__ = [
     "CancelledError",
     "ConstantAgent",
     "Counters",
+    "DatasetStream",
     "DeadlineError",
     "EnvChange",
     "EnvProfile",
@@ -114,6 +118,7 @@ __all__ = [
     "Receipt",
     "RecordPosition",
     "RecordStream",
+    "Recording",
     "ReplayBuffer",
     "Reproducibility",
     "RollserveError",
