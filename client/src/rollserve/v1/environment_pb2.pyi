@@ -588,9 +588,19 @@ class FlattenObservations(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    LEAVES_FIELD_NUMBER: builtins.int
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of leaves, as in Space, to make a vector of each, in its place, and leave other leaves as they are. Empty: one
+        vector of all leaves. INVALID_ARGUMENT if there is no such leaf, or it cannot be a vector.
+        """
+
     def __init__(
         self,
+        *,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["leaves", b"leaves"]) -> None: ...
 
 global___FlattenObservations = FlattenObservations
 
