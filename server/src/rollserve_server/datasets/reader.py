@@ -19,7 +19,7 @@ class DrawnBatch:
 
     Attributes:
         source: position of its source.
-        is_live: whether it is one of live episodes, which somebody else samples.
+        is_live: whether the source is live episodes, which the caller samples.
         positions: (epoch, chunk, segment) of each source behind the batch.
         num_drawn: number of batches that were drawn.
         continuing: positions of messages whose first segment continues the last one of the message before.

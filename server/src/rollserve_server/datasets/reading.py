@@ -23,7 +23,7 @@ _MEMORY_BYTES = 4 << 30
 
 @dataclasses.dataclass
 class _Drawn:
-    """What a source yields: a batch of files, or None in place of live episodes."""
+    """Item of a source: a batch of files, or None in place of live episodes."""
 
     source: int
     batch: EpisodeBatch | None

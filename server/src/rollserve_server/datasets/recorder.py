@@ -13,7 +13,7 @@ __all__ = ["Recorder", "Written"]
 
 @dataclass(frozen=True)
 class Written:
-    """What a dataset holds on disk.
+    """Content of a dataset on disk.
 
     Attributes:
         num_episodes, num_steps: what it has.

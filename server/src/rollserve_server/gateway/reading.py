@@ -29,7 +29,7 @@ ReadItem = datasets_pb2.DatasetBeginning | bytes | Delivery | Progress | Account
 
 
 class DatasetReads:
-    """A bounded number of reads, each of which has a process of its own."""
+    """Reads of datasets, a bounded number at a time. Each has a process of its own."""
 
     def __init__(self, folder: DataFolder) -> None:
         """Read from the folder."""

@@ -57,7 +57,7 @@ _ADD_SECONDS = 1.0
 
 
 class Recordings:
-    """Recordings into datasets of a folder, each of which one recording writes at a time."""
+    """Recordings into datasets of a folder. A dataset has one recording at a time."""
 
     def __init__(self, folder: DataFolder, private: PrivateArguments) -> None:
         """Record into the folder, without arguments of environments that are private."""
@@ -153,7 +153,7 @@ class _Claim:
 
 
 class _Job:
-    """One recording: calls that deliver, and additions to the dataset beside them."""
+    """Work of one recording: calls that deliver, and additions to the dataset beside them."""
 
     def __init__(self, request: RecordingRequest, pool: Pool, rpc: OpenRpc, recorder: Recorder) -> None:
         self._request, self._pool, self._rpc, self._recorder = request, pool, rpc, recorder
@@ -167,7 +167,7 @@ class _Job:
         self._account: Account | None = None
 
     async def run(self) -> AsyncGenerator[datasets_pb2.RecordingProgress | datasets_pb2.Recording | Account, None]:
-        """Sample until the dataset has what it is to have; yields as `Recordings.record`."""
+        """Sample until the dataset is as long as requested; yields as `Recordings.record`."""
         yield self._reported()
         while (target := self._left()) is not None:
             before = self._recorder.written
