@@ -36,6 +36,7 @@ from sample_envs.native import (
     UnlimitedCoinRows,
 )
 from sample_envs.pictures import PictureRows, Pictures
+from sample_envs.rendered import Rendered
 from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
     Assorted,
@@ -108,6 +109,7 @@ __all__ = [
     "RaisingRows",
     "Recall",
     "Refusing",
+    "Rendered",
     "ScreenRows",
     "Screens",
     "Shapes",

@@ -17,6 +17,11 @@ inline constexpr const char* ENV_REFUSED = "ENV_REFUSED";
 /// Status: INVALID_ARGUMENT.
 inline constexpr const char* AGENT_REFUSED = "AGENT_REFUSED";
 
+/// The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+/// their seeds.
+/// Status: INVALID_ARGUMENT.
+inline constexpr const char* ENV_NOT_RENDERABLE = "ENV_NOT_RENDERABLE";
+
 /// The server has no sampler of that name.
 /// Status: NOT_FOUND.
 inline constexpr const char* SAMPLER_NOT_FOUND = "SAMPLER_NOT_FOUND";
@@ -37,7 +42,7 @@ inline constexpr const char* AGENT_NOT_FOUND = "AGENT_NOT_FOUND";
 /// Status: NOT_FOUND.
 inline constexpr const char* MODULE_NOT_FOUND = "MODULE_NOT_FOUND";
 
-/// An environment or a wrapper needs a package that is not installed on the server.
+/// An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
 /// Status: NOT_FOUND.
 inline constexpr const char* PACKAGE_NOT_FOUND = "PACKAGE_NOT_FOUND";
 
@@ -48,6 +53,10 @@ inline constexpr const char* SERVICE_NOT_FOUND = "SERVICE_NOT_FOUND";
 /// The operator has declared no environment profile of that name.
 /// Status: NOT_FOUND.
 inline constexpr const char* PROFILE_NOT_FOUND = "PROFILE_NOT_FOUND";
+
+/// The operator's folder (`--data-dir`) has no dataset of that name.
+/// Status: NOT_FOUND.
+inline constexpr const char* DATASET_NOT_FOUND = "DATASET_NOT_FOUND";
 
 /// The sampler was deleted because no call had named it for as long as its lease says.
 /// Status: NOT_FOUND.
@@ -69,7 +78,7 @@ inline constexpr const char* WRAPPER_NOT_ALLOWED = "WRAPPER_NOT_ALLOWED";
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED";
 
-/// The operator does not allow that path in arguments (`--allow-path`).
+/// The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* PATH_NOT_ALLOWED = "PATH_NOT_ALLOWED";
 
@@ -135,6 +144,23 @@ inline constexpr const char* UNEXPECTED_VERSION = "UNEXPECTED_VERSION";
 /// Status: FAILED_PRECONDITION.
 inline constexpr const char* SAVED_SAMPLER = "SAVED_SAMPLER";
 
+/// An episode that is rendered differs from the recorded one; the message says where.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* REPLAY_DIFFERS = "REPLAY_DIFFERS";
+
+/// The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* DATASET_DIFFERS = "DATASET_DIFFERS";
+
+/// The dataset is being recorded by another call or server.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* DATASET_IN_USE = "DATASET_IN_USE";
+
+/// The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+/// are read.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* DATASET_UNREADABLE = "DATASET_UNREADABLE";
+
 /// A model or a pickle is larger than `--max-model-bytes`.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* MODEL_TOO_LARGE = "MODEL_TOO_LARGE";
@@ -182,6 +208,10 @@ inline constexpr const char* ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE";
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* OBJECT_STORE_FULL = "OBJECT_STORE_FULL";
 
+/// The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+/// Status: RESOURCE_EXHAUSTED.
+inline constexpr const char* DISK_FULL = "DISK_FULL";
+
 /// No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
 /// (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
 /// environment's own limit for each row, whichever is most.
@@ -189,7 +219,7 @@ inline constexpr const char* OBJECT_STORE_FULL = "OBJECT_STORE_FULL";
 inline constexpr const char* NO_EPISODE_ENDED = "NO_EPISODE_ENDED";
 
 /// The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
-/// it asks for.
+/// it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* CALL_TOO_LARGE = "CALL_TOO_LARGE";
 
@@ -201,6 +231,10 @@ inline constexpr const char* TOO_MANY_SAMPLERS = "TOO_MANY_SAMPLERS";
 /// quota or lease as large; the message says how many it permits.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* QUOTA_EXCEEDED = "QUOTA_EXCEEDED";
+
+/// The episode has more pictures than `--max-video-frames`, or its video more bytes than `--max-video-bytes`.
+/// Status: RESOURCE_EXHAUSTED.
+inline constexpr const char* VIDEO_TOO_LARGE = "VIDEO_TOO_LARGE";
 
 /// A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
 /// again.
@@ -236,8 +270,8 @@ inline constexpr const char* SAMPLER_TAKEN = "SAMPLER_TAKEN";
 /// Status: UNAVAILABLE.
 inline constexpr const char* JOURNAL_LOST = "JOURNAL_LOST";
 
-/// The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
-/// by a client with fewer calls. The rest can be asked for, in a call that queues again.
+/// The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for videos), or was
+/// paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
 /// Status: UNAVAILABLE.
 inline constexpr const char* CALL_TOO_LONG = "CALL_TOO_LONG";
 

@@ -36,6 +36,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """A Python agent refused its arguments or parameters, or failed when it was tried.
     Status: INVALID_ARGUMENT.
     """
+    ERROR_REASON_ENV_NOT_RENDERABLE: _ErrorReason.ValueType  # 230
+    """The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+    their seeds.
+    Status: INVALID_ARGUMENT.
+    """
     ERROR_REASON_SAMPLER_NOT_FOUND: _ErrorReason.ValueType  # 10
     """The server has no sampler of that name.
     Status: NOT_FOUND.
@@ -57,7 +62,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: NOT_FOUND.
     """
     ERROR_REASON_PACKAGE_NOT_FOUND: _ErrorReason.ValueType  # 15
-    """An environment or a wrapper needs a package that is not installed on the server.
+    """An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
     Status: NOT_FOUND.
     """
     ERROR_REASON_SERVICE_NOT_FOUND: _ErrorReason.ValueType  # 16
@@ -66,6 +71,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_PROFILE_NOT_FOUND: _ErrorReason.ValueType  # 19
     """The operator has declared no environment profile of that name.
+    Status: NOT_FOUND.
+    """
+    ERROR_REASON_DATASET_NOT_FOUND: _ErrorReason.ValueType  # 222
+    """The operator's folder (`--data-dir`) has no dataset of that name.
     Status: NOT_FOUND.
     """
     ERROR_REASON_LEASE_EXPIRED: _ErrorReason.ValueType  # 18
@@ -89,7 +98,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: PERMISSION_DENIED.
     """
     ERROR_REASON_PATH_NOT_ALLOWED: _ErrorReason.ValueType  # 23
-    """The operator does not allow that path in arguments (`--allow-path`).
+    """The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
     Status: PERMISSION_DENIED.
     """
     ERROR_REASON_RENDER_MODE_NOT_ALLOWED: _ErrorReason.ValueType  # 24
@@ -154,6 +163,23 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     sampler has an agent that cannot be saved.
     Status: FAILED_PRECONDITION.
     """
+    ERROR_REASON_REPLAY_DIFFERS: _ErrorReason.ValueType  # 231
+    """An episode that is rendered differs from the recorded one; the message says where.
+    Status: FAILED_PRECONDITION.
+    """
+    ERROR_REASON_DATASET_DIFFERS: _ErrorReason.ValueType  # 223
+    """The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+    Status: FAILED_PRECONDITION.
+    """
+    ERROR_REASON_DATASET_IN_USE: _ErrorReason.ValueType  # 224
+    """The dataset is being recorded by another call or server.
+    Status: FAILED_PRECONDITION.
+    """
+    ERROR_REASON_DATASET_UNREADABLE: _ErrorReason.ValueType  # 225
+    """The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+    are read.
+    Status: FAILED_PRECONDITION.
+    """
     ERROR_REASON_MODEL_TOO_LARGE: _ErrorReason.ValueType  # 40
     """A model or a pickle is larger than `--max-model-bytes`.
     Status: RESOURCE_EXHAUSTED.
@@ -201,6 +227,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Ray's object store, and the disk it spills to, have no room for results.
     Status: RESOURCE_EXHAUSTED.
     """
+    ERROR_REASON_DISK_FULL: _ErrorReason.ValueType  # 226
+    """The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+    Status: RESOURCE_EXHAUSTED.
+    """
     ERROR_REASON_NO_EPISODE_ENDED: _ErrorReason.ValueType  # 50
     """No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
     (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
@@ -209,7 +239,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_CALL_TOO_LARGE: _ErrorReason.ValueType  # 51
     """The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
-    it asks for.
+    it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_TOO_MANY_SAMPLERS: _ErrorReason.ValueType  # 55
@@ -219,6 +249,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 56
     """The sampler's quota, or what the operator allows for any sampler, does not permit that many workers or rows, or a
     quota or lease as large; the message says how many it permits.
+    Status: RESOURCE_EXHAUSTED.
+    """
+    ERROR_REASON_VIDEO_TOO_LARGE: _ErrorReason.ValueType  # 232
+    """The episode has more pictures than `--max-video-frames`, or its video more bytes than `--max-video-bytes`.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 60
@@ -256,8 +290,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: UNAVAILABLE.
     """
     ERROR_REASON_CALL_TOO_LONG: _ErrorReason.ValueType  # 68
-    """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
-    by a client with fewer calls. The rest can be asked for, in a call that queues again.
+    """The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for videos), or was
+    paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
     Status: UNAVAILABLE.
     """
     ERROR_REASON_WORKER_OUT_OF_MEMORY: _ErrorReason.ValueType  # 69
@@ -321,6 +355,11 @@ ERROR_REASON_AGENT_REFUSED: ErrorReason.ValueType  # 3
 """A Python agent refused its arguments or parameters, or failed when it was tried.
 Status: INVALID_ARGUMENT.
 """
+ERROR_REASON_ENV_NOT_RENDERABLE: ErrorReason.ValueType  # 230
+"""The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+their seeds.
+Status: INVALID_ARGUMENT.
+"""
 ERROR_REASON_SAMPLER_NOT_FOUND: ErrorReason.ValueType  # 10
 """The server has no sampler of that name.
 Status: NOT_FOUND.
@@ -342,7 +381,7 @@ ERROR_REASON_MODULE_NOT_FOUND: ErrorReason.ValueType  # 14
 Status: NOT_FOUND.
 """
 ERROR_REASON_PACKAGE_NOT_FOUND: ErrorReason.ValueType  # 15
-"""An environment or a wrapper needs a package that is not installed on the server.
+"""An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
 Status: NOT_FOUND.
 """
 ERROR_REASON_SERVICE_NOT_FOUND: ErrorReason.ValueType  # 16
@@ -351,6 +390,10 @@ Status: NOT_FOUND.
 """
 ERROR_REASON_PROFILE_NOT_FOUND: ErrorReason.ValueType  # 19
 """The operator has declared no environment profile of that name.
+Status: NOT_FOUND.
+"""
+ERROR_REASON_DATASET_NOT_FOUND: ErrorReason.ValueType  # 222
+"""The operator's folder (`--data-dir`) has no dataset of that name.
 Status: NOT_FOUND.
 """
 ERROR_REASON_LEASE_EXPIRED: ErrorReason.ValueType  # 18
@@ -374,7 +417,7 @@ ERROR_REASON_METHOD_NOT_ALLOWED: ErrorReason.ValueType  # 22
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_PATH_NOT_ALLOWED: ErrorReason.ValueType  # 23
-"""The operator does not allow that path in arguments (`--allow-path`).
+"""The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_RENDER_MODE_NOT_ALLOWED: ErrorReason.ValueType  # 24
@@ -439,6 +482,23 @@ ERROR_REASON_SAVED_SAMPLER: ErrorReason.ValueType  # 78
 sampler has an agent that cannot be saved.
 Status: FAILED_PRECONDITION.
 """
+ERROR_REASON_REPLAY_DIFFERS: ErrorReason.ValueType  # 231
+"""An episode that is rendered differs from the recorded one; the message says where.
+Status: FAILED_PRECONDITION.
+"""
+ERROR_REASON_DATASET_DIFFERS: ErrorReason.ValueType  # 223
+"""The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+Status: FAILED_PRECONDITION.
+"""
+ERROR_REASON_DATASET_IN_USE: ErrorReason.ValueType  # 224
+"""The dataset is being recorded by another call or server.
+Status: FAILED_PRECONDITION.
+"""
+ERROR_REASON_DATASET_UNREADABLE: ErrorReason.ValueType  # 225
+"""The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+are read.
+Status: FAILED_PRECONDITION.
+"""
 ERROR_REASON_MODEL_TOO_LARGE: ErrorReason.ValueType  # 40
 """A model or a pickle is larger than `--max-model-bytes`.
 Status: RESOURCE_EXHAUSTED.
@@ -486,6 +546,10 @@ ERROR_REASON_OBJECT_STORE_FULL: ErrorReason.ValueType  # 49
 """Ray's object store, and the disk it spills to, have no room for results.
 Status: RESOURCE_EXHAUSTED.
 """
+ERROR_REASON_DISK_FULL: ErrorReason.ValueType  # 226
+"""The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+Status: RESOURCE_EXHAUSTED.
+"""
 ERROR_REASON_NO_EPISODE_ENDED: ErrorReason.ValueType  # 50
 """No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
 (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
@@ -494,7 +558,7 @@ Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_CALL_TOO_LARGE: ErrorReason.ValueType  # 51
 """The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
-it asks for.
+it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_TOO_MANY_SAMPLERS: ErrorReason.ValueType  # 55
@@ -504,6 +568,10 @@ Status: RESOURCE_EXHAUSTED.
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 56
 """The sampler's quota, or what the operator allows for any sampler, does not permit that many workers or rows, or a
 quota or lease as large; the message says how many it permits.
+Status: RESOURCE_EXHAUSTED.
+"""
+ERROR_REASON_VIDEO_TOO_LARGE: ErrorReason.ValueType  # 232
+"""The episode has more pictures than `--max-video-frames`, or its video more bytes than `--max-video-bytes`.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 60
@@ -541,8 +609,8 @@ ERROR_REASON_JOURNAL_LOST: ErrorReason.ValueType  # 67
 Status: UNAVAILABLE.
 """
 ERROR_REASON_CALL_TOO_LONG: ErrorReason.ValueType  # 68
-"""The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
-by a client with fewer calls. The rest can be asked for, in a call that queues again.
+"""The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for videos), or was
+paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
 Status: UNAVAILABLE.
 """
 ERROR_REASON_WORKER_OUT_OF_MEMORY: ErrorReason.ValueType  # 69
