@@ -39,7 +39,7 @@ from rollserve._codec.columns import (
 )
 from rollserve._codec.initial_states import later_initial_states
 from rollserve._codec.row_layout import columns_by_row
-from rollserve._formats.minari import write_minari
+from rollserve._formats.minari_writer import write_minari
 from rollserve._formats.parquet import write_parquet
 from rollserve._formats.replays import replayed_frames
 from rollserve._formats.rllib_json import write_rllib_json
