@@ -6,7 +6,7 @@ import queue
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,8 +26,8 @@ _QUALITY = 18
 def mp4_parts(frames: Iterable[np.ndarray], fps: float) -> Iterator[bytes]:
     """Yield the bytes of an MP4 with H.264, in parts as pictures come.
 
-    The file is fragmented, so that a part that is written is never changed. Sizes that are odd get a black edge, because
-    H.264 halves the resolution of colours.
+    The file is fragmented, so that parts never change once they are written. Sizes that are odd get a black edge,
+    because H.264 halves the resolution of colours.
 
     Args:
         frames: pictures (height, width, 3) uint8, all of one size.
@@ -103,7 +103,7 @@ def _check_ended(process: subprocess.Popen[bytes]) -> None:
         raise OSError(f"ffmpeg: {mismatch('status 0', f'status {process.returncode}: {text.strip()[-500:]}')}")
 
 
-def _check(frame: object, size: tuple[int, ...] | None) -> None:
+def _check(frame: Any, size: tuple[int, ...] | None) -> None:
     is_picture = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
     if not is_picture or (size is not None and frame.shape != size):
         expected = f"uint8 of shape {size or ('height', 'width', 3)}"

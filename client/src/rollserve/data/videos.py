@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rollserve._formats.videos import VIDEO_EXTRA, mp4_parts
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["write_video"]
 

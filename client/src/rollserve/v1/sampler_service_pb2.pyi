@@ -1129,6 +1129,7 @@ class RenderEpisodeRequest(google.protobuf.message.Message):
     FORMAT_FIELD_NUMBER: builtins.int
     FRAMES_PER_SECOND_FIELD_NUMBER: builtins.int
     OVERLAYS_FIELD_NUMBER: builtins.int
+    EXPECTED_POLICY_VERSION_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     environment_version: builtins.int
@@ -1145,6 +1146,10 @@ class RenderEpisodeRequest(google.protobuf.message.Message):
     """The format of the pictures."""
     frames_per_second: builtins.float
     """Pictures per second of MP4, over 0 and up to 1000. Not set: what the environment says (`render_fps`), or 30."""
+    expected_policy_version: builtins.int
+    """The policy version that the caller expects to be current, for a sampled episode; see SamplerService.
+    FAILED_PRECONDITION (UNEXPECTED_VERSION) if another one is.
+    """
     @property
     def sampled(self) -> global___SampledEpisode:
         """An episode to sample."""
@@ -1169,13 +1174,16 @@ class RenderEpisodeRequest(google.protobuf.message.Message):
         format: rollserve.v1.video_pb2.VideoFormat.ValueType = ...,
         frames_per_second: builtins.float | None = ...,
         overlays: collections.abc.Iterable[rollserve.v1.video_pb2.VideoOverlay.ValueType] | None = ...,
+        expected_policy_version: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_frames_per_second", b"_frames_per_second", "environment_version", b"environment_version", "episode", b"episode", "expected_environment_version", b"expected_environment_version", "frames_per_second", b"frames_per_second", "recorded", b"recorded", "sampled", b"sampled"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_frames_per_second", b"_frames_per_second", "client_id", b"client_id", "environment_version", b"environment_version", "episode", b"episode", "expected_environment_version", b"expected_environment_version", "format", b"format", "frames_per_second", b"frames_per_second", "overlays", b"overlays", "recorded", b"recorded", "sampled", b"sampled", "sampler", b"sampler"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_frames_per_second", b"_frames_per_second", "environment_version", b"environment_version", "episode", b"episode", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "frames_per_second", b"frames_per_second", "recorded", b"recorded", "sampled", b"sampled"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_frames_per_second", b"_frames_per_second", "client_id", b"client_id", "environment_version", b"environment_version", "episode", b"episode", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "format", b"format", "frames_per_second", b"frames_per_second", "overlays", b"overlays", "recorded", b"recorded", "sampled", b"sampled", "sampler", b"sampler"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_policy_version", b"_expected_policy_version"]) -> typing.Literal["expected_policy_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_frames_per_second", b"_frames_per_second"]) -> typing.Literal["frames_per_second"] | None: ...
     @typing.overload
@@ -1185,7 +1193,10 @@ global___RenderEpisodeRequest = RenderEpisodeRequest
 
 @typing.final
 class SampledEpisode(google.protobuf.message.Message):
-    """An episode that is sampled to be rendered: the one that ObtainSamples would deliver for this seed and index."""
+    """An episode that is sampled to be rendered: the one that ObtainSamples would deliver for this seed and index. Where rows
+    are stepped at once (class BLOCK), episodes have no seeds of their own: it is the episode that Evaluate would have
+    in the same environment stepped one by one.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

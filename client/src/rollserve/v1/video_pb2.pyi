@@ -117,7 +117,7 @@ class RecordedEpisode(google.protobuf.message.Message):
     def observation_checksums(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """CRC-32 (as of zlib) of each observation that the environment returned, T + 1 with the last one: of the bytes of its
         leaves as in columns, one behind the other in the order of the sorted names. The replay is compared with them. Empty:
-        observations are not compared. INVALID_ARGUMENT for another number.
+        observations are not compared, nor are they where transforms change them. INVALID_ARGUMENT for another number.
         """
 
     @property
