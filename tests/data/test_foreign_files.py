@@ -263,3 +263,17 @@ def test_truncations_beside_dones_are_kept(tmp_path: Path) -> None:
     assert (batch.terminated.tolist(), batch.truncated.tolist()) == ([True, False], [False, True])
     with pytest.raises(ValueError, match="dones: expected no column `truncateds` beside truncations, got one"):
         next(rollserve.data.read(path, dones="truncated"))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x80\x04K\x01)R.", "a pickle that calls what is no function"),
+        (b"\x80\x04K\x01)b.", "a pickle that sets the state of another object"),
+    ],
+)
+def test_packed_calls_of_other_values_are_refused(data: bytes, text: str, tmp_path: Path) -> None:
+    packed = base64.b64encode(lz4.frame.compress(data)).decode()
+    path = write_lines(tmp_path / "packed.json", steps(2, obs=packed))
+    with pytest.raises(ValueError, match=f"^{path}: .*obs: expected a packed array of numbers, got {text}"):
+        rollserve.data.read(path, dones="terminated")
