@@ -255,7 +255,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         For arguments and errors, see `rollserve.Sampler.cross_play`.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     async def evaluate_population(

@@ -440,10 +440,12 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         Raises:
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
-            InvalidArgumentError: too few players, one twice, or seats without agents.
+            InvalidArgumentError: too few players, one twice, seats that no agent has or that leave out one, or a return
+                that is NaN.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     def evaluate_population(
