@@ -26,8 +26,9 @@ _FAILED: set[int] = set()
 class Crowd(ParallelEnv[str, Any, Any]):
     """Agents with different spaces, of which some come late, end early, die for two steps, or are absent for one.
 
-    `agents` has them in reverse order. The reward of an agent that acts depends on its action. Agent `late` appears at step 3; all but the guard die
-    with chance 0.1 per step, and are back two steps later; runners leave for a step now and then without having ended.
+    `agents` has them in reverse order. The reward of an agent that acts depends on its action. Agent `late` appears at
+    step 3; all but the guard die with chance 0.1 per step, and are back two steps later; runners leave for a step now
+    and then without having ended.
     """
 
     metadata = {"name": "crowd"}  # noqa: RUF012
