@@ -287,3 +287,33 @@ def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
     crowd.update_env("CartPole-v1")
     crowd.update_agent(RANDOM)
     assert crowd.obtain_samples(20, out=buffer).num_steps >= 20
+
+
+def test_what_batches_of_one_agent_have_is_refused_by_name(crowd: Sampler) -> None:
+    batch: Any = crowd.obtain_samples(20)
+    for name in ("save", "to_parquet", "returns", "observations"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': the batches of `by_policy"):
+            getattr(batch, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'policys'$"):
+        batch.policys  # noqa: B018
+    with raises(TypeError, field="batch", match="of an environment with one agent, got MultiAgentBatch"):
+        crowd.with_receipt(batch)
+
+
+@pytest.mark.parametrize(
+    ("update", "text"),
+    [
+        ({5: RANDOM}, "updates: expected names of policies, which are texts, as keys, got int"),
+        (
+            {"a": RANDOM, "b": np.zeros(3)},
+            r"updates\['b'\]: expected an agent, parameters or an AgentChange, got ndarray",
+        ),
+        (
+            {"a": {"0/weight": np.zeros(3)}, "b": 3},
+            r"updates\['b'\]: expected an agent, parameters or an AgentChange, got int",
+        ),
+    ],
+)
+def test_mappings_that_are_policies_in_part_are_refused(crowd: Sampler, update: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        crowd.update_agent(update)

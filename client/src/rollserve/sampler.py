@@ -565,6 +565,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Raises:
+            TypeError: the batch of an environment with many agents.
             ValueError: a batch without an account, another version of the environment, environments that differ between
                 rows, or arguments of the environment that clients do not see.
         """
