@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from rollserve._formats.replays import replayed
+from rollserve._formats.replays import recorded_episode, replayed
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
 from rollserve.environments import EnvSpec, Wrapper, env_spec_from_proto
@@ -80,9 +80,9 @@ def make_env(spec: EnvSpec, allowed_modules: Collection[str]) -> Any:
 def first_difference(env: Any, segment: Any, options: dict[str, Any] | None, *, observations: bool) -> str:
     """Replay a batch of one whole episode, and return where it first differs; empty if it does not.
 
-    See `replayed` for the arguments.
+    See `recorded_episode` and `replayed` for the arguments.
     """
-    steps = replayed(env, segment, options, observations=observations)
+    steps = replayed(env, recorded_episode(segment, observations=observations), options)
     while True:
         try:
             next(steps)
@@ -96,9 +96,16 @@ def _member(name: str) -> Any:
     return getattr(importlib.import_module(module), member, None) if colon else None
 
 
+def _own_wrapper(name: str) -> Any:
+    """Return the wrapper of this name that gymnasium does not have; None for others."""
+    return load("rollserve._formats.fixed_shapes", EXTRA).FixedShapes if name == "FixedShapes" else None
+
+
 def _wrapped(env: Any, wrapper: Wrapper) -> Any:
     """Wrap an environment; arrays of JSON become what the wrapper's annotations ask for."""
-    cls = _member(wrapper.name) or getattr(load("gymnasium.wrappers", EXTRA), wrapper.name)
+    cls = (
+        _member(wrapper.name) or _own_wrapper(wrapper.name) or getattr(load("gymnasium.wrappers", EXTRA), wrapper.name)
+    )
     parameters = inspect.signature(cls).parameters
     kwargs = dict(wrapper.kwargs)
     for name, value in kwargs.items():

@@ -59,6 +59,7 @@ class ManyCollector(RowwiseCollector[ManyEpisode, RunningEpisode]):
             running = self._running[row]
             try:
                 turns = self._envs.step(row, row_actions)
+                running.see(self._envs)
                 running.episode.length += 1
                 self.num_simulated_steps += 1
                 running.take(turns)
@@ -78,15 +79,16 @@ class ManyCollector(RowwiseCollector[ManyEpisode, RunningEpisode]):
     def _begin_episode(self, row: int, index: int) -> bool:
         env_seed = self._generator.env_seed(self._root_seed, index)
         numbers = self._generator.policy_numbers(self._root_seed, index, self._agents.num_numbers)
+        running = RunningEpisode(ManyEpisode(index, env_seed, row, time.perf_counter()), self._infos)
         try:
             turns = self._envs.reset(row, env_seed)
+            running.see(self._envs)
         except EnvFailedError as error:
             self._retry(row, index, with_episode(error, index, env_seed, 0))
             return False
-        episode = ManyEpisode(index, env_seed, row, time.perf_counter())
-        running = self._running[row] = RunningEpisode(episode, self._infos)
         running.use(self._policies, self._agents.choose(index, numbers), self._names, self._root_seed)
         running.take(turns)
+        self._running[row] = running
         return True
 
     def _finish(self, row: int) -> ManyEpisode:

@@ -11,7 +11,7 @@ from rollserve_server.sampling.record.lives import Life, ManyEpisode, PendingSte
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollserve_server.envs import Turn
+    from rollserve_server.envs import ManyEnvs, Turn
     from rollserve_server.sampling.collect.lanes import PolicyLanes
     from rollserve_server.sampling.record.infos import InfoReader
 
@@ -117,6 +117,12 @@ class RunningEpisode:
                 if self._lanes:
                     self._lanes[turn.agent].await_action(self._lane(turn.agent), turn.info)
 
+    def see(self, envs: ManyEnvs) -> None:
+        """Record the global state, if the environment is asked for it; raises as `ManyEnvs.global_state`."""
+        if envs.global_state_leaf is not None:
+            states = self.episode.global_states = self.episode.global_states or []
+            states.append(envs.global_state(self.episode.row))
+
     def act(self, agent: int, step: int) -> None:
         """Record that an agent acts in an environment step of the episode."""
         del self.awaiting[agent]
@@ -149,6 +155,7 @@ class RunningEpisode:
         """Begin the next fragment."""
         before = self.episode
         self.episode = ManyEpisode(before.index, before.env_seed, before.row, before.began, first_step=before.stop)
+        self.episode.global_states = before.global_states and before.global_states[-1:]
         self.episode.terminated_at, self.episode.truncated_at = before.terminated_at, before.truncated_at
 
     def forget(self) -> None:

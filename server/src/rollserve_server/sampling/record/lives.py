@@ -114,6 +114,8 @@ class ManyEpisode:
             terminated, or truncated; 0 before.
         seconds: time from its beginning to its last step; 0 until it is finished.
         num_bytes: approximate memory of the episode; 0 until it is finished.
+        global_states: global state (*S) before each environment step, and after the last one; None if it is not
+            recorded.
     """
 
     index: int
@@ -130,6 +132,7 @@ class ManyEpisode:
     truncated_at: int = 0
     seconds: float = 0.0
     num_bytes: int = 0
+    global_states: list[np.ndarray] | None = None
 
     @property
     def num_agent_steps(self) -> int:
@@ -168,6 +171,7 @@ class ManyEpisode:
         for life in self.lives:
             self.dropped_infos.update(life.segment.dropped_infos)
             self.num_bytes += life.segment.num_bytes
+        self.num_bytes += sum(state.nbytes for state in self.global_states or ())
 
 
 class LifeRecorder:
