@@ -118,6 +118,7 @@ def test_client_has_the_public_names() -> None:
         "Policies",
         "PolicyBatch",
         "PolicyEstimates",
+        "PolicyMoments",
         "PolicyVersion",
         "PopulationEvaluation",
         "PreconditionError",

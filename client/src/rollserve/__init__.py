@@ -48,7 +48,7 @@ from rollserve.errors import (
 from rollserve.evaluation import Evaluation, PopulationEvaluation
 from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
-from rollserve.moments import RunningMoments
+from rollserve.moments import PolicyMoments, RunningMoments
 from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
@@ -111,6 +111,7 @@ __all__ = [
     "Policies",
     "PolicyBatch",
     "PolicyEstimates",
+    "PolicyMoments",
     "PolicyVersion",
     "PopulationEvaluation",
     "PreconditionError",

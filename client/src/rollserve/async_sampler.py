@@ -133,7 +133,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         *,
         per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
-        observation_moments: RunningMoments | None = None,
+        observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one; return the policy version.

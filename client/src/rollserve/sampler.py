@@ -169,7 +169,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         *,
         per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
-        observation_moments: RunningMoments | None = None,
+        observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one.
@@ -186,7 +186,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
                 bit.
             observation_moments: moments whose mean and variance become the parameters `observation/mean` and
                 `observation/variance` of the update, so that the agent normalizes by them; of no step, they leave the
-                update as it is.
+                update as it is. For policies by name, a mapping from names among theirs to moments.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:

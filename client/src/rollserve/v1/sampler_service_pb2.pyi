@@ -671,6 +671,9 @@ class Fragments(google.protobuf.message.Message):
     names, types and shapes. With any other policy, those episodes continue from the new policy's initial states. An
     episode that starts without a reset, after a soft horizon, also starts with the initial states.
 
+    In an environment with many agents, steps are the environment's, and MultiAgentBatch says which steps of agents a
+    fragment has.
+
     A call that fails, is cancelled or breaks off has no effect: the rows are where they were before. Only if an
     environment raised an error in the sampler's own row sequence, the next call starts another one, with another seed.
     Rows that are lost with their worker, or have advanced, are restored by a reset with the seed of their episode and
@@ -701,7 +704,7 @@ class Fragments(google.protobuf.message.Message):
     """Whether an episode that reaches its maximum length (`options.max_episode_length`, or the server's setting) ends
     without a reset: it is truncated, and the row's next episode starts in the same state, with the same
     `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT
-    without a maximum length.
+    without a maximum length, and in an environment with many agents.
     """
     fraction_of_workers: builtins.float
     """The fraction of the workers that have to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT. As soon
@@ -871,7 +874,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether small messages of the stream may come joined; see JoinedResponses."""
     return_last_values: builtins.bool
     """Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-    INVALID_ARGUMENT for an agent without a number `value` among its infos.
+    INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
+    delivered.
     """
     return_last_states: builtins.bool
     """Whether to deliver `last_states`: the recurrent states after each segment's last step. No effect with agents that
@@ -882,9 +886,9 @@ class SamplingOptions(google.protobuf.message.Message):
     return_spaces: builtins.bool
     """Whether Beginning has the spaces of the environment that the call samples in."""
     observation_moments: builtins.bool
-    """Whether the account has the moments of the delivered observations. INVALID_ARGUMENT with `blackhole`, if the
-    observation space has no Box or MultiBinary leaf, and if such leaves have more than 131,072 elements in all: the
-    account takes 16 bytes for each, beside `max_message_bytes`.
+    """Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
+    policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
+    have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
     """
     return_discount: builtins.float
     """The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
@@ -1671,6 +1675,7 @@ class StreamRound(google.protobuf.message.Message):
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_MOMENTS_FIELD_NUMBER: builtins.int
+    POLICY_MOMENTS_FIELD_NUMBER: builtins.int
     round_number: builtins.int
     """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
     seed: builtins.int
@@ -1707,6 +1712,10 @@ class StreamRound(google.protobuf.message.Message):
         from round to round, also through discarded ones. Only with `return_discount` of the stream's options.
         """
 
+    @property
+    def policy_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.episode_batch_pb2.PolicyMoments]:
+        """The moments of each delivered policy, as in Account."""
+
     def __init__(
         self,
         *,
@@ -1725,9 +1734,10 @@ class StreamRound(google.protobuf.message.Message):
         next_episode_index: builtins.int = ...,
         observation_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.NamedMoments] | None = ...,
         return_moments: rollserve.v1.episode_batch_pb2.Moments | None = ...,
+        policy_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.PolicyMoments] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_moments", b"policy_moments", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
 
 global___StreamRound = StreamRound
 
