@@ -5,7 +5,8 @@
 
 In each iteration, the current version of `main` plays one side, and a version that the map draws for each game plays
 the other one. Now and then `main` plays against random moves, on both sides: the returns of the learning curve, from -1
-for a loss to 1 for a win.
+for a loss to 1 for a win. In the end, its versions at each evaluation and random moves play against each other, and the
+table of their win rates and Elo ratings is printed.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ STEPS_PER_ITERATION = 3000
 ITERATIONS_PER_EVALUATION = 5
 NUM_EVALUATION_EPISODES = 50
 PLAYERS = "player_0", "player_1"
-OPPONENTS = (("main", 0, 0.6), ("main", -1, 0.2), ("main", -2, 0.2))
-"""Versions that the opponent may have, counted from the current one, with their weights."""
+NUM_SNAPSHOTS = 4
+"""Number of earlier versions that are kept as opponents."""
+CURRENT, EARLIER, RANDOM = 0.6, 0.35, 0.05
+"""Weights of the opponents: the current version, the earlier ones together, and random moves."""
 MASK = rollserve.ActionMask(observation="action_mask")
 
 
@@ -81,18 +84,21 @@ def _joined(columns: Any) -> np.ndarray:
 
 def train(sampler: rollserve.Sampler, learner: MaskedPpo, run: TrainingRun, num_steps: int, target: float) -> float:
     """Train for a number of moves, or until the mean return against random moves reaches a target; return it."""
-    sampler.update_agent({"main": learner.agent()})
+    policies = {"main": learner.agent(), "random": rollserve.RandomAgent(MASK)}
+    version = sampler.update_agent(rollserve.Policies(policies, policy_map_of(0, [])))
+    snapshots: list[int] = []
     iteration = 0
     while True:
         if iteration % ITERATIONS_PER_EVALUATION == 0:
-            mean_return = evaluate(sampler)
+            versus_random = sampler.cross_play(["main", "random"], NUM_EVALUATION_EPISODES).returns[0][1]
+            mean_return = versus_random.mean if versus_random else 0.0
             run.report(run.num_steps, mean_return)
             if run.num_steps >= num_steps or mean_return >= target:
+                earlier = [("main", each) for each in reversed(snapshots)]
+                print(sampler.cross_play(["main", *earlier, "random"], NUM_EVALUATION_EPISODES))
                 return mean_return
-        side = iteration % 2
-        opponents = [choice for choice in OPPONENTS if -choice[1] <= iteration]  # versions that there are
-        policy_map = {PLAYERS[side]: "main", PLAYERS[1 - side]: opponents}
-        sampler.update_agent(rollserve.Policies({}, policy_map))
+            snapshots = [*snapshots, version][-NUM_SNAPSHOTS:]
+        sampler.update_agent(rollserve.Policies({}, policy_map_of(iteration % 2, snapshots)))
         batch = rollserve.MultiAgentBatch.of(sampler.obtain_samples(STEPS_PER_ITERATION))
         segments = batch.by_policy()["main"]
         # Moves of earlier versions are not learned from.
@@ -100,18 +106,14 @@ def train(sampler: rollserve.Sampler, learner: MaskedPpo, run: TrainingRun, num_
         learner.learn(segments.take(current))
         run.num_steps += batch.num_steps
         iteration += 1
-        sampler.update_agent({"main": learner.policy.parameters})
+        version = sampler.update_agent({"main": learner.policy.parameters})
 
 
-def evaluate(sampler: rollserve.Sampler) -> float:
-    """Return the mean return of `main` in games against random moves, on both sides."""
-    returns = []
-    for side in range(2):
-        policy_map = {PLAYERS[side]: "main", PLAYERS[1 - side]: "random"}
-        sampler.update_agent(rollserve.Policies({"random": rollserve.RandomAgent(MASK)}, policy_map))
-        batch = rollserve.MultiAgentBatch.of(sampler.obtain_exact_episodes(NUM_EVALUATION_EPISODES))
-        returns.append(batch.by_policy()["main"].returns)
-    return float(np.concatenate(returns).mean())
+def policy_map_of(side: int, snapshots: list[int]) -> dict[str, Any]:
+    """Return the map in which the current version plays one side, and an opponent that is drawn plays the other one."""
+    earlier = [("main", version, EARLIER / len(snapshots)) for version in snapshots]
+    opponents = [("main", 0, CURRENT), *earlier, ("random", 0, RANDOM)]
+    return {PLAYERS[side]: "main", PLAYERS[1 - side]: opponents}
 
 
 def main() -> int:

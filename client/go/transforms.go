@@ -141,9 +141,12 @@ func (t GrayscaleObservations) transform() *pb.Transform {
 	return &pb.Transform{Kind: &pb.Transform_GrayscaleObservations{GrayscaleObservations: message}}
 }
 
-// FlattenObservations makes one vector of all leaves, as gymnasium.spaces.flatten does.
-type FlattenObservations struct{}
+// FlattenObservations makes one vector of all leaves, as gymnasium.spaces.flatten does, or with Leaves one of each.
+type FlattenObservations struct {
+	Leaves []string
+}
 
-func (FlattenObservations) transform() *pb.Transform {
-	return &pb.Transform{Kind: &pb.Transform_FlattenObservations{FlattenObservations: &pb.FlattenObservations{}}}
+func (t FlattenObservations) transform() *pb.Transform {
+	message := &pb.FlattenObservations{Leaves: t.Leaves}
+	return &pb.Transform{Kind: &pb.Transform_FlattenObservations{FlattenObservations: message}}
 }

@@ -222,6 +222,17 @@ def test_invalid_normalization_is_rejected(server: LocalServer, case: str) -> No
         assert stub.GetSampler(pb.GetSamplerRequest()).policy_version == before
 
 
+def test_moments_without_one_hot_leaves_are_rejected_with_what_has_them(thread_sampler: rollserve.Sampler) -> None:
+    env = thread_sampler.update_env(rollserve.EnvSpec("sample_envs:Pictures-v0", {"nested": True}))
+    agent = rollserve.MlpAgent.initial(env.observation_space, env.action_space, seed=0, normalization=True)
+    thread_sampler.update_agent(agent)
+    moments = thread_sampler.obtain_samples(20, observation_moments=True).account.observation_moments
+    assert moments is not None
+    with raises(rollserve.InvalidArgumentError, match=r"m\.parameters\(observation_space, without=mask\)"):
+        thread_sampler.update_agent(agent, observation_moments=moments)
+    thread_sampler.update_agent({**agent.parameters, **moments.parameters(env.observation_space)})
+
+
 def test_initial_agent_normalizes_by_mean_zero_and_variance_one() -> None:
     assert spec_of(agent_of("categorical")).normalization is None
     plain = agent_of("categorical")

@@ -28,6 +28,8 @@ async def test_async_client_returns_the_same_results(server: LocalServer) -> Non
             exact = await asynchronous.obtain_exact_episodes(3, seed=9)
             assert equal(exact, sampler.obtain_exact_episodes(3, seed=9))
             stream = asynchronous.stream_samples(3000, seed=9)
+            with raises(rollserve.PreconditionError, field="account"):
+                stream.end()
             parts = [part async for part in stream]
             assert sum(part.num_steps for part in parts) == stream.end().num_steps == batch.num_steps
             status = await asynchronous.status()

@@ -279,20 +279,21 @@ def test_actions_are_recorded_as_chosen_and_as_they_arrived(sampler: rollserve.S
         assert np.allclose(got[inside], expected, atol=1e-5)
 
 
-def test_leaves_of_nested_observations_are_transformed_alone(sampler: rollserve.Sampler) -> None:
+@pytest.mark.parametrize("factor", [0.7, float(np.float32(0.7))])
+def test_leaves_of_nested_observations_are_transformed_alone(sampler: rollserve.Sampler, factor: float) -> None:
     use(sampler, vectorization="rows", kwargs=NESTED)
     raw: Any = sampler.obtain_samples(40, seed=4).observations
     use(
         sampler,
         GrayscaleObservations(leaves=["picture"]),
-        ScaleObservations(0.5, leaves=["rest/0"]),
+        ScaleObservations(factor, leaves=["rest/0"]),
         vectorization="rows",
         kwargs=NESTED,
     )
     batch = sampler.obtain_samples(40, seed=4)
     seen: Any = batch.observations
     assert seen["picture"].shape[1:] == (12, 10)
-    assert same(seen["rest/0"], raw["rest/0"] * np.float32(0.5))
+    assert same(seen["rest/0"], (raw["rest/0"] * np.float64(factor)).astype(np.float32))
     assert same(seen["rest/1"], raw["rest/1"])
     assert same(seen["rest/2"], raw["rest/2"])
 
@@ -308,6 +309,22 @@ def test_nested_observations_become_vectors_as_in_gymnasium(sampler: rollserve.S
         rest = tuple(raw[f"rest/{position}"][step] for position in range(3))
         expected = gymnasium.spaces.flatten(env.observation_space, {"picture": raw["picture"][step], "rest": rest})
         assert same(seen, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_named_leaves_become_a_vector_each(sampler: rollserve.Sampler, kind: Any) -> None:
+    use(sampler, vectorization=kind, kwargs=NESTED)
+    raw: Any = sampler.obtain_samples(30, seed=4).observations
+    leaves = ["picture", "rest/1"]
+    use(sampler, FlattenObservations(leaves), vectorization=kind, kwargs=NESTED)
+    batch = sampler.obtain_samples(30, seed=4, return_spaces=True)
+    seen: Any = batch.observations
+    own: Any = plain(nested=True).observation_space
+    spaces = {"picture": own["picture"], "rest/1": own["rest"][1]}
+    for name in leaves:
+        assert same(seen[name], np.stack([gymnasium.spaces.flatten(spaces[name], value) for value in raw[name]]))
+    assert same(seen["rest/0"], raw["rest/0"])
+    assert same(seen["rest/2"], raw["rest/2"])
 
 
 def test_stacks_of_frames_are_cast_and_cropped_whole(sampler: rollserve.Sampler) -> None:
@@ -374,6 +391,7 @@ def test_changes_keep_transforms_and_whole_environments_replace_them(sampler: ro
         (PICTURES, [RescaleObservations(0, 1)], "transforms[0]"),
         (PICTURES, [CastObservations("float32"), ResizeObservations(2, 2)], "transforms[1]"),
         (PICTURES, [FlattenObservations(), CropObservations(0, 0, 1, 1)], "transforms[1]"),
+        (PICTURES, [FlattenObservations(["x"])], "transforms[0].leaves"),
         (PICTURES, [CropObservations(0, 0, 1, 1, channels_first=True)] * 65, "transforms"),
     ],
 )

@@ -75,7 +75,7 @@ def crowd(thread_sampler: Sampler) -> Sampler:
         ),
         (
             {"runner": rollserve.ConstantAgent(np.zeros(3, np.float32))},
-            f"{POLICIES_FIELD}.policies['runner'].action[''].shape",
+            f"{POLICIES_FIELD}.policies['runner'].action.shape",
             "expected",
         ),
     ],
@@ -120,8 +120,8 @@ def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: S
     [
         (lambda sampler: sampler.obtain_fragments(8), "fragments"),
         (lambda sampler: next(iter(sampler.stream(fragment_length=8))), "spec.fragments"),
-        (lambda sampler: sampler.evaluate(2), "options.environment"),
-        (lambda sampler: sampler.evaluate(2, env=CROWD), "options.environment"),
+        (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2), "options.environment"),
+        (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2, env=CROWD), "options.environment"),
         (lambda sampler: sampler.call_environments("set_task"), "method"),
         (lambda sampler: sampler.obtain_samples(8, return_last_values=True), "options.return_last_values"),
         (lambda sampler: sampler.obtain_samples(8, observation_moments=True), "options.observation_moments"),

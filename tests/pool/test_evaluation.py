@@ -28,9 +28,9 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
+from rollserve.summaries import students_t
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, NotReadyError
-from rollserve_server.gateway.messages.summaries import students_t
 from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import Worker

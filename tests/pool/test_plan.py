@@ -110,7 +110,7 @@ def test_at_least_delivers_the_shortest_prefix(
         first = ledger.next_index
         assert first == stop
         # Every simulated step was delivered, is finished for the next call, is of a running episode, or was lost.
-        finished = sum(steps for steps, _ in ledger.sizes.values())
+        finished = sum(size.num_steps for size in ledger.sizes.values())
         running = sum(steps for of_worker in workers.running for steps in of_worker.values())
         assert workers.num_steps == num_delivered + finished + running + workers.num_lost_steps
         assert min(ledger.workers, default=first) >= first

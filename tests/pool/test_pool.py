@@ -63,7 +63,7 @@ async def test_update_that_one_worker_rejects_changes_no_worker(backend: Backend
     async with pool_of(backend) as pool:
         await pool.update_agent([cartpole_agent()])
         before = await sample(pool, AtLeast(200), seed=1)
-        with raises(InvalidValueError, field="per_worker.updates[1].agent.constant.action['']"):
+        with raises(InvalidValueError, field="per_worker.updates[1].agent.constant.action"):
             await pool.update_agent([cartpole_agent(5), ConstantSpec({"": np.array(7)})], per_worker=True)
         pendulum = rollserve.EnvSpec("Pendulum-v1")
         with raises(InvalidValueError, field="per_worker.updates[1]", quotes="observation_space"):

@@ -35,4 +35,7 @@ def test_team_learns(thread_server: LocalServer, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_self_play_learns(thread_server: LocalServer, tmp_path: Path) -> None:
-    run("self_play", thread_server, tmp_path, "--steps", "120000", "--target", "0.5")
+    lines = run("self_play", thread_server, tmp_path, "--steps", "120000", "--target", "0.5")
+    (title,) = (number for number, line in enumerate(lines) if line.startswith("win rate"))
+    assert lines[title + 1].startswith("main@")
+    assert lines[-1].startswith("random@1")

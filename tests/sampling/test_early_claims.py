@@ -61,7 +61,7 @@ def test_early_claim_is_written_when_its_episodes_are_finished(sequence: Sequenc
 def test_early_claim_ends_with_the_last_step_that_a_call_needs(sequence: Sequence) -> None:
     report, _ = sequence.work(16, early=EarlyClaim(5, 0, 16, num_steps=30))
     assert report.early is not None
-    lengths = {index: num_steps for index, num_steps, _ in report.finished}
+    lengths = {ended.episode_index: ended.num_steps for ended in report.finished}
     num_episodes = report.early.stop[0]
     ends = np.cumsum([lengths[index] for index in range(num_episodes)])
     assert ends[-1] >= 30
@@ -104,6 +104,6 @@ def test_early_claim_is_discarded_in_a_call_that_discards(sequence: Sequence) ->
     assert report.early is not None
     assert data == b""
     assert sum(message.num_steps for message in report.early.messages) == sum(
-        num_steps for index, num_steps, _ in report.finished if index < 2
+        ended.num_steps for ended in report.finished if ended.episode_index < 2
     )
     assert sequence.claimed(0, 2)

@@ -170,7 +170,7 @@ def test_worker_holds_each_frame_of_whole_episodes_once() -> None:
     report, _ = sampling.sample(4)
     num_bytes = 0
     while report.num_simulated_steps:
-        num_bytes += sum(size for _, _, size in report.finished)
+        num_bytes += sum(ended.num_bytes for ended in report.finished)
         report, _ = sampling.sample()
     assert 1.0 < num_bytes / (4000 * FRAME_BYTES) < 1.1
     held = tracemalloc.get_traced_memory()[0] - before

@@ -245,3 +245,49 @@ def test_deliver_leaves_other_policies_out(thread_sampler: Sampler, thread_serve
     thread_sampler.update_agent(rollserve.RandomAgent())
     with raises(InvalidArgumentError, field="options.deliver_policies", match="none for a single agent"):
         thread_sampler.obtain_samples(10, deliver=["main"])
+
+
+def test_agent_steps_count_for_the_fewest_episodes(thread_sampler: Sampler, thread_server: LocalServer) -> None:
+    prepare(thread_sampler, CROWD)
+    whole = obtain(thread_sampler, 400)
+    counts = np.zeros(len(whole), np.int64)
+    for position, index in enumerate(whole.episode_indices.tolist()):
+        counts[position] = sum(segment.batch.num_steps for segment in segments_of(whole)[index])
+    np.testing.assert_array_equal(whole.agent_step_counts, counts)
+    target = int(counts[:4].sum()) - 1  # the fourth episode completes it
+    batch = obtain(thread_sampler, target, count="agent_steps")
+    assert (len(batch), batch.num_agent_steps) == (4, target + 1)
+    assert many_equal(obtain(thread_sampler, batch.num_steps), batch)
+    for num_workers in (1, 3):
+        thread_sampler.resize(num_workers)
+        assert many_equal(obtain(thread_sampler, target, count="agent_steps"), batch)
+    with thread_sampler.stream(num_steps=target, seed=3, count="agent_steps", total_num_steps=1) as stream:
+        assert many_equal(MultiAgentBatch.of(next(iter(stream))), batch)
+    # An interrupted stream counts the steps of all agents, also of those that it does not deliver.
+    expected = obtain(thread_sampler, 9000, count="agent_steps", deliver=["late"])
+    with (
+        cutting_proxy(thread_server.address, num_cuts=3, max_bytes=20_000, seed=1) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=1 << 13) as distant,
+    ):
+        distant.status()
+        again = obtain(distant, 9000, count="agent_steps", deliver=["late"])
+    assert again.account is not None
+    assert again.account.num_resumptions > 0
+    assert many_equal(again, expected)
+    np.testing.assert_array_equal(again.agent_step_counts, expected.agent_step_counts)
+
+
+def test_agent_steps_count_for_whole_episodes_only(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env("CartPole-v1")
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    expected = thread_sampler.obtain_samples(100, seed=3)
+    assert equal(thread_sampler.obtain_samples(100, seed=3, count="agent_steps"), expected)
+    for call in (
+        lambda: thread_sampler.obtain_exact_episodes(1, count="agent_steps"),
+        lambda: thread_sampler.obtain_fragments(8, count="agent_steps"),
+        lambda: next(iter(thread_sampler.stream(fragment_length=8, count="agent_steps"))),
+    ):
+        with raises(InvalidArgumentError, match="options.count_agent_steps: expected false for exact episodes and fra"):
+            call()
+    with raises(InvalidArgumentError, field="count", match="agent_steps"):
+        thread_sampler.obtain_samples(8, count="steps")  # type: ignore[typeddict-item]

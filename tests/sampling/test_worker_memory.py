@@ -36,7 +36,7 @@ def run(sampling: Sampling, num_episodes: int) -> int:
     report, _ = sampling.sample(num_episodes)
     num_bytes = 0
     while report.num_simulated_steps:
-        num_bytes += sum(size for _, _, size in report.finished)
+        num_bytes += sum(ended.num_bytes for ended in report.finished)
         report, _ = sampling.sample()
     return num_bytes
 

@@ -180,8 +180,8 @@ type SamplerServiceClient interface {
 	// (`--max-renders`); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 	//
 	// INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
-	// many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes that
-	// are not a function of their seed (see Reproducibility).
+	// many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+	// class WORKER (see Reproducibility).
 	//
 	// Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
 	// ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
@@ -804,8 +804,8 @@ type SamplerServiceServer interface {
 	// (`--max-renders`); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 	//
 	// INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
-	// many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes that
-	// are not a function of their seed (see Reproducibility).
+	// many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+	// class WORKER (see Reproducibility).
 	//
 	// Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
 	// ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,

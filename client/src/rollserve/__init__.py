@@ -12,6 +12,7 @@ from rollserve import bridges, data, spaces, transforms
 from rollserve._codec.text_infos import text_infos
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_inputs import ActionMask
+from rollserve.agent_returns import AgentReturns, PolicyVersion
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import (
     Agent,
@@ -27,6 +28,7 @@ from rollserve.agents import (
 from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
+from rollserve.cross_play import CrossPlay
 from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, MultiAgentApi, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
@@ -43,7 +45,7 @@ from rollserve.errors import (
     StoppedError,
     UnavailableError,
 )
-from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
+from rollserve.evaluation import Evaluation, PopulationEvaluation
 from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.moments import RunningMoments
@@ -61,6 +63,7 @@ from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
 from rollserve.samplers import Quota, SamplerSummary
 from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
+from rollserve.summaries import Summary
 from rollserve.video import Video
 
 __version__ = importlib.metadata.version("rollserve")
@@ -72,6 +75,7 @@ __all__ = [
     "Advantages",
     "Agent",
     "AgentChange",
+    "AgentReturns",
     "AgentSteps",
     "AgentVersion",
     "AsyncRecordStream",
@@ -83,6 +87,7 @@ __all__ = [
     "CancelledError",
     "ConstantAgent",
     "Counters",
+    "CrossPlay",
     "DeadlineError",
     "EnvChange",
     "EnvProfile",
@@ -106,6 +111,7 @@ __all__ = [
     "Policies",
     "PolicyBatch",
     "PolicyEstimates",
+    "PolicyVersion",
     "PopulationEvaluation",
     "PreconditionError",
     "PythonAgent",

@@ -27,6 +27,7 @@ from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
+from rollserve.cross_play import CrossPlay, Pairings
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import AsyncRecordStream, records_request
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate
+    from rollserve.cross_play import Player, Seat
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
@@ -240,6 +242,23 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         """
         reader = self._evaluation_reader(num_episodes, return_episodes, options)
         return await self._receive(self._stub.Evaluate, reader, options)
+
+    async def cross_play(
+        self,
+        players: Sequence[Player],
+        num_episodes: int,
+        *,
+        opponents: Sequence[Player] | None = None,
+        seats: tuple[Seat, Seat] = (0, 1),
+        **options: Unpack[EvaluationOptions],
+    ) -> CrossPlay:
+        """Let policies play against each other in an environment with many agents, and rate them.
+
+        For arguments and errors, see `rollserve.Sampler.cross_play`.
+        """
+        pairings = Pairings.of(players, opponents, seats)
+        evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        return CrossPlay.of(evaluation, seats)
 
     async def evaluate_population(
         self,

@@ -56,12 +56,13 @@ _MULTI_AGENT_APIS: dict[MultiAgentApi, environment_pb2.MultiAgentApi.ValueType] 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper of `gymnasium.wrappers`, or of a module that the server's operator allows.
+    """A wrapper of `gymnasium.wrappers`, `FixedShapes`, or one of a module that the server's operator allows.
 
     >>> rollserve.Wrapper("TimeLimit", {"max_episode_steps": 200})  # doctest: +SKIP
 
     Attributes:
-        name: name of the class in `gymnasium.wrappers`; or `module:Class`, a subclass of `gymnasium.Wrapper`.
+        name: name of the class in `gymnasium.wrappers`; `FixedShapes`, which makes arrays of one shape of Sequence,
+            Graph and OneOf spaces; or `module:Class`, a subclass of `gymnasium.Wrapper`.
         kwargs: its keyword arguments except for the environment; JSON has to be able to hold them.
 
     Raises:

@@ -1,52 +1,28 @@
-"""Results of evaluations: returns and lengths of episodes, and their summaries."""
+"""Results of evaluations: returns and lengths of episodes."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollserve.account import Account, account_from_proto
+from rollserve.agent_returns import agent_returns_from_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
+from rollserve.summaries import Summary
 
 if TYPE_CHECKING:
+    from rollserve.agent_returns import AgentReturns
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.v1 import evaluation_pb2
 
 __all__ = [
     "Evaluation",
     "PopulationEvaluation",
-    "Summary",
     "evaluation_from_proto",
     "population_evaluation_from_proto",
 ]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Summary of N numbers, printed as `mean ± half of the confidence interval`.
-
-    Attributes:
-        mean: mean of the numbers.
-        std: sample standard deviation (with N - 1); None for a single number.
-        confidence_interval: 95 % confidence interval (low, high) of the mean by Student's t distribution, which is as
-            accurate as the numbers are normal or many; None for a single number.
-    """
-
-    mean: float
-    std: float | None
-    confidence_interval: tuple[float, float] | None
-
-    def __str__(self) -> str:
-        if self.confidence_interval is None:
-            return f"{self.mean:.6g}"
-        low, high = self.confidence_interval
-        half = (high - low) / 2
-        # Two significant digits of the uncertainty, and as many decimal places of the mean.
-        num_places = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 2
-        return f"{self.mean:.{num_places}f} ± {half:.{num_places}f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +34,8 @@ class Evaluation:
     return 487.2 ± 4.1, length 487.2 ± 4.1 (100 episodes of policy version 12)
 
     Attributes:
-        returns: (N,) float64, sums of the episodes' rewards, added step by step.
-        lengths: (N,) int64, number of steps of the episodes.
+        returns: (N,) float64, sums of the episodes' rewards, added step by step; of many agents, of all of them.
+        lengths: (N,) int64, number of steps of the episodes; of many agents, of environment steps.
         terminated: (N,) bool, whether the environment ended the episode.
         truncated: (N,) bool, whether a limit ended the episode.
         return_summary: summary of the returns.
@@ -70,7 +46,8 @@ class Evaluation:
         first_episode_index: index of the first episode.
         reproducibility: which unit of work the same seed gives again.
         account: account of the call. Episodes that are not returned count as discarded.
-        episodes: the episodes, if the call asked for them.
+        episodes: the episodes, if the call asked for them; a MultiAgentBatch in an environment with many agents.
+        agent_returns: what each agent got, in an environment with many agents; None in others.
     """
 
     returns: np.ndarray
@@ -86,13 +63,15 @@ class Evaluation:
     reproducibility: Reproducibility
     account: Account
     episodes: EpisodeBatch | None = None
+    agent_returns: AgentReturns | None = None
 
     def __len__(self) -> int:
         return len(self.returns)
 
     def __str__(self) -> str:
         episodes = f"{len(self)} episodes of policy version {self.policy_version}"
-        return f"return {self.return_summary}, length {self.length_summary} ({episodes})"
+        total = f"return {self.return_summary}, length {self.length_summary} ({episodes})"
+        return total if self.agent_returns is None else f"{total}\n{self.agent_returns}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +126,7 @@ def evaluation_from_proto(message: evaluation_pb2.Evaluation, episodes: EpisodeB
         reproducibility=reproducibility_from_proto(message.reproducibility),
         account=account_from_proto(message.account),
         episodes=episodes,
+        agent_returns=agent_returns_from_proto(message.agent_returns) if message.HasField("agent_returns") else None,
     )
 
 

@@ -126,6 +126,7 @@ class MultiAgentBatch:
         lengths: (E,) int64, number of environment steps.
         terminated: (E,) bool, whether the episode ended with its last step here, and an agent was terminated then.
         truncated: (E,) bool, whether the episode ended with its last step here, and an agent was truncated then.
+        agent_step_counts: (E,) int64, number of steps of all agents, also of those whose policies are not delivered.
         policies: the policies that acted. The batches of a stream have one for each version of a policy.
         account: account of the call whose whole result the batch is, in environment steps; otherwise None.
         round: round of `Sampler.stream` that the batch is; otherwise None.
@@ -137,12 +138,13 @@ class MultiAgentBatch:
     lengths: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    agent_step_counts: np.ndarray
     policies: tuple[PolicyBatch, ...]
     account: Account | None = None
     round: Round | None = None
 
     def __post_init__(self) -> None:
-        for name in ("first_steps", "lengths", "terminated", "truncated"):
+        for name in _HEADERS:
             if len(getattr(self, name)) != len(self):
                 raise ValueError(f"{name}: {mismatch(f'{len(self)} elements', len(getattr(self, name)))}")
 
@@ -182,8 +184,8 @@ class MultiAgentBatch:
 
     @property
     def num_agent_steps(self) -> int:
-        """Number of steps of all agents."""
-        return sum(part.batch.num_steps for part in self.policies)
+        """Number of steps of all agents, also of those whose policies are not delivered."""
+        return int(self.agent_step_counts.sum())
 
     def by_policy(self) -> dict[str, EpisodeBatch]:
         """Return the segments in which each policy acted, by episode, agent and time."""
@@ -267,6 +269,7 @@ class MultiAgentBatch:
             episode_indices=self.episode_indices[begins],
             first_steps=self.first_steps[begins],
             lengths=np.add.reduceat(self.lengths, begins),
+            agent_step_counts=np.add.reduceat(self.agent_step_counts, begins),
             terminated=self.terminated[ends],
             truncated=self.truncated[ends],
             policies=tuple(PolicyBatch.concatenate(parts[policy]).joined() for policy in sorted(parts)),
@@ -275,19 +278,22 @@ class MultiAgentBatch:
     def without_first_steps(self, num_steps: int) -> MultiAgentBatch:
         """Return the batch without the first environment steps of its first episode, as many as it has at most.
 
+        `agent_step_counts` loses the agents' steps among them that are here.
+
         Raises:
             ValueError: a negative number, or more steps than the first episode has here.
         """
         if not 0 <= num_steps <= self.lengths[0]:
             raise ValueError(f"num_steps: {mismatch(f'a number from 0 to {self.lengths[0]}', num_steps)}")
         stop = int(self.first_steps[0]) + num_steps
-        policies = []
+        policies, num_dropped_steps = [], 0
         for part in self.policies:
             kept = []
             for position, segment in enumerate(part.batch.split()):
                 steps = part.env_steps[part.batch.steps_of(np.array([position]))]
                 is_first = segment.episode_indices[0] == self.episode_indices[0]
                 num_dropped = int(np.count_nonzero(steps < stop)) if is_first else 0
+                num_dropped_steps += num_dropped
                 if num_dropped < len(steps):
                     rest = segment.without_first_steps(num_dropped)
                     entry = part.agent_positions[position], steps[num_dropped:], part.rewards_before[position]
@@ -301,6 +307,7 @@ class MultiAgentBatch:
         if not first:
             headers["first_steps"][0] += num_steps
             headers["lengths"][0] -= num_steps
+            headers["agent_step_counts"][0] -= num_dropped_steps
         return dataclasses.replace(self, **headers, policies=tuple(policies))
 
     @property
@@ -310,7 +317,7 @@ class MultiAgentBatch:
         return continues
 
 
-_HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated")
+_HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
 
 
 def _no_steps(batch: EpisodeBatch, num_steps: int) -> AgentSteps:

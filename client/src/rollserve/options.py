@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from rollserve._checks import check_choice, check_type
 from rollserve._codec.compression import CODECS, import_codec
 from rollserve.agents import AgentUpdate  # noqa: TC001  # so that `typing.get_type_hints` finds it
 from rollserve.environments import EnvSpec  # noqa: TC001  # as above
+from rollserve.policy_map import PolicyMap
 from rollserve.progress import ProgressOption  # noqa: TC001  # as above
 
 if TYPE_CHECKING:
     from rollserve.v1 import tensor_pb2
 
-__all__ = ["Compression", "EvaluationOptions", "SamplingOptions", "compressions_to_proto"]
+__all__ = [
+    "Compression",
+    "EvaluationOptions",
+    "PolicyMapOption",
+    "SamplingOptions",
+    "StepCount",
+    "compressions_to_proto",
+]
+
+PolicyMapOption = PolicyMap | Mapping[Any, Any] | Sequence[PolicyMap | Mapping[Any, Any]]
+"""A map from agents to policies, or several by turns."""
 
 Compression = Literal["lz4", "zstd"]
 """Lossless codec for columns: lz4 is faster, zstd compresses better."""
+
+StepCount = Literal["env_steps", "agent_steps"]
+"""Steps that count: those of environments, or those of all agents in them."""
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -74,6 +88,9 @@ class SamplingOptions(TypedDict, total=False):
             False by default.
         deliver: names of the policies whose segments the batch has, in an environment with many agents; the others act
             alike and are left out. All by default.
+        count: "agent_steps" to ask for whole episodes by the steps of all agents, also of those whose policies are not
+            delivered, instead of by the environment's. Accounts count the environment's steps either way. Not for exact
+            episodes and fragments. "env_steps" by default.
         observation_moments: whether `account.observation_moments`, or `batch.round.observation_moments` for rounds of a
             stream, has count, mean and variance of the delivered observations, for `RunningMoments`. False by default.
         return_discount: discount, from 0 to 1, of the returns that `account.return_moments`, or
@@ -112,6 +129,7 @@ class SamplingOptions(TypedDict, total=False):
     epsilon: float | Sequence[float] | None
     return_states: bool | None
     deliver: Sequence[str] | None
+    count: StepCount | None
     return_last_values: bool | None
     return_last_states: bool | None
     return_spaces: bool | None
@@ -138,6 +156,10 @@ class EvaluationOptions(TypedDict, total=False):
             change rewards. The sampler's own environment stays as it is.
         env_version: version of the sampler's environment to act in; the current one by default. Not together with
             `env`.
+        policy_map: which policies act in an environment with many agents, instead of the sampler's own map: a mapping
+            as of `rollserve.Policies`, or a sequence of them, of which the episode of index i has the one at position i
+            modulo their number. They may name all policies and versions that the sampler holds; versions count back
+            from the version to evaluate. Not for populations.
         seed: root seed of the episodes, from 0 to 2**64 - 1. The default is the same for every evaluation, so that all
             versions are measured with the same episodes.
         first_episode_index: index of the first episode in the sequence of the seed; 0 by default.
@@ -164,6 +186,7 @@ class EvaluationOptions(TypedDict, total=False):
     min_policy_version: int | None
     env: str | EnvSpec | None
     env_version: int | None
+    policy_map: PolicyMapOption | None
     seed: int | None
     first_episode_index: int | None
     max_episode_length: int | None

@@ -16,6 +16,7 @@ from rollserve._calls.rendering import DEFAULT_RENDER_SECONDS, read_video, rende
 from rollserve._calls.saving import read_saved, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
+from rollserve.cross_play import CrossPlay, Pairings
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import RecordStream, records_request
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate
+    from rollserve.cross_play import Player, Seat
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
@@ -411,6 +413,40 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         """
         reader = self._evaluation_reader(num_episodes, return_episodes, options)
         return receive(self._opened(self._stub.Evaluate), reader, self._time_limits(options), self._contact)
+
+    def cross_play(
+        self,
+        players: Sequence[Player],
+        num_episodes: int,
+        *,
+        opponents: Sequence[Player] | None = None,
+        seats: tuple[Seat, Seat] = (0, 1),
+        **options: Unpack[EvaluationOptions],
+    ) -> CrossPlay:
+        """Let policies play against each other in an environment with many agents, and rate them.
+
+        All pairings are one evaluation, which uses and changes nothing of the sampler's own.
+
+        >>> print(sampler.cross_play(["main", ("main", -1), "random"], 100))  # doctest: +SKIP
+
+        Args:
+            players: policies that the sampler holds, or pairs (policy, version) as in a policy map.
+            num_episodes: number of episodes of each pairing. Each two players are two pairings, one for each order of
+                the seats.
+            opponents: policies for the second seat, against which the players are paired in the first one; None for
+                each player against each other, in both orders.
+            seats: the agents that the two of a pairing act for: each a key of a policy map, such as `0` or
+                `"adversary_*"`, or a tuple of them.
+            options: see `rollserve.EvaluationOptions`; not `policy_map`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            InvalidArgumentError: too few players, one twice, or seats without agents.
+        """
+        pairings = Pairings.of(players, opponents, seats)
+        evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        return CrossPlay.of(evaluation, seats)
 
     def evaluate_population(
         self,

@@ -258,7 +258,16 @@ class GrayscaleObservations(_Checked):
 
 @dataclass(frozen=True)
 class FlattenObservations(_Checked):
-    """Observations of all leaves as one vector, as `gymnasium.spaces.flatten` makes it."""
+    """Observations as vectors, as `gymnasium.spaces.flatten` makes them: all leaves as one, or some as one each.
+
+    Attributes:
+        leaves: names of the leaves to make a vector of each, in its place; by default one vector of all leaves.
+
+    Raises:
+        TypeError: an attribute of the wrong type.
+    """
+
+    leaves: Sequence[str] = ()
 
 
 Transform = (

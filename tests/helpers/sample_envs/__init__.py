@@ -39,6 +39,7 @@ from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.rendered import Rendered
 from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
+    Assorted,
     Big,
     Hybrid,
     ManyActions,
@@ -60,6 +61,7 @@ from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldS
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
+    "Assorted",
     "Big",
     "Clock",
     "CoinRows",

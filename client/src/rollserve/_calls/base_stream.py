@@ -13,7 +13,7 @@ from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.progress import Reporter
 from rollserve._calls.stream_reader import StreamReader
 from rollserve._codec.columns import leaves_of
-from rollserve.errors import ServerError, mismatch
+from rollserve.errors import PreconditionError, ServerError, mismatch
 from rollserve.learning import return_moments_of
 from rollserve.moments import RunningMoments
 from rollserve.multi_agent_batch import MultiAgentBatch
@@ -77,8 +77,13 @@ class BaseStream:
         """Return the account of the call, after the end of the stream.
 
         Raises:
-            ServerError: the stream has not ended, or ended without an account.
+            PreconditionError: the stream was not read to its end.
         """
+        if not self._reader.has_ended:
+            text = mismatch(
+                "a stream that was read to its end", "one that was not", "close() ends it without an account"
+            )
+            raise PreconditionError(f"account: {text}", code=grpc.StatusCode.FAILED_PRECONDITION, field="account")
         account = self._reader.end()
         if account.num_resumptions:  # it has only the moments since the last one
             return dataclasses.replace(account, observation_moments=None, return_moments=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from rollserve._calls.interruptions import Interruptions
-from rollserve._calls.joining import join_batches
+from rollserve._calls.joining import Joining
 from rollserve._calls.progress import Reporter
 from rollserve._calls.requests import check_options, exploration_of
 from rollserve._calls.responses import read_response
@@ -27,14 +27,16 @@ from rollserve.account import account_from_proto
 from rollserve.agents import parameters_to_proto
 from rollserve.environments import EnvSpec, env_spec_to_proto
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import malformed_error
+from rollserve.errors import InvalidArgumentError, malformed_error
 from rollserve.evaluation import (
     Evaluation,
     PopulationEvaluation,
     evaluation_from_proto,
     population_evaluation_from_proto,
 )
+from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.options import EvaluationOptions
+from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.progress import CallProgress
 from rollserve.v1 import episode_batch_pb2, evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -42,7 +44,10 @@ from rollserve.v1 import sampler_service_pb2 as pb
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
     from rollserve._calls.requests import Reception
+    from rollserve._calls.resumption import AnyBatch
     from rollserve._calls.time_limits import TimeLimits
+    from rollserve.account import Account
+    from rollserve.options import PolicyMapOption
 
 __all__ = ["EvaluationReader", "PopulationReader", "Reader", "receive", "receive_async"]
 
@@ -185,7 +190,7 @@ class EvaluationReader(Reader[Evaluation]):
         )
         super().__init__(request, num_episodes, options)
         self._returns_episodes = return_episodes
-        self._parts: list[EpisodeBatch] = []
+        self._parts: list[AnyBatch] = []
 
     def begin(self) -> None:
         """Drop the episodes: a repeated call delivers all of them again."""
@@ -202,18 +207,25 @@ class EvaluationReader(Reader[Evaluation]):
         match content.WhichOneof("content"):
             case "beginning":
                 self._repeat_from(content.beginning)
-            case "batch":
+            case "batch" | "multi_agent_batch":
                 batch = read_response(response)
-                assert isinstance(batch, EpisodeBatch)  # noqa: S101  # both responses have it in the same field
+                assert isinstance(batch, EpisodeBatch | MultiAgentBatch)  # noqa: S101  # no other kind is in the field
                 self._parts.append(batch)
                 self.waiting_for = ""
             case "progress":
                 self._take(content.progress)
             case "evaluation":
                 account = account_from_proto(content.evaluation.account)
-                episodes = join_batches(self._parts, account) if self._returns_episodes else None
+                episodes = self._joined(account) if self._returns_episodes else None
                 self._result = evaluation_from_proto(content.evaluation, episodes)
                 self._num_simulated_steps = account.num_simulated_steps
+
+    def _joined(self, account: Account) -> EpisodeBatch:
+        """Return the episodes; raises as `Joining.join`."""
+        with Joining() as joining:
+            for part in self._parts:
+                joining.add(part)
+            return joining.join(account)  # type: ignore[return-value]  # `MultiAgentBatch.of` tells type checkers
 
 
 class PopulationReader(Reader[PopulationEvaluation]):
@@ -376,4 +388,21 @@ def _options(options: EvaluationOptions) -> pb.EvaluationOptions:
         max_episode_length=options.get("max_episode_length"),
         exploration=exploration_of(options),
         skip_failed_episodes=options.get("skip_failed_episodes") or False,
+        policy_maps=map(policy_map_to_proto, _policy_maps(options.get("policy_map"))),
     )
+
+
+def _policy_maps(option: PolicyMapOption | None) -> Sequence[PolicyMap]:
+    """Return the maps that the episodes have by turns; none for the sampler's own."""
+    if option is None:
+        return ()
+    if isinstance(option, PolicyMap | Mapping):
+        return [_policy_map(option, "policy_map")]
+    check_type("policy_map", option, Sequence, "a mapping, or a sequence of them")
+    if not option:
+        raise InvalidArgumentError.of("policy_map", expected="at least one map", got="none")
+    return [_policy_map(each, f"policy_map[{position}]") for position, each in enumerate(option)]
+
+
+def _policy_map(value: PolicyMap | Mapping[Any, Any], name: str) -> PolicyMap:
+    return value if isinstance(value, PolicyMap) else PolicyMap.of(value, name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
 from rollserve._calls.progress import check_progress
 from rollserve._checks import (
+    check_choice,
     check_count,
     check_flag,
     check_integer,
@@ -42,7 +43,7 @@ from rollserve.environments import (
     env_spec_to_proto,
 )
 from rollserve.errors import InvalidArgumentError, mismatch
-from rollserve.options import Compression, SamplingOptions, compressions_to_proto
+from rollserve.options import Compression, SamplingOptions, StepCount, compressions_to_proto
 from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.python_agents import agent_change_to_proto
 from rollserve.samplers import Quota, quota_to_proto
@@ -374,6 +375,8 @@ def sampling_options(reception: Reception, options: SamplingOptions) -> pb.Sampl
         check_type("return_discount", discount, numbers.Real, "a number from 0 to 1")
     deliver = options.get("deliver") or ()
     check_names("deliver", deliver)
+    count = options.get("count") or "env_steps"
+    check_choice("count", count, get_args(StepCount))
     return pb.SamplingOptions(
         deliver_policies=deliver,
         seed=options.get("seed"),
@@ -402,6 +405,7 @@ def sampling_options(reception: Reception, options: SamplingOptions) -> pb.Sampl
         return_discount=discount,
         accept_joined=True,
         agent_update=_sent_agent_update(options),
+        count_agent_steps=count == "agent_steps",
     )
 
 

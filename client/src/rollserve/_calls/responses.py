@@ -211,7 +211,17 @@ def _multi_agent_batch(data: memoryview, start: int, stop: int) -> MultiAgentBat
     columns: dict[str, Any] = {
         name: value if value.dtype == np.bool_ else value.astype(np.int64) for name, value in headers.items()
     }
+    if not len(columns["agent_step_counts"]):  # older servers do not tell the number
+        columns["agent_step_counts"] = _agent_step_counts(columns["episode_indices"], policies)
     return MultiAgentBatch(tuple(agents), **columns, policies=tuple(policies))
+
+
+def _agent_step_counts(episode_indices: np.ndarray, policies: Sequence[PolicyBatch]) -> np.ndarray:
+    """Return the number of the agents' steps in each episode that are delivered, (E,)."""
+    counts = np.zeros(len(episode_indices), np.int64)
+    for part in policies:
+        np.add.at(counts, np.searchsorted(episode_indices, part.batch.episode_indices), part.batch.lengths)
+    return counts
 
 
 def _policy_batch(data: memoryview, start: int, stop: int) -> PolicyBatch:

@@ -55,6 +55,10 @@ class Resumption:
         self._num_steps_to_skip = 0
         self._index_to_skip = -1
         self._before = _Whole(0, 0, 0)
+        # Steps of all agents: in whole episodes, in the last one, and in the one that was received in part; and those
+        # that arrived once more in the present call.
+        self._num_agent_steps = self._num_last_agent_steps = self._num_partial_agent_steps = 0
+        self._num_agent_steps_again = 0
 
     @property
     def possible(self) -> bool:
@@ -89,9 +93,11 @@ class Resumption:
         num_skipped = min(self._num_steps_to_skip, batch.num_steps)
         self._num_steps_to_skip -= num_skipped
         if num_skipped == batch.num_steps:
+            self._num_agent_steps_again += int(_agent_step_counts(batch).sum())
             return None
         if num_skipped:
-            batch = batch.without_first_steps(num_skipped)
+            batch = self._without_received(batch, num_skipped)
+        num_agent_steps = np.cumsum(_agent_step_counts(batch))
         ends = np.flatnonzero(batch.terminated | batch.truncated)
         if len(ends):
             num_steps = np.cumsum(batch.lengths)
@@ -102,8 +108,14 @@ class Resumption:
             self._num_episodes += len(ends)
             self._num_steps += num_whole + self._num_partial_steps
             self._num_partial_steps = batch.num_steps - num_whole
+            before_last = int(num_agent_steps[ends[-2]]) if len(ends) > 1 else -self._num_partial_agent_steps
+            num_whole = int(num_agent_steps[ends[-1]])
+            self._num_last_agent_steps = num_whole - before_last
+            self._num_agent_steps += num_whole + self._num_partial_agent_steps
+            self._num_partial_agent_steps = int(num_agent_steps[-1]) - num_whole
         else:
             self._num_partial_steps += batch.num_steps
+            self._num_partial_agent_steps += int(num_agent_steps[-1])
         self._partial_index = int(batch.episode_indices[-1])
         return batch
 
@@ -119,12 +131,16 @@ class Resumption:
         if isinstance(self._request, pb.ObtainSamplesRequest) and self._request.HasField("fragments"):
             return self._rest_of_fragments(self._request, beginning)
         num_episodes, num_steps, num_skipped = self._num_episodes, self._num_steps, self._num_partial_steps
+        self._num_agent_steps_again = 0
+        counts_agent_steps = self._request.options.count_agent_steps
+        num_counted = self._num_agent_steps if counts_agent_steps else num_steps
         # The index of the last episode counts, not the number of episodes: some may have been skipped.
         next_index = self._last_index + 1 if num_episodes else beginning.first_episode_index
         if num_skipped:
             next_index = self._partial_index
-        elif isinstance(self._request, pb.ObtainSamplesRequest) and num_steps >= self._request.step_count:
+        elif isinstance(self._request, pb.ObtainSamplesRequest) and num_counted >= self._request.step_count:
             # Only the account is missing, and a call needs at least one step: request the last episode once more.
+            num_counted -= self._num_last_agent_steps if counts_agent_steps else self._num_last_steps
             num_episodes, num_steps = num_episodes - 1, num_steps - self._num_last_steps
             num_skipped, next_index = self._num_last_steps, self._last_index
         num_passed = next_index - beginning.first_episode_index
@@ -136,7 +152,7 @@ class Resumption:
         options.first_episode_index = beginning.first_episode_index
         if isinstance(rest, pb.ObtainSamplesRequest):
             options.first_episode_index += num_passed
-            rest.step_count -= num_steps
+            rest.step_count -= num_counted
         else:
             options.first_episode_index -= rest.skip_episode_count
             rest.skip_episode_count += num_passed
@@ -157,6 +173,16 @@ class Resumption:
             num_resumptions=self.num_resumptions,
             num_failed_episodes=account.num_failed_episodes + num_failed_episodes,
         )
+
+    def _without_received(self, batch: AnyBatch, num_steps: int) -> AnyBatch:
+        """Return a batch without first steps that were received before."""
+        counts, batch = _agent_step_counts(batch), batch.without_first_steps(num_steps)
+        if isinstance(batch, MultiAgentBatch) and len(batch) == len(counts):
+            # Exact also where policies are not delivered, of whose steps the batch knows only the number.
+            exact = counts.copy()
+            exact[0] += self._num_agent_steps_again - self._num_partial_agent_steps
+            batch = dataclasses.replace(batch, agent_step_counts=exact)
+        return batch
 
     def _rest_of_fragments(
         self, request: pb.ObtainSamplesRequest, beginning: episode_batch_pb2.Beginning
@@ -197,3 +223,8 @@ def _expect_workers(options: pb.SamplingOptions, beginning: episode_batch_pb2.Be
     """Make a call fail unless it has as many workers as an earlier call, because its episodes depend on them."""
     if beginning.worker_count:  # older servers do not report the number, and cannot change it
         options.worker_count = beginning.worker_count
+
+
+def _agent_step_counts(batch: AnyBatch) -> np.ndarray:
+    """Return the number of steps of all agents in each segment, or in each part of an episode."""
+    return batch.agent_step_counts if isinstance(batch, MultiAgentBatch) else batch.lengths

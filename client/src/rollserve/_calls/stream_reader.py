@@ -51,7 +51,7 @@ class StreamReader(BaseReader):
         self.resumption = Resumption(request)
         self.num_simulated_steps = self.num_ended_episodes = 0
         # Whole episodes usually have somewhat more steps than requested.
-        num_requested_steps = getattr(request, "step_count", 0)
+        num_requested_steps = 0 if request.options.count_agent_steps else getattr(request, "step_count", 0)
         self.num_expected_steps = num_requested_steps + num_requested_steps // 8
         self.waiting_for = ""
         self.num_workers = 0

@@ -96,9 +96,16 @@ def _member(name: str) -> Any:
     return getattr(importlib.import_module(module), member, None) if colon else None
 
 
+def _own_wrapper(name: str) -> Any:
+    """Return the wrapper of this name that gymnasium does not have; None for others."""
+    return load("rollserve._formats.fixed_shapes", EXTRA).FixedShapes if name == "FixedShapes" else None
+
+
 def _wrapped(env: Any, wrapper: Wrapper) -> Any:
     """Wrap an environment; arrays of JSON become what the wrapper's annotations ask for."""
-    cls = _member(wrapper.name) or getattr(load("gymnasium.wrappers", EXTRA), wrapper.name)
+    cls = (
+        _member(wrapper.name) or _own_wrapper(wrapper.name) or getattr(load("gymnasium.wrappers", EXTRA), wrapper.name)
+    )
     parameters = inspect.signature(cls).parameters
     kwargs = dict(wrapper.kwargs)
     for name, value in kwargs.items():

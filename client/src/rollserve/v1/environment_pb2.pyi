@@ -588,9 +588,19 @@ class FlattenObservations(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    LEAVES_FIELD_NUMBER: builtins.int
+    @property
+    def leaves(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of leaves, as in Space, to make a vector of each, in its place, and leave other leaves as they are. Empty: one
+        vector of all leaves. INVALID_ARGUMENT if there is no such leaf, or it cannot be a vector.
+        """
+
     def __init__(
         self,
+        *,
+        leaves: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["leaves", b"leaves"]) -> None: ...
 
 global___FlattenObservations = FlattenObservations
 
@@ -603,8 +613,9 @@ class Wrapper(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; or `module:Class` for a module that the
-    operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
+    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; `FixedShapes`, which makes arrays of
+    one shape of the values of Sequence, Graph and OneOf spaces, and of Text actions, with the arguments `max_items` and
+    `max_edges`; or `module:Class` for a module that the operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
     but a subclass of `gymnasium.Wrapper`, such as a wrapper of vector environments. PERMISSION_DENIED for any other
     module, and for a wrapper of gymnasium that writes files or opens windows on the server.
     """

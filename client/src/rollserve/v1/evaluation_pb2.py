@@ -26,7 +26,7 @@ from rollserve.v1 import episode_batch_pb2 as rollserve_dot_v1_dot_episode__batc
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drollserve/v1/evaluation.proto\x12\x0crollserve.v1\x1a rollserve/v1/episode_batch.proto\x1a\x19rollserve/v1/tensor.proto\"\xf3\x02\n\nEvaluation\x12\x0f\n\x07returns\x18\x01 \x03(\x01\x12\x0f\n\x07lengths\x18\x02 \x03(\x04\x12\x12\n\nterminated\x18\x03 \x03(\x08\x12\x11\n\ttruncated\x18\x04 \x03(\x08\x12-\n\x0ereturn_summary\x18\x05 \x01(\x0b\x32\x15.rollserve.v1.Summary\x12-\n\x0elength_summary\x18\x06 \x01(\x0b\x32\x15.rollserve.v1.Summary\x12\x16\n\x0epolicy_version\x18\x07 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x08 \x01(\x03\x12\x0c\n\x04seed\x18\t \x01(\x06\x12\x1b\n\x13\x66irst_episode_index\x18\n \x01(\x04\x12\x36\n\x0freproducibility\x18\x0b \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12&\n\x07\x61\x63\x63ount\x18\x0c \x01(\x0b\x32\x15.rollserve.v1.Account\"\xb1\x01\n\x07Summary\x12\x0c\n\x04mean\x18\x01 \x01(\x01\x12\x1f\n\x12standard_deviation\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0e\x63onfidence_low\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x1c\n\x0f\x63onfidence_high\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x15\n\x13_standard_deviationB\x11\n\x0f_confidence_lowB\x12\n\x10_confidence_high\"\x9b\x01\n\x0f\x45pisodeDelivery\x12\x1e\n\x11max_message_bytes\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x35\n\x12\x61\x63\x63\x65pt_compression\x18\x02 \x03(\x0e\x32\x19.rollserve.v1.Compression\x12\x1b\n\x13\x61\x63\x63\x65pt_frame_stacks\x18\x03 \x01(\x08\x42\x14\n\x12_max_message_bytes\"\xb9\x02\n\x14PopulationEvaluation\x12\x0f\n\x07returns\x18\x01 \x03(\x01\x12\x0f\n\x07lengths\x18\x02 \x03(\x04\x12\x14\n\x0cmember_count\x18\x03 \x01(\r\x12\x15\n\repisode_count\x18\x04 \x01(\r\x12\x12\n\nstep_count\x18\x05 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x07 \x01(\x03\x12\x0c\n\x04seed\x18\x08 \x01(\x06\x12\x1b\n\x13\x66irst_episode_index\x18\t \x01(\x04\x12\x36\n\x0freproducibility\x18\n \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12&\n\x07\x61\x63\x63ount\x18\x0b \x01(\x0b\x32\x15.rollserve.v1.Accountb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drollserve/v1/evaluation.proto\x12\x0crollserve.v1\x1a rollserve/v1/episode_batch.proto\x1a\x19rollserve/v1/tensor.proto\"\xa7\x03\n\nEvaluation\x12\x0f\n\x07returns\x18\x01 \x03(\x01\x12\x0f\n\x07lengths\x18\x02 \x03(\x04\x12\x12\n\nterminated\x18\x03 \x03(\x08\x12\x11\n\ttruncated\x18\x04 \x03(\x08\x12-\n\x0ereturn_summary\x18\x05 \x01(\x0b\x32\x15.rollserve.v1.Summary\x12-\n\x0elength_summary\x18\x06 \x01(\x0b\x32\x15.rollserve.v1.Summary\x12\x16\n\x0epolicy_version\x18\x07 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x08 \x01(\x03\x12\x0c\n\x04seed\x18\t \x01(\x06\x12\x1b\n\x13\x66irst_episode_index\x18\n \x01(\x04\x12\x36\n\x0freproducibility\x18\x0b \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12&\n\x07\x61\x63\x63ount\x18\x0c \x01(\x0b\x32\x15.rollserve.v1.Account\x12\x32\n\ragent_returns\x18\xd2\x01 \x01(\x0b\x32\x1a.rollserve.v1.AgentReturns\"x\n\x0c\x41gentReturns\x12\x0e\n\x06\x61gents\x18\x01 \x03(\t\x12-\n\x08policies\x18\x02 \x03(\x0b\x32\x1b.rollserve.v1.PolicyVersion\x12\x0f\n\x07returns\x18\x03 \x03(\x01\x12\x18\n\x10policy_positions\x18\x04 \x03(\x11\"0\n\rPolicyVersion\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\"\xb1\x01\n\x07Summary\x12\x0c\n\x04mean\x18\x01 \x01(\x01\x12\x1f\n\x12standard_deviation\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0e\x63onfidence_low\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x1c\n\x0f\x63onfidence_high\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x15\n\x13_standard_deviationB\x11\n\x0f_confidence_lowB\x12\n\x10_confidence_high\"\x9b\x01\n\x0f\x45pisodeDelivery\x12\x1e\n\x11max_message_bytes\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x35\n\x12\x61\x63\x63\x65pt_compression\x18\x02 \x03(\x0e\x32\x19.rollserve.v1.Compression\x12\x1b\n\x13\x61\x63\x63\x65pt_frame_stacks\x18\x03 \x01(\x08\x42\x14\n\x12_max_message_bytes\"\xb9\x02\n\x14PopulationEvaluation\x12\x0f\n\x07returns\x18\x01 \x03(\x01\x12\x0f\n\x07lengths\x18\x02 \x03(\x04\x12\x14\n\x0cmember_count\x18\x03 \x01(\r\x12\x15\n\repisode_count\x18\x04 \x01(\r\x12\x12\n\nstep_count\x18\x05 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x06 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x07 \x01(\x03\x12\x0c\n\x04seed\x18\x08 \x01(\x06\x12\x1b\n\x13\x66irst_episode_index\x18\t \x01(\x04\x12\x36\n\x0freproducibility\x18\n \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12&\n\x07\x61\x63\x63ount\x18\x0b \x01(\x0b\x32\x15.rollserve.v1.Accountb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.evaluation_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EVALUATION']._serialized_start=109
-  _globals['_EVALUATION']._serialized_end=480
-  _globals['_SUMMARY']._serialized_start=483
-  _globals['_SUMMARY']._serialized_end=660
-  _globals['_EPISODEDELIVERY']._serialized_start=663
-  _globals['_EPISODEDELIVERY']._serialized_end=818
-  _globals['_POPULATIONEVALUATION']._serialized_start=821
-  _globals['_POPULATIONEVALUATION']._serialized_end=1134
+  _globals['_EVALUATION']._serialized_end=532
+  _globals['_AGENTRETURNS']._serialized_start=534
+  _globals['_AGENTRETURNS']._serialized_end=654
+  _globals['_POLICYVERSION']._serialized_start=656
+  _globals['_POLICYVERSION']._serialized_end=704
+  _globals['_SUMMARY']._serialized_start=707
+  _globals['_SUMMARY']._serialized_end=884
+  _globals['_EPISODEDELIVERY']._serialized_start=887
+  _globals['_EPISODEDELIVERY']._serialized_end=1042
+  _globals['_POPULATIONEVALUATION']._serialized_start=1045
+  _globals['_POPULATIONEVALUATION']._serialized_end=1358
 # @@protoc_insertion_point(module_scope)

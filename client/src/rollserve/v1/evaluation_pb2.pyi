@@ -32,6 +32,7 @@ class Evaluation(google.protobuf.message.Message):
     FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
+    AGENT_RETURNS_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """The version of the policy that acted."""
     environment_version: builtins.int
@@ -72,6 +73,12 @@ class Evaluation(google.protobuf.message.Message):
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
         """What was simulated and what became of it. Episodes that are not delivered count as discarded."""
 
+    @property
+    def agent_returns(self) -> global___AgentReturns:
+        """What each agent got, in an environment with many agents; not set in one with a single agent. `returns` then are sums
+        over all agents, and `lengths` count environment steps.
+        """
+
     def __init__(
         self,
         *,
@@ -87,11 +94,76 @@ class Evaluation(google.protobuf.message.Message):
         first_episode_index: builtins.int = ...,
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
+        agent_returns: global___AgentReturns | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "length_summary", b"length_summary", "return_summary", b"return_summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "length_summary", b"length_summary", "lengths", b"lengths", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "return_summary", b"return_summary", "returns", b"returns", "seed", b"seed", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "agent_returns", b"agent_returns", "length_summary", b"length_summary", "return_summary", b"return_summary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "agent_returns", b"agent_returns", "environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "length_summary", b"length_summary", "lengths", b"lengths", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "return_summary", b"return_summary", "returns", b"returns", "seed", b"seed", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
 
 global___Evaluation = Evaluation
+
+@typing.final
+class AgentReturns(google.protobuf.message.Message):
+    """What P agents got in N episodes of an environment with many agents, and which of K policies acted for them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AGENTS_FIELD_NUMBER: builtins.int
+    POLICIES_FIELD_NUMBER: builtins.int
+    RETURNS_FIELD_NUMBER: builtins.int
+    POLICY_POSITIONS_FIELD_NUMBER: builtins.int
+    @property
+    def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """(P) The names of the environment's possible agents."""
+
+    @property
+    def policies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PolicyVersion]:
+        """(K) The versions of policies that acted."""
+
+    @property
+    def returns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """(N * P) The return of each agent in each episode: first of all agents in the first episode, and so on. NaN for an
+        agent that made no step in the episode.
+        """
+
+    @property
+    def policy_positions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(N * P) The position among `policies` of what acted for each agent, in the same order; -1 for an agent that made no
+        step.
+        """
+
+    def __init__(
+        self,
+        *,
+        agents: collections.abc.Iterable[builtins.str] | None = ...,
+        policies: collections.abc.Iterable[global___PolicyVersion] | None = ...,
+        returns: collections.abc.Iterable[builtins.float] | None = ...,
+        policy_positions: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agents", b"agents", "policies", b"policies", "policy_positions", b"policy_positions", "returns", b"returns"]) -> None: ...
+
+global___AgentReturns = AgentReturns
+
+@typing.final
+class PolicyVersion(google.protobuf.message.Message):
+    """A version of a policy."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    policy: builtins.str
+    """The policy's name."""
+    version: builtins.int
+    """The number of the update of the agent that made it."""
+    def __init__(
+        self,
+        *,
+        policy: builtins.str = ...,
+        version: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["policy", b"policy", "version", b"version"]) -> None: ...
+
+global___PolicyVersion = PolicyVersion
 
 @typing.final
 class Summary(google.protobuf.message.Message):

@@ -36,6 +36,7 @@ class MultiAgentBatch(google.protobuf.message.Message):
     TERMINATED_FIELD_NUMBER: builtins.int
     TRUNCATED_FIELD_NUMBER: builtins.int
     POLICIES_FIELD_NUMBER: builtins.int
+    AGENT_STEP_COUNTS_FIELD_NUMBER: builtins.int
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Names of all possible agents of the environment, in its order. The same in all messages."""
@@ -66,6 +67,10 @@ class MultiAgentBatch(google.protobuf.message.Message):
     def policies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PolicyBatch]:
         """The policies that acted; one element for each of their versions."""
 
+    @property
+    def agent_step_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(E) The number of steps of all agents in this message, also of those whose policies are not delivered."""
+
     def __init__(
         self,
         *,
@@ -76,8 +81,9 @@ class MultiAgentBatch(google.protobuf.message.Message):
         terminated: collections.abc.Iterable[builtins.bool] | None = ...,
         truncated: collections.abc.Iterable[builtins.bool] | None = ...,
         policies: collections.abc.Iterable[global___PolicyBatch] | None = ...,
+        agent_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agents", b"agents", "episode_indices", b"episode_indices", "first_steps", b"first_steps", "lengths", b"lengths", "policies", b"policies", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_step_counts", b"agent_step_counts", "agents", b"agents", "episode_indices", b"episode_indices", "first_steps", b"first_steps", "lengths", b"lengths", "policies", b"policies", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
 
 global___MultiAgentBatch = MultiAgentBatch
 

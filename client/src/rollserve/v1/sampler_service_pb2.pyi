@@ -775,6 +775,7 @@ class SamplingOptions(google.protobuf.message.Message):
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_DISCOUNT_FIELD_NUMBER: builtins.int
     DELIVER_POLICIES_FIELD_NUMBER: builtins.int
+    COUNT_AGENT_STEPS_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
     (UNEXPECTED_VERSION) if another one is.
@@ -890,6 +891,11 @@ class SamplingOptions(google.protobuf.message.Message):
     `blackhole`. Batches have `discounted_returns_before`. For fragments, it belongs to the row sequence, see Fragments.
     Not set: the account has none.
     """
+    count_agent_steps: builtins.bool
+    """Whether the steps that a call or a round of whole episodes asks for are the steps of all agents, also of those whose
+    policies are not delivered, instead of the environment's. Everything else counts the environment's steps. The same
+    in an environment with one agent. INVALID_ARGUMENT for exact episodes and for fragments.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """The compressions that columns of batches may have, the preferred one first. The server uses the first that it
@@ -949,9 +955,10 @@ class SamplingOptions(google.protobuf.message.Message):
         observation_moments: builtins.bool = ...,
         return_discount: builtins.float | None = ...,
         deliver_policies: collections.abc.Iterable[builtins.str] | None = ...,
+        count_agent_steps: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "agent_update", b"agent_update", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "return_discount", b"return_discount", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "deliver_policies", b"deliver_policies", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_discount", b"return_discount", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_return_discount", b"_return_discount", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "agent_update", b"agent_update", "blackhole", b"blackhole", "client_id", b"client_id", "count_agent_steps", b"count_agent_steps", "deliver_policies", b"deliver_policies", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "observation_moments", b"observation_moments", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_discount", b"return_discount", "return_last_states", b"return_last_states", "return_last_values", b"return_last_values", "return_returns_before", b"return_returns_before", "return_spaces", b"return_spaces", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -2115,6 +2122,7 @@ class EvaluationOptions(google.protobuf.message.Message):
     SKIP_FAILED_EPISODES_FIELD_NUMBER: builtins.int
     EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     CLIENT_ID_FIELD_NUMBER: builtins.int
+    POLICY_MAPS_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """The version of the policy to evaluate. Not set: the current one; see SamplingOptions."""
     environment_version: builtins.int
@@ -2158,6 +2166,14 @@ class EvaluationOptions(google.protobuf.message.Message):
     def exploration(self) -> global___Exploration:
         """How freely the agent acts. Not set: the agent's own exploration."""
 
+    @property
+    def policy_maps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.policies_pb2.PolicyMap]:
+        """Which policies act in an environment with many agents, instead of the sampler's own map: the episode of index i has
+        the map at position i modulo their number, at most 4096. They may name all policies and versions that the sampler
+        holds; versions count back from the version to evaluate. INVALID_ARGUMENT in an environment with one agent, for
+        populations, for what is not held, and for policies that do not fit their agents. Empty: the sampler's own map.
+        """
+
     def __init__(
         self,
         *,
@@ -2174,9 +2190,10 @@ class EvaluationOptions(google.protobuf.message.Message):
         skip_failed_episodes: builtins.bool = ...,
         expected_environment_version: builtins.int | None = ...,
         client_id: builtins.str = ...,
+        policy_maps: collections.abc.Iterable[rollserve.v1.policies_pb2.PolicyMap] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "client_id", b"client_id", "environment", b"environment", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "client_id", b"client_id", "environment", b"environment", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_maps", b"policy_maps", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -2241,6 +2258,7 @@ class EvaluateResponse(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     EVALUATION_FIELD_NUMBER: builtins.int
+    MULTI_AGENT_BATCH_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
@@ -2262,6 +2280,10 @@ class EvaluateResponse(google.protobuf.message.Message):
     def evaluation(self) -> rollserve.v1.evaluation_pb2.Evaluation:
         """The end of the stream."""
 
+    @property
+    def multi_agent_batch(self) -> rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch:
+        """Episodes of an environment with many agents, as in ObtainSamples; such an environment has no `batch`."""
+
     def __init__(
         self,
         *,
@@ -2269,10 +2291,11 @@ class EvaluateResponse(google.protobuf.message.Message):
         batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
         progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
         evaluation: rollserve.v1.evaluation_pb2.Evaluation | None = ...,
+        multi_agent_batch: rollserve.v1.multi_agent_batch_pb2.MultiAgentBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "progress", b"progress"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "evaluation"] | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "multi_agent_batch", b"multi_agent_batch", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "evaluation", "multi_agent_batch"] | None: ...
 
 global___EvaluateResponse = EvaluateResponse
 

@@ -21,6 +21,7 @@ from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.policies import (
     check_delivered,
     choices_of_agents,
+    lineups_of,
     load_policies,
     policies_after,
     policy_versions,
@@ -116,6 +117,7 @@ __all__ = [
     "join_model",
     "kind_of",
     "legal_values",
+    "lineups_of",
     "load_agent",
     "load_policies",
     "parameters_bytes",

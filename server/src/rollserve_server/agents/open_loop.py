@@ -121,7 +121,7 @@ def build_constant(
 
 def _converted(leaf: Leaf, value: np.ndarray) -> np.ndarray:
     """Return the value of a leaf in the leaf's dtype."""
-    field = f"action[{leaf.name!r}]"
+    field = f"action[{leaf.name!r}]" if leaf.name else "action"
     if value.shape != leaf.shape:
         raise InvalidValueError.of(f"{field}.shape", expected=leaf.shape, got=value.shape)
     if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve.moments import MEAN, VARIANCE
 from rollserve_server.agents.specs.kinds import kind_of
 from rollserve_server.agents.specs.mlp import MlpSpec
 from rollserve_server.agents.specs.onnx import OnnxSpec
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs.shapes import Shapes
 
 __all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_kwargs", "with_parameters"]
+
+_HINTS = dict.fromkeys(
+    (MEAN, VARIANCE),
+    "an element of the flat observation each, with mean 0 and variance 1 where it is one-hot, and none of the action "
+    "mask; moments have m.parameters(observation_space, without=mask)",
+)
+"""Hints for parameters of a wrong shape by name."""
 
 
 def with_parameters(spec: PolicySpec, parameters: Mapping[str, np.ndarray]) -> PolicySpec:
@@ -96,7 +104,7 @@ def check_parameters(parameters: Mapping[str, np.ndarray], shapes: Shapes) -> No
         if value.dtype != dtype:
             raise InvalidValueError.of(f"{field}.data_type", expected=dtype, got=value.dtype)
         if value.shape != shape:
-            raise InvalidValueError.of(f"{field}.shape", expected=shape, got=value.shape)
+            raise InvalidValueError.of(f"{field}.shape", expected=shape, got=value.shape, hint=_HINTS.get(name, ""))
     check_finite(parameters)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollserve.policy_map import PolicyMap, is_called_like
+from rollserve.policy_map import PolicyMap, PolicyRule, is_called_like
 from rollserve_server.agents.building import load_agent, prepare_agent
 from rollserve_server.agents.specs.kinds import AgentSpec, kind_of
-from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
+from rollserve_server.agents.specs.policies import HeldPolicy, Lineups, PolicySet
 from rollserve_server.errors import InvalidValueError, listed, show, within
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_delivered",
     "choices_of_agents",
+    "lineups_of",
     "load_policies",
     "policies_after",
     "policy_versions",
@@ -81,6 +83,41 @@ def policies_after(
     return PolicySet(policies, policy_map)
 
 
+def lineups_of(held: Sequence[PolicySet[PolicySpec]], policy_maps: Sequence[PolicyMap]) -> Lineups[PolicySpec]:
+    """Return the policies that maps of an evaluation name.
+
+    Args:
+        held: policies of the versions that are kept, the version to evaluate first, in falling order.
+        policy_maps: at least one map.
+
+    Raises:
+        InvalidValueError: a map names a policy or a version that is not held; it names a field from `policy_maps` on.
+    """
+    versions: dict[str, dict[int, PolicySpec]] = {}
+    for policy_set in held:
+        for name, its_versions in policy_set.policies.items():
+            for each in its_versions:
+                versions.setdefault(name, {}).setdefault(each.version, each.spec)
+    named: dict[str, dict[int, PolicySpec]] = {}
+    maps = []
+    for position, policy_map in enumerate(policy_maps):
+        rules = []
+        for rule in policy_map.rules:
+            choices = []
+            for choice in rule.choices:
+                with within(f"policy_maps[{position}]"):
+                    number = _number_of(choice, versions)
+                named.setdefault(choice.policy, {})[number] = versions[choice.policy][number]
+                choices.append(dataclasses.replace(choice, version=number))
+            rules.append(PolicyRule(rule.agents, rule.is_prefix, tuple(choices)))
+        maps.append(PolicyMap(tuple(rules)))
+    policies = {
+        name: tuple(HeldPolicy(number, numbers[number]) for number in sorted(numbers, reverse=True))
+        for name, numbers in named.items()
+    }
+    return Lineups(policies, maps[0], tuple(maps[1:]))
+
+
 def prepare_for_env(
     agent: AgentSource,
     observation_space: Space[Any],
@@ -119,7 +156,7 @@ def load_policies(policies: PolicySet[PolicySpec]) -> PolicySet[PolicySpec]:
         name: tuple(HeldPolicy(each.version, load_agent(each.spec)) for each in held)
         for name, held in policies.policies.items()
     }
-    return PolicySet(loaded, policies.policy_map)
+    return dataclasses.replace(policies, policies=loaded)
 
 
 def policy_versions(agent: AgentSpec) -> dict[str, int]:
@@ -143,13 +180,13 @@ def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str]) -> list[int]
     """Return the position of the rule of each agent.
 
     Raises:
-        InvalidValueError: an agent has no rule.
+        InvalidValueError: an agent has no rule; without a field.
     """
     found = []
     for agent, rule in zip(agents, policy_map.rules_of(agents), strict=True):
         if rule is None:
             expected = f"a rule for each of the agents {listed(agents)}"
-            raise InvalidValueError.of("policy_map", expected=expected, got=f"none for {agent!r}")
+            raise InvalidValueError.of("", expected=expected, got=f"none for {agent!r}")
         found.append(rule)
     return found
 
@@ -158,11 +195,8 @@ def _named(versions: Mapping[int, PolicySource], choices: Sequence[PolicyChoice]
     """Return the versions of a policy that choices name, in the order of `PolicySet`."""
     falling = sorted(versions, reverse=True)
     for choice in choices:
-        back = -choice.version if choice.version <= 0 else None
-        if (choice.version not in versions) if back is None else (back >= len(falling)):
-            expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
-            got = choice.version if back is None else f"{choice.version}, counted from the current one"
-            raise InvalidValueError.of("policy_map", expected=expected, got=got)
+        with within("policy_map"):
+            _number_of(choice, {choice.policy: versions})
     depth = 1 + max((-choice.version for choice in choices if choice.version <= 0), default=0)
     pinned = {choice.version for choice in choices if choice.version > 0}
     numbers = [*falling[:depth], *sorted(pinned.difference(falling[:depth]), reverse=True)]
@@ -177,14 +211,17 @@ def _prepare_policies(
     agents: Sequence[str],
 ) -> PolicySet[PolicySpec]:
     """Return the policies, each checked against the spaces of the agents that it may act for."""
-    rules = choices_of_agents(policies.policy_map, agents)
-    acts_for: dict[str, list[str]] = {}
-    for agent, rule in zip(agents, rules, strict=True):
-        for name in {choice.policy for choice in policies.policy_map.rules[rule].choices}:
-            acts_for.setdefault(name, []).append(agent)
+    has_lineups = isinstance(policies, Lineups)
+    acts_for: dict[str, dict[str, None]] = {}
+    for position, policy_map in enumerate(policies.policy_maps):
+        with within(f"policy_maps[{position}]" if has_lineups else "policy_map"):
+            rules = choices_of_agents(policy_map, agents)
+        for agent, rule in zip(agents, rules, strict=True):
+            for choice in policy_map.rules[rule].choices:
+                acts_for.setdefault(choice.policy, {})[agent] = None
     prepared: dict[str, tuple[HeldPolicy[PolicySpec], ...]] = {}
     for name, held in policies.policies.items():
-        with within(f"policies[{name!r}]"):
+        with within(f"policy_maps[{name!r}]" if has_lineups else f"policies[{name!r}]"):
             if name not in acts_for:
                 expected = f"a policy that acts for one of the agents {listed(agents)}"
                 raise InvalidValueError.of("", expected=expected, got="one for none of them")
@@ -200,4 +237,25 @@ def _prepare_policies(
                 )
                 for each in held
             )
-    return PolicySet(prepared, policies.policy_map)
+    return dataclasses.replace(policies, policies=prepared)  # type: ignore[return-value]  # accepted ones now
+
+
+def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]]) -> int:
+    """Return the number of the version that a choice names.
+
+    Args:
+        choice: the choice.
+        versions: the held versions of each policy.
+
+    Raises:
+        InvalidValueError: the policy or the version is not held; without a field.
+    """
+    if choice.policy not in versions:
+        raise InvalidValueError.of("", expected=f"policies among {listed(versions)}", got=repr(choice.policy))
+    falling = sorted(versions[choice.policy], reverse=True)
+    back = -choice.version if choice.version <= 0 else None
+    if (choice.version not in falling) if back is None else (back >= len(falling)):
+        expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
+        got = choice.version if back is None else f"{choice.version}, counted from the current one"
+        raise InvalidValueError.of("", expected=expected, got=got)
+    return choice.version if back is None else falling[back]

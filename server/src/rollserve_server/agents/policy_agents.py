@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from rollserve_server.agents.policies import choices_of_agents
 if TYPE_CHECKING:
     import numpy as np
 
+    from rollserve.policy_map import PolicyChoice, PolicyMap
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.specs.kinds import PolicySpec
     from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
@@ -43,7 +44,7 @@ class PolicyAgents:
     Attributes:
         agents: names of the environment's possible agents.
         policies: the versions of policies.
-        num_numbers: number of random numbers that `choose` takes for an episode.
+        num_numbers: number of random numbers that `choose` takes for an episode, at most.
     """
 
     def __init__(
@@ -64,37 +65,49 @@ class PolicyAgents:
             build: returns an agent for a policy, given the position of an agent with its spaces and the number of
                 places.
         """
-        self._rules = choices_of_agents(policy_set.policy_map, agents)
-        self._policy_map = policy_set.policy_map
         self.agents = tuple(agents)
-        self.num_numbers = len(policy_set.policy_map.rules)
+        self.num_numbers = max(len(policy_map.rules) for policy_map in policy_set.policy_maps)
         held: dict[int, HeldPolicy[PolicySpec]] = {}
         names: dict[int, str] = {}
-        acts_for: dict[int, list[int]] = {}
-        # For each rule that has agents, the identity of the version that each choice names.
-        self._named: dict[int, dict[object, int]] = {}
-        for agent, rule in enumerate(self._rules):
-            named = self._named.setdefault(rule, {})
-            for choice in policy_set.policy_map.rules[rule].choices:
-                found = policy_set.find(choice)
-                held[id(found)], names[id(found)] = found, choice.policy
-                named[choice] = id(found)
-            for identity in dict.fromkeys(named.values()):
-                acts_for.setdefault(identity, []).append(agent)
+        acts_for: dict[int, dict[int, None]] = {}
+        for policy_map in policy_set.policy_maps:
+            for agent, rule in enumerate(choices_of_agents(policy_map, agents)):
+                for choice in policy_map.rules[rule].choices:
+                    found = policy_set.find(choice)
+                    held[id(found)], names[id(found)] = found, choice.policy
+                    acts_for.setdefault(id(found), {})[agent] = None
         self.policies: list[BuiltPolicy] = []
-        self._positions: Mapping[int, int] = {identity: position for position, identity in enumerate(held)}
         for identity, each in held.items():
-            its = tuple(acts_for[identity])
+            its = tuple(sorted(acts_for[identity]))
             num_places = num_rows * min(len(its), max_acting)
             built = build(each.spec, its[0], num_places)
             self.policies.append(BuiltPolicy(names[identity], each.version, its, num_places, built))
+        positions = {identity: position for position, identity in enumerate(held)}
+        self._lineups = [
+            _Lineup(policy_map, agents, lambda choice: positions[id(policy_set.find(choice))])
+            for policy_map in policy_set.policy_maps
+        ]
 
-    def choose(self, numbers: np.ndarray) -> list[int]:
+    def choose(self, index: int, numbers: np.ndarray) -> list[int]:
         """Return the position of the policy of each agent in an episode.
 
         Args:
+            index: index of the episode.
             numbers: (num_numbers,), random numbers of the episode from 0 up to 1.
         """
-        rules = self._policy_map.rules
-        chosen = {rule: named[rules[rule].choose(float(numbers[rule]))] for rule, named in self._named.items()}
-        return [self._positions[chosen[rule]] for rule in self._rules]
+        return self._lineups[index % len(self._lineups)].choose(numbers)
+
+
+class _Lineup:
+    """A map, with the position of the policy behind each of its choices."""
+
+    def __init__(self, policy_map: PolicyMap, agents: Sequence[str], find: Callable[[PolicyChoice], int]) -> None:
+        self._rules = choices_of_agents(policy_map, agents)
+        # The rules that have agents.
+        self._used = {rule: policy_map.rules[rule] for rule in self._rules}
+        self._positions = {choice: find(choice) for rule in self._used.values() for choice in rule.choices}
+
+    def choose(self, numbers: np.ndarray) -> list[int]:
+        """Return the position of the policy of each agent, given a random number for each rule."""
+        chosen = {rule: self._positions[its.choose(float(numbers[rule]))] for rule, its in self._used.items()}
+        return [chosen[rule] for rule in self._rules]

@@ -230,7 +230,7 @@ class SamplerService:
         sampler = self._reader.saved_sampler(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            parts = saved_sampler_parts(_use(sampler, rpc).save())
+            parts = saved_sampler_parts(await _use(sampler, rpc).save())
             while (part := await asyncio.to_thread(next, parts, None)) is not None:
                 for data in _parts(part):
                     yield samplers_pb2.SaveSamplerResponse(data=data).SerializeToString()

@@ -127,6 +127,9 @@ class Pool:
         try:
             if state is None and saved is not None:
                 await restore_into(pool._parts, saved)
+                ids = sorted({spec.id for spec in pool.status().env_specs})
+                extra = {"env": ", ".join(ids), "workers": saved.num_workers, "seed": saved.seed}
+                _log.info("sampler restored", extra=extra)
             else:
                 await start_workers(pool._parts, env, state)
             await journal.begin(pool._state, pool._snapshot)
@@ -167,9 +170,9 @@ class Pool:
         await self._begin_again("reset", self._parts.settings, lambda parts: start_workers(parts, self._env, None))
         _log.info("sampler reset", extra={"run": self._parts.run})
 
-    def save(self) -> SavedSampler:
+    async def save(self) -> SavedSampler:
         """Return all that another server needs to go on as the sampler would. Calls that run count as not begun."""
-        return save(self._parts)
+        return await save(self._parts)
 
     async def restore(self, saved: SavedSampler, client_id: str = "") -> None:
         """Go on as a saved sampler, in a new run; calls that run or wait fail, as of `reset`.

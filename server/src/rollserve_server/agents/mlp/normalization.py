@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve.moments import MEAN, VARIANCE
 from rollserve_server.agents.agent import FLOAT64
 from rollserve_server.errors import InvalidValueError
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs.shapes import ArrayType
 
 __all__ = ["Normalizer", "check_variance", "normalization_shapes", "normalizer_of"]
-
-_MEAN, _VARIANCE = "observation/mean", "observation/variance"
 
 
 class Normalizer:
@@ -44,8 +43,8 @@ class Normalizer:
 
     def assign(self, row: int, parameters: Mapping[str, np.ndarray]) -> None:
         """Set the mean and the variance of a row; of all rows, by row 0, if they share them."""
-        self._mean[row] = parameters[_MEAN]
-        self._deviation[row] = np.sqrt(parameters[_VARIANCE] + self._epsilon)
+        self._mean[row] = parameters[MEAN]
+        self._deviation[row] = np.sqrt(parameters[VARIANCE] + self._epsilon)
 
     def run(self, out: np.ndarray) -> None:
         """Write the normalized observations to `out`, (M, size) float32."""
@@ -74,14 +73,14 @@ def normalizer_of(spec: MlpSpec, num_rows: int, size: int) -> Normalizer | None:
 
 def normalization_shapes(size: int) -> dict[str, ArrayType]:
     """Return dtypes and shapes of the parameters, given the size of a flat observation."""
-    return {_MEAN: (FLOAT64, (size,)), _VARIANCE: (FLOAT64, (size,))}
+    return {MEAN: (FLOAT64, (size,)), VARIANCE: (FLOAT64, (size,))}
 
 
 def check_variance(parameters: Mapping[str, np.ndarray]) -> None:
     """Raise InvalidValueError if a variance is negative; of a population, (K, size)."""
-    variance = parameters.get(_VARIANCE)
+    variance = parameters.get(VARIANCE)
     if variance is None or not (negative := variance < 0).any():
         return
     position = tuple(int(i) for i in np.argwhere(negative)[0])
-    field = f"parameters[{_VARIANCE!r}]{list(position)}"
+    field = f"parameters[{VARIANCE!r}]{list(position)}"
     raise InvalidValueError.of(field, expected="at least 0", got=variance[position])

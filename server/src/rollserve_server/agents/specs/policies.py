@@ -11,7 +11,7 @@ from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["POLICY_CLASSES", "HeldPolicy", "PolicySet"]
+__all__ = ["POLICY_CLASSES", "HeldPolicy", "Lineups", "PolicySet"]
 
 _Spec = TypeVar("_Spec", covariant=True)
 
@@ -42,6 +42,11 @@ class PolicySet(Generic[_Spec]):
     policies: Mapping[str, Sequence[HeldPolicy[_Spec]]]
     policy_map: PolicyMap
 
+    @property
+    def policy_maps(self) -> tuple[PolicyMap, ...]:
+        """The maps that episodes have by turns: episode i has the one at position i modulo their number."""
+        return (self.policy_map,)
+
     def find(self, choice: PolicyChoice) -> HeldPolicy[_Spec]:
         """Return the version of a policy that a choice of the map names."""
         held = self.policies[choice.policy]
@@ -50,5 +55,21 @@ class PolicySet(Generic[_Spec]):
         return next(each for each in held if each.version == choice.version)
 
 
+@dataclass(frozen=True, eq=False)
+class Lineups(PolicySet[_Spec]):
+    """Policies of an evaluation, whose episodes have several maps by turns. All choices name versions by number.
+
+    Attributes:
+        later_maps: the maps after the first one.
+    """
+
+    later_maps: tuple[PolicyMap, ...] = ()
+
+    @property
+    def policy_maps(self) -> tuple[PolicyMap, ...]:
+        """All maps."""
+        return (self.policy_map, *self.later_maps)
+
+
 POLICY_CLASSES: tuple[type, ...] = (HeldPolicy, PolicySet, PolicyMap, PolicyRule, PolicyChoice)
-"""Classes of policies by name, and of the values within them."""
+"""Classes of policies by name, and of the values within them, as samplers keep them."""

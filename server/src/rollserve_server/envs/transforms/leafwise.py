@@ -43,17 +43,20 @@ class Step(NamedTuple):
 def leafwise(
     space: Space[Any],
     names: Collection[str],
-    transform: Callable[[spaces.Box], tuple[spaces.Box, ColumnFunction] | None],
+    transform: Callable[[Any], tuple[Space[Any], ColumnFunction] | None],
+    kind: type[Space[Any]] = spaces.Box,
 ) -> Step:
     """Return the step that transforms some leaves of a space.
 
     Args:
         space: the space.
-        names: names of the leaves; empty for every Box.
+        names: names of the leaves; empty for every one of the kind.
         transform: returns a leaf's new space and its function; None if the leaf is not concerned.
+        kind: kind of the leaves' spaces.
 
     Raises:
-        InvalidValueError: no leaf is concerned, a name is no leaf's, or a named leaf is no Box or not concerned.
+        InvalidValueError: no leaf is concerned, a name is no leaf's, or a named leaf is of another kind or
+            not concerned.
     """
     leaves = leaves_of_space(space)
     unknown = sorted(set(names) - {leaf.name for leaf in leaves})
@@ -65,7 +68,7 @@ def leafwise(
     functions: list[ColumnFunction | None] = []
     for leaf in leaves:
         found = None
-        if isinstance(leaf.space, spaces.Box) and (not names or leaf.name in names):
+        if isinstance(leaf.space, kind) and (not names or leaf.name in names):
             with within(f"[{leaf.name!r}]" if leaf.name else ""):
                 found = transform(leaf.space)
         if found is None and leaf.name in names:

@@ -29,8 +29,6 @@ from rollserve_server.errors import InvalidValueError, show
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve_server.envs.leaves import Leaf
-
 __all__ = ["Flattening", "observation_step"]
 
 
@@ -54,8 +52,11 @@ def observation_step(transform: Transform, space: Space[Any]) -> Step | Flatteni
             return leafwise(space, transform.leaves, functools.partial(resize, transform=transform))
         case GrayscaleObservations():
             return leafwise(space, transform.leaves, functools.partial(grayscale, transform=transform))
-        case FlattenObservations():
-            return Flattening(spaces.flatten_space(space), [_flat(leaf) for leaf in leaves_of_space(space)])
+        case FlattenObservations([]):
+            parts = [_flat(leaf.space) for leaf in leaves_of_space(space)]
+            return Flattening(spaces.flatten_space(space), parts)
+        case FlattenObservations(leaves):
+            return leafwise(space, leaves, lambda leaf: (spaces.flatten_space(leaf), _flat(leaf)), spaces.Space)
         case _:
             return None
 
@@ -115,6 +116,12 @@ def _scale(space: spaces.Box, factor: float, offset: float) -> tuple[spaces.Box,
         values += offset
         return _rounded(values, dtype)
 
+    # In float64, the product of two float32 is exact, so multiplying them directly rounds to the same bits. It cannot
+    # overflow either if the factor is small, and then takes a fifth of the time.
+    own_factor = dtype.type(factor)
+    if space.dtype == dtype and not offset and abs(factor) <= 1 and float(own_factor) == factor:
+        return box, lambda column: column * own_factor
+
     return box, scaled
 
 
@@ -130,9 +137,8 @@ def _rounded(column: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return column.astype(dtype, copy=False)
 
 
-def _flat(leaf: Leaf) -> ColumnFunction:
+def _flat(space: Any) -> ColumnFunction:
     """Return the function that makes vectors of a leaf's values, as `gymnasium.spaces.flatten`."""
-    space: Any = leaf.space
     match space:
         case spaces.Discrete():
             return functools.partial(_one_hot, starts=np.array([space.start]), sizes=np.array([space.n]))

@@ -37,6 +37,8 @@ from rollserve_server.pool import AgentChange, PolicyUpdates
 if TYPE_CHECKING:
     import numpy as np
 
+    from rollserve.policy_map import PolicyMap
+    from rollserve.v1 import policies_pb2
     from rollserve.v1 import sampler_service_pb2 as pb
     from rollserve_server.agents import Activation, HeadKind, MlpHeadKind, Value
     from rollserve_server.pool import AgentUpdate, PolicyUpdate
@@ -49,6 +51,7 @@ __all__ = [
     "has_pickle",
     "is_pickle",
     "mlp_from_proto",
+    "policy_map_in",
 ]
 
 ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
@@ -161,11 +164,20 @@ def _policy_updates_from_proto(message: pb.PolicyUpdates, allowed_paths: Collect
             policies[name] = read
     if not message.HasField("policy_map"):
         return PolicyUpdates(policies, None)
+    return PolicyUpdates(policies, policy_map_in("policy_map", message.policy_map))
+
+
+def policy_map_in(field: str, message: policies_pb2.PolicyMap) -> PolicyMap:
+    """Return the map of policies that a field has.
+
+    Raises:
+        InvalidValueError: a part is missing, out of range, or there twice.
+    """
     try:
-        return PolicyUpdates(policies, policy_map_from_proto(message.policy_map))
+        return policy_map_from_proto(message)
     except InvalidArgumentError as error:
         text = error.message.removeprefix(f"{error.field}: ")
-        raise InvalidValueError(text, field=f"policy_map.{error.field}") from error
+        raise InvalidValueError(text, field=f"{field}.{error.field}") from error
 
 
 def agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> PolicySource:

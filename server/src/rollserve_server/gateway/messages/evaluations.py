@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve import Summary
 from rollserve._codec.records import message_from_record
 from rollserve._codec.tensors import named_tensors_from_proto
 from rollserve.reproducibility import reproducibility_to_proto
@@ -15,15 +16,17 @@ from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.accounts import account_to_proto
+from rollserve_server.gateway.messages.agents import policy_map_in
 from rollserve_server.gateway.messages.environments import environment_from_proto
 from rollserve_server.gateway.messages.fields import in_field, in_range
 from rollserve_server.gateway.messages.formats import evaluation_format_from_proto
 from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
-from rollserve_server.gateway.messages.summaries import summary_to_proto
 from rollserve_server.pool import DISCARD, EvaluationRequest, PopulationRequest
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
+    from rollserve.policy_map import PolicyMap
+    from rollserve.v1 import policies_pb2
     from rollserve_server.pool import Evaluation, SamplingOptions
 
 __all__ = [
@@ -36,6 +39,9 @@ __all__ = [
 _MAX_EPISODES = 1 << 17
 """Largest number of episodes of all members. The result then stays below the size that gRPC's clients accept by
 default."""
+
+_MAX_POLICY_MAPS = 4096
+"""Largest number of maps that the episodes of an evaluation have by turns."""
 
 
 def evaluation_request_from_proto(request: pb.EvaluateRequest, allowed_paths: Collection[Path]) -> EvaluationRequest:
@@ -51,7 +57,7 @@ def evaluation_request_from_proto(request: pb.EvaluateRequest, allowed_paths: Co
         with in_field("episodes"):
             messages = evaluation_format_from_proto(request.episodes)
     options, env = _options_from_proto(request.options, allowed_paths)
-    return EvaluationRequest(num_episodes, options, env, messages)
+    return EvaluationRequest(num_episodes, options, env, messages, _policy_maps_from_proto(request.options.policy_maps))
 
 
 def population_request_from_proto(
@@ -65,13 +71,16 @@ def population_request_from_proto(
         raise InvalidValueError.of("parameters", expected=f"at most {_MAX_EPISODES} members", got=num_members)
     max_episodes = max(_MAX_EPISODES // max(num_members, 1), 1)
     num_episodes = in_range("episode_count", request.episode_count, 1, max_episodes)
+    if request.options.policy_maps:
+        expected, got = "none for a population, which has one agent", f"{len(request.options.policy_maps)} maps"
+        raise InvalidValueError.of("options.policy_maps", expected=expected, got=got)
     options, env = _options_from_proto(request.options, allowed_paths)
     return PopulationRequest(parameters, num_episodes, options, env, shares_episodes=not request.different_episodes)
 
 
 def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
     """Return the result of an evaluation."""
-    _, returns, lengths, terminated, truncated = zip(*evaluation.outcomes, strict=True)
+    _, returns, lengths, terminated, truncated, _ = zip(*evaluation.outcomes, strict=True)
     return message_from_record(
         evaluation_pb2.Evaluation,
         evaluation.account,
@@ -79,10 +88,11 @@ def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
         lengths=lengths,
         terminated=terminated,
         truncated=truncated,
-        return_summary=summary_to_proto(np.array(returns)),
-        length_summary=summary_to_proto(np.array(lengths)),
+        return_summary=_summary_to_proto(returns),
+        length_summary=_summary_to_proto(lengths),
         reproducibility=reproducibility_to_proto(evaluation.reproducibility),
         account=account_to_proto(evaluation.account),
+        agent_returns=_agent_returns_to_proto(evaluation) if evaluation.agents else None,
     )
 
 
@@ -99,6 +109,40 @@ def population_evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Pop
         reproducibility=reproducibility_to_proto(evaluation.reproducibility),
         account=account_to_proto(evaluation.account),
     )
+
+
+def _summary_to_proto(values: Sequence[float]) -> evaluation_pb2.Summary:
+    summary = Summary.of(np.array(values))
+    low, high = summary.confidence_interval or (None, None)
+    return evaluation_pb2.Summary(
+        mean=summary.mean, standard_deviation=summary.std, confidence_low=low, confidence_high=high
+    )
+
+
+def _agent_returns_to_proto(evaluation: Evaluation) -> evaluation_pb2.AgentReturns:
+    """Return what each agent got in each episode."""
+    shape = len(evaluation.outcomes), len(evaluation.agents)
+    returns, positions = np.full(shape, np.nan), np.full(shape, -1)
+    known: dict[tuple[str, int], int] = {}
+    for row, outcome in enumerate(evaluation.outcomes):
+        for agent, policy, version, total_reward in outcome.agents:
+            returns[row, agent] = total_reward
+            positions[row, agent] = known.setdefault((policy, version), len(known))
+    policies = [evaluation_pb2.PolicyVersion(policy=policy, version=version) for policy, version in known]
+    return evaluation_pb2.AgentReturns(
+        agents=evaluation.agents,
+        policies=policies,
+        returns=returns.ravel(),
+        policy_positions=positions.ravel(),
+    )
+
+
+def _policy_maps_from_proto(messages: Sequence[policies_pb2.PolicyMap]) -> Sequence[PolicyMap]:
+    """Return the maps that the episodes of an evaluation have by turns."""
+    if len(messages) > _MAX_POLICY_MAPS:
+        expected = f"at most {_MAX_POLICY_MAPS} maps"
+        raise InvalidValueError.of("options.policy_maps", expected=expected, got=len(messages))
+    return [policy_map_in(f"options.policy_maps[{position}]", each) for position, each in enumerate(messages)]
 
 
 def _options_from_proto(

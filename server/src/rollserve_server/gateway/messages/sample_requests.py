@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "agent_update_from_options",
+    "check_count",
     "check_first_index",
     "check_moments",
     "check_no_first_index",
@@ -39,6 +40,7 @@ def sample_request_from_proto(
         NotAllowedError: an argument of an agent is a path that is not allowed; see `check_arguments`.
     """
     target, options = _target_from_proto(request), request.options
+    check_count(options, counts_steps=isinstance(target, AtLeast))
     with in_field("options"):
         messages = sample_format_from_proto(options)
         _check_sequence(options, target)
@@ -67,6 +69,13 @@ def agent_update_from_options(options: pb.SamplingOptions, allowed_paths: Collec
             got = f"the policy version {options.policy_version}"
             raise InvalidValueError.of("", expected="none beside a version that acts", got=got)
         return agent_update_from_proto(options.agent_update, allowed_paths)
+
+
+def check_count(options: pb.SamplingOptions, *, counts_steps: bool) -> None:
+    """Raise InvalidValueError if agents' steps shall count where whole episodes are not asked for by their steps."""
+    if options.count_agent_steps and not counts_steps:
+        expected = "false for exact episodes and fragments, which are not asked for by the steps of agents"
+        raise InvalidValueError.of("options.count_agent_steps", expected=expected, got="true")
 
 
 def check_first_index(options: pb.SamplingOptions) -> None:
@@ -101,7 +110,9 @@ def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodes
         count = in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MAX_EPISODES)
         return Exactly(count, request.skip_episode_count)
     num_steps = in_range("step_count", request.step_count, 1, MAX_STEPS)
-    return _fragments_from_proto(request, num_steps) if request.HasField("fragments") else AtLeast(num_steps)
+    if request.HasField("fragments"):
+        return _fragments_from_proto(request, num_steps)
+    return AtLeast(num_steps, request.options.count_agent_steps)
 
 
 def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:

@@ -12,6 +12,7 @@ from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS,
 from rollserve_server.gateway.messages.formats import sample_format_from_proto
 from rollserve_server.gateway.messages.sample_requests import (
     agent_update_from_options,
+    check_count,
     check_first_index,
     check_moments,
     check_no_first_index,
@@ -84,7 +85,8 @@ def _rounds_from_proto(spec: pb.StreamSpec, options: SamplingOptions) -> RowFrag
     match spec.WhichOneof("rounds"):
         case "episodes":
             with in_field("episodes"):
-                return AtLeast(in_range("step_count", spec.episodes.step_count, 1, MAX_STEPS))
+                num_steps = in_range("step_count", spec.episodes.step_count, 1, MAX_STEPS)
+                return AtLeast(num_steps, spec.options.count_agent_steps)
         case "fragments":
             return _fragments_from_proto(spec.fragments, spec.options, options)
         case _:
@@ -95,6 +97,7 @@ def _fragments_from_proto(
     fragments: pb.StreamedFragments, options: pb.SamplingOptions, sampling_options: SamplingOptions
 ) -> RowFragments:
     check_no_first_index(options)
+    check_count(options, counts_steps=False)
     if sampling_options.skip_failed:
         expected = "false for fragments, whose rows go on from round to round"
         raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")

@@ -17,10 +17,15 @@ __all__ = [
     "check_fragments",
     "check_many_agents",
     "check_many_samples",
+    "check_num_outcomes",
     "check_num_steps",
     "check_num_workers",
     "check_run",
 ]
+
+_MAX_OUTCOMES = 1 << 17
+"""Largest number of outcomes of agents in an evaluation, whose result then stays below the size that gRPC's clients
+accept by default."""
 
 
 def check_run(expected: str | None, run: str) -> None:
@@ -50,6 +55,14 @@ def check_many_samples(description: EnvDescription, request: SampleRequest) -> N
     for field, (what, is_asked) in refused.items():
         if is_asked:
             check_many_agents(description, field, what)
+
+
+def check_num_outcomes(description: EnvDescription, num_episodes: int) -> None:
+    """Raise InvalidValueError if an evaluation has more outcomes of agents than a result holds."""
+    num_agents = max(len(description.agents), 1)
+    if num_agents * num_episodes > _MAX_OUTCOMES:
+        expected = f"at most {_MAX_OUTCOMES // num_agents} episodes, because each has {num_agents} agents"
+        raise InvalidValueError.of("episode_count", expected=expected, got=num_episodes)
 
 
 def check_num_steps(target: Target | Fragments, max_steps: int) -> None:

@@ -63,7 +63,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self._num_rows = env.description.num_rows
         self._estimate = estimate
         self._is_pinned = not is_movable(placement)
-        num_partial_steps = sequence.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
+        num_partial_steps = sequence.num_held_steps - sum(size.num_steps for size in ledger.sizes.values())
         self._plan = Plan(
             target,
             placement,
@@ -220,7 +220,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self.sequence.held_steps[worker] += num_held_steps
         self._count_lost(worker, report.num_lost_steps)
         num_new_steps = max(num_held_steps - report.num_lost_steps, 0)
-        self._estimate.observe(num_new_steps, [num_steps for _, num_steps, _ in report.finished])
+        self._estimate.observe(num_new_steps, [ended.num_steps for ended in report.finished])
         self._plan.simulate(num_held_steps - report.num_lost_steps)
         self._num_finished_last[worker] = len(report.finished)
         if report.num_simulated_steps:
@@ -229,9 +229,9 @@ class EpisodeCall(Call["Order", "Report"]):
     def _take_outcomes(self, worker: int, report: Report) -> None:
         """Record which episodes have ended or failed; raise the error that ends the call, if there is one."""
         cancellations = self.sequence.cancellations[worker]
-        for index, num_steps, num_bytes in report.finished:
+        for index, num_steps, num_bytes, num_agent_steps in report.finished:
             if index not in cancellations and not self._claims.finish(worker, index):
-                self._plan.finish(index, num_steps, num_bytes, worker)
+                self._plan.finish(index, num_steps, num_bytes, worker, num_agent_steps)
                 self._stragglers.finish(index)
         for env_failure in report.env_failures:
             self._take_env_failure(worker, env_failure)

@@ -14,10 +14,10 @@ from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import PolicySet, check_population
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.pool.calls.checks import check_many_agents, check_run
+from rollserve_server.pool.calls.checks import check_many_agents, check_num_outcomes, check_run
 from rollserve_server.pool.calls.evaluation import EvaluationCall
 from rollserve_server.pool.calls.population import PopulationCall
-from rollserve_server.pool.interface.requests import PopulationRequest
+from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
 from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
 from rollserve_server.pool.interface.targets import InAll
 from rollserve_server.pool.plan.ledger import Ledger
@@ -25,6 +25,7 @@ from rollserve_server.pool.plan.length_estimate import LengthEstimate
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.root_seeds import derived_seed
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
+from rollserve_server.pool.versions.lineups import EvaluationLineups
 from rollserve_server.sampling import Population, SequenceSpec
 from rollserve_server.settings import MAX_EVALUATIONS
 from rollserve_server.tracing import child_span
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import EvaluationRequest
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
 
@@ -53,6 +53,7 @@ class _Prepared:
     Attributes:
         seed: their root seed.
         policy_version: version of the agent that acts.
+        agent_number: number of what acts, as workers know it: of the version, or below 0 of lineups.
         env_number: number of the environments, as workers know them.
         env: the environments.
         env_version: version of the sampler's environments that they equal; 0 for none.
@@ -60,6 +61,7 @@ class _Prepared:
 
     seed: int
     policy_version: int
+    agent_number: int
     env_number: int
     env: EnvVersion
     env_version: int
@@ -83,6 +85,7 @@ class Evaluations:
             turn_steps=calls.turn_steps,
         )
         self._seed = derived_seed(parts.seed, _SEED_KEY)
+        self._lineups = EvaluationLineups(parts.versions, parts.settings.agents)
 
     async def evaluate(self, request: EvaluationRequest | PopulationRequest, receiver: Receiver) -> _Items:
         """Run an evaluation, also of a population; see `Pool.evaluate` and `Pool.evaluate_population`."""
@@ -110,7 +113,8 @@ class Evaluations:
                 call = self._evaluation_call(request, prepared, workforce)
             call.turn = turn
             call.account.queued_seconds = queued_seconds
-            call.account.env_version = prepared.env_version  # the workers' own number means nothing to clients
+            # The workers' own numbers mean nothing to clients.
+            call.account.policy_version, call.account.env_version = prepared.policy_version, prepared.env_version
             try:
                 with parts.counting_calls():
                     async with call.running() as items:
@@ -120,7 +124,8 @@ class Evaluations:
             finally:
                 parts.counters.count_faults(call.account)
         await parts.journal.write()
-        yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members)
+        agents = prepared.env.description.agents
+        yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members, agents)
 
     def _start_preparing(
         self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack
@@ -139,10 +144,12 @@ class Evaluations:
     async def _prepare(self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack) -> _Prepared:
         """Choose versions, which the stack keeps, and have the workers make environments."""
         versions, selection, options = self._parts.versions, self._parts.selection, request.options
+        policy_maps = request.policy_maps if isinstance(request, EvaluationRequest) else ()
         check_run(options.run, self._parts.run)
         policy_version = selection.choose_policy(options)
         stack.enter_context(versions.agents.using(policy_version))
-        selection.check_exploration(policy_version, options.exploration)
+        if not policy_maps:
+            selection.check_exploration(policy_version, options.exploration)
         env_version, own = 0, None
         if request.env is None:
             env_version = selection.choose_env(options)
@@ -156,12 +163,21 @@ class Evaluations:
                 specs = await self._stepped_by_rows(specs, own)
             number = await self._env_number(specs)
         stack.enter_context(versions.evaluation_envs.using(-number))
-        check_many_agents(versions.env_in_use(number).description, "options.environment", "evaluations")
+        env = versions.env_in_use(number)
+        if isinstance(request, PopulationRequest):
+            check_many_agents(env.description, "options.environment", "evaluations of populations")
+        else:
+            check_num_outcomes(env.description, request.num_episodes)
+        seed = self._seed if options.seed is None else options.seed
+        if policy_maps:
+            self._parts.eviction.reset()
+            installed = self._lineups.installed(policy_version, policy_maps, env.description, options.exploration)
+            agent_number = await stack.enter_async_context(installed)
+            return _Prepared(seed, policy_version, agent_number, number, env, env_version)
         # The agent may have been checked against the sampler's own, and another check takes long for a large one.
         checked = number if own is None or env_version not in versions.envs else env_version
         await selection.check_fit(policy_version, checked)
-        seed = self._seed if options.seed is None else options.seed
-        return _Prepared(seed, policy_version, number, versions.env_in_use(number), env_version)
+        return _Prepared(seed, policy_version, policy_version, number, env, env_version)
 
     async def _env_number(self, specs: Sequence[WorkerSpecs]) -> int:
         """Return the number of environments for evaluations with these specs, which are made unless they are there."""
@@ -198,7 +214,8 @@ class Evaluations:
     def _evaluation_call(self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce) -> EvaluationCall:
         options, limit = request.options, self._parts.max_episode_length(request.options)
         work_id, versions = next(self._parts.ids), (prepared.policy_version, prepared.env_number)
-        spec = SequenceSpec(work_id, prepared.seed, *versions, limit, options.exploration)
+        workers_versions = prepared.agent_number, prepared.env_number
+        spec = SequenceSpec(work_id, prepared.seed, *workers_versions, limit, options.exploration)
         placement = self._parts.selection.placement(*versions, len(workforce))
         return EvaluationCall(
             self._parts,

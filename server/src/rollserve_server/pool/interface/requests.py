@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve import EnvSpec
+    from rollserve.policy_map import PolicyMap
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.interface.targets import Fragments, Target
     from rollserve_server.pool.interface.updates import AgentUpdate
@@ -109,12 +110,14 @@ class EvaluationRequest:
         options: options of sampling.
         env: environment to act in instead of the pool's own; None for the pool's.
         messages: how to write the episodes, if they are delivered, too; `DISCARD` if not.
+        policy_maps: maps of policies that the episodes have by turns; none for the map of the agent's version.
     """
 
     num_episodes: int
     options: SamplingOptions = field(default_factory=SamplingOptions)
     env: EnvSpec | None = None
     messages: MessageFormat = DISCARD
+    policy_maps: Sequence[PolicyMap] = ()
 
 
 @dataclass(frozen=True, eq=False)

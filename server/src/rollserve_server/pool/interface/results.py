@@ -95,9 +95,11 @@ class Evaluation:
         account: what was simulated for it.
         reproducibility: which unit of work the same seed gives again.
         num_members: number of members of a population; 1 else.
+        agents: names of the possible agents of an environment with many agents; none else.
     """
 
     outcomes: Sequence[Outcome]
     account: Account
     reproducibility: Reproducibility
     num_members: int = 1
+    agents: Sequence[str] = ()

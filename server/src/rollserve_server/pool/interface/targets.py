@@ -9,9 +9,15 @@ __all__ = ["AtLeast", "Exactly", "Fragments", "InAll", "Target"]
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The fewest episodes, in the order of their indices, that have this many steps in all."""
+    """The fewest episodes, in the order of their indices, that have this many steps in all.
+
+    Attributes:
+        num_steps: number of steps.
+        counts_agent_steps: whether they are the steps of all agents, instead of the environment's.
+    """
 
     num_steps: int
+    counts_agent_steps: bool = False
 
 
 @dataclass(frozen=True)

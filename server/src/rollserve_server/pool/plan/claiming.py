@@ -12,7 +12,7 @@ from rollserve_server.pool.interface.targets import AtLeast, Exactly, Target
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.env_failures import FailedEpisode
     from rollserve_server.pool.plan.duplicates import Duplicates
-    from rollserve_server.pool.plan.ledger import Ledger
+    from rollserve_server.pool.plan.ledger import EpisodeSize, Ledger
     from rollserve_server.pool.plan.placement import Placement
 
 __all__ = ["Claiming", "PlannedClaim", "Stretch"]
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
         start: index of the first episode.
         stop: index behind the last episode.
         num_missing_steps: number of steps that the call needs from the first episode on; None if that is not known,
-            because episodes before are not finished, or the call needs a number of episodes.
+            because episodes before are not finished, or the call needs a number of episodes or of agents' steps.
         owner: index of the worker that all of the episodes belong to; None if they belong to none.
     """
 
@@ -72,7 +72,7 @@ class Claiming:
         num_skipped_in_a_row: number of skipped episodes just before the next one.
         next_index: index of the next episode to claim or skip; those from the ledger's next index to it are gathered
             for the next claim.
-        num_steps: steps of the claimed and gathered episodes.
+        num_steps: steps of the claimed and gathered episodes, as the target counts them.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Claiming:
                 claims.append(self._close())
             if worker is None or self.next_index not in ledger.sizes:
                 break
-            self._gather(worker, *ledger.sizes[self.next_index])
+            self._gather(worker, ledger.sizes[self.next_index])
             if self._is_reached():
                 claims.append(self._close())
                 self.complete = True
@@ -159,7 +159,7 @@ class Claiming:
         )
         for (holder, owner), group in itertools.groupby(begun, lambda i: (ledger.workers[i], self._owner_of(i))):
             indices = list(group)
-            lengths = [ledger.sizes[index][0] for index in indices if index in ledger.sizes]
+            lengths = [ledger.sizes[index].num_steps for index in indices if index in ledger.sizes]
             is_finished = len(lengths) == len(indices)
             if holder == worker and not is_finished:
                 return Stretch(indices[0], indices[-1] + 1, num_missing_steps, owner)
@@ -178,32 +178,37 @@ class Claiming:
         """Whether it is known that the call cannot complete without an episode."""
         return not self._skip_failed and self.stop_index is not None and index < self.stop_index
 
-    def lose(self, worker: int, finished: Mapping[int, int]) -> None:
+    def steps_of(self, size: EpisodeSize) -> int:
+        """Return the number of an episode's steps, as the target counts them."""
+        counts_agent_steps = isinstance(self.target, AtLeast) and self.target.counts_agent_steps
+        return size.num_agent_steps if counts_agent_steps else size.num_steps
+
+    def lose(self, worker: int, finished: Mapping[int, EpisodeSize]) -> None:
         """Record that a worker is gone. If the gathered episodes were there, gather from the first one again.
 
         Args:
             worker: index of the worker.
-            finished: for each finished episode that is gone, its steps.
+            finished: for each finished episode that is gone, its size.
         """
-        self.num_steps -= sum(num_steps for index, num_steps in finished.items() if index < self.next_index)
+        self.num_steps -= sum(self.steps_of(size) for index, size in finished.items() if index < self.next_index)
         if self._num_bytes and self._worker == worker:
             self.next_index = self.ledger.next_index
             self._num_bytes = 0
 
     def _num_missing_steps(self) -> int | None:
-        """Return the number of steps that the call needs beside the claimed ones; None for a number of episodes."""
-        if not isinstance(self.target, AtLeast):
+        """Return the number of steps that the call needs beside the claimed ones; None unless it counts them."""
+        if not isinstance(self.target, AtLeast) or self.target.counts_agent_steps:
             return None
         gathered = range(self.ledger.next_index, self.next_index)
-        return self.target.num_steps - self.num_steps + sum(self.ledger.sizes[index][0] for index in gathered)
+        return self.target.num_steps - self.num_steps + sum(self.ledger.sizes[index].num_steps for index in gathered)
 
-    def _gather(self, worker: int, num_steps: int, num_bytes: int) -> None:
+    def _gather(self, worker: int, size: EpisodeSize) -> None:
         """Add the next episode to the claim that is being gathered."""
         self.next_index += 1
-        self.num_steps += num_steps
+        self.num_steps += self.steps_of(size)
         self.num_skipped_in_a_row = 0
         self._worker, self._owner = worker, self._owner_of(self.next_index - 1)
-        self._num_bytes += num_bytes
+        self._num_bytes += size.num_bytes
 
     def _close(self) -> PlannedClaim:
         """Return the gathered claim; its episodes leave the ledger."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.interface.targets import AtLeast
 
 if TYPE_CHECKING:
     from rollserve_server.pool.plan.claiming import Claiming
+    from rollserve_server.pool.plan.ledger import EpisodeSize
     from rollserve_server.pool.plan.length_estimate import LengthEstimate
 
 __all__ = ["Demand"]
@@ -36,7 +37,9 @@ class Demand:
         self._first_index = ledger.next_index
         self._num_begun = len(ledger.workers.keys() | ledger.failed.keys())
         self._num_partial_steps = num_partial_steps
-        self._num_finished_steps = sum(num_steps for num_steps, _ in ledger.sizes.values())
+        # Of finished episodes: the steps, and the steps as the target counts them.
+        self._num_finished_steps = sum(size.num_steps for size in ledger.sizes.values())
+        self._num_counted_steps = sum(map(claiming.steps_of, ledger.sizes.values()))
 
     def num_more(self, num_running: int) -> int:
         """Return how many more episodes the call needs; below 0 if more run than it needs.
@@ -47,14 +50,14 @@ class Demand:
         if not isinstance(self._claiming.target, AtLeast):
             assert self._claiming.stop_index is not None  # noqa: S101
             return self._claiming.stop_index - self._first_index - self._num_begun
-        num_missing_steps = self._claiming.target.num_steps - self._num_finished_steps
+        num_missing_steps = self._in_env_steps(self._claiming.target.num_steps - self._num_counted_steps)
         # The expected length of an episode that has made s steps lies between the mean, if all lengths are equal, and
         # the mean plus s, if it may end at any time.
         if num_running:
             num_missing_steps -= round(self._estimate.spread * self._num_partial_steps)
         mean = self._estimate.mean
         if mean is None:
-            return min(num_missing_steps, self._max_unknown) - num_running
+            return min(math.ceil(num_missing_steps), self._max_unknown) - num_running
         return math.ceil(num_missing_steps / mean) - num_running
 
     def stop_index(self, num_more: int) -> int:
@@ -71,7 +74,7 @@ class Demand:
         mean = self._estimate.mean
         if not isinstance(self._claiming.target, AtLeast) or mean is None:
             return self._claiming.stop_index
-        num_missing_steps = self._claiming.target.num_steps - self._claiming.num_steps
+        num_missing_steps = self._in_env_steps(self._claiming.target.num_steps - self._claiming.num_steps)
         return self._claiming.next_index + max(math.ceil(num_missing_steps / mean), 1)
 
     def awaited(self) -> Iterator[int]:
@@ -80,10 +83,10 @@ class Demand:
         num_steps = float(self._claiming.num_steps)
         while (index in ledger.workers or index in ledger.failed) and index != self._claiming.stop_index:
             if index in ledger.sizes:
-                num_steps += ledger.sizes[index][0]
+                num_steps += self._claiming.steps_of(ledger.sizes[index])
             elif index in ledger.workers:
                 yield index
-                num_steps += self._estimate.mean or 1
+                num_steps += (self._estimate.mean or 1) / self._in_env_steps(1)
             index += 1
             if isinstance(self._claiming.target, AtLeast) and num_steps >= self._claiming.target.num_steps:
                 break
@@ -96,21 +99,29 @@ class Demand:
         """Record steps of running episodes; below 0 if more were thrown away."""
         self._num_partial_steps = max(self._num_partial_steps + num_steps, 0)
 
-    def finish(self, num_steps: int) -> None:
-        """Record the end of an episode with that many steps."""
-        self._num_partial_steps = max(self._num_partial_steps - num_steps, 0)
-        self._num_finished_steps += num_steps
+    def finish(self, size: EpisodeSize) -> None:
+        """Record the end of an episode of that size."""
+        self._num_partial_steps = max(self._num_partial_steps - size.num_steps, 0)
+        self._num_finished_steps += size.num_steps
+        self._num_counted_steps += self._claiming.steps_of(size)
 
-    def lose(self, num_lost: int, num_finished_steps: int, num_open: int, num_all_open: int) -> None:
+    def lose(self, num_lost: int, finished: Collection[EpisodeSize], num_open: int, num_all_open: int) -> None:
         """Record that a worker is gone.
 
         Args:
             num_lost: number of its episodes that begin again.
-            num_finished_steps: steps of its finished episodes.
+            finished: sizes of its finished episodes.
             num_open: number of its runs that had not ended.
             num_all_open: the same number for all workers, including this one.
         """
         self._num_begun -= num_lost
-        self._num_finished_steps -= num_finished_steps
+        self._num_finished_steps -= sum(size.num_steps for size in finished)
+        self._num_counted_steps -= sum(map(self._claiming.steps_of, finished))
         if num_open:  # the steps of single runs are not known: assume that all have the same number
             self._num_partial_steps -= self._num_partial_steps * num_open // num_all_open
+
+    def _in_env_steps(self, num_steps: int) -> float:
+        """Return how many steps of the environment have so many steps as the target counts them, about."""
+        if not self._num_counted_steps or self._num_counted_steps == self._num_finished_steps:
+            return num_steps
+        return num_steps * self._num_finished_steps / self._num_counted_steps

@@ -14,6 +14,7 @@ from rollserve_server.pool.interface.targets import AtLeast, Exactly, InAll, Tar
 from rollserve_server.pool.plan.claiming import Claiming, PlannedClaim, Stretch
 from rollserve_server.pool.plan.demand import Demand
 from rollserve_server.pool.plan.duplicates import Duplicates
+from rollserve_server.pool.plan.ledger import EpisodeSize
 from rollserve_server.pool.plan.placement import Anywhere, Placement, is_movable
 from rollserve_server.pool.plan.queues import PinnedQueue, SharedQueue, ranges_of
 from rollserve_server.pool.plan.suspects import Suspects
@@ -186,7 +187,14 @@ class Plan:
         """
         self._demand.simulate(num_steps)
 
-    def finish(self, index: int, num_steps: int, num_bytes: int, worker: int | None = None) -> None:
+    def finish(
+        self,
+        index: int,
+        num_steps: int,
+        num_bytes: int,
+        worker: int | None = None,
+        num_agent_steps: int | None = None,
+    ) -> None:
         """Record the end of an episode.
 
         Args:
@@ -194,13 +202,15 @@ class Plan:
             num_steps: number of its steps.
             num_bytes: approximate bytes of its steps.
             worker: index of the worker on which it ended; needed only if it has a duplicate.
+            num_agent_steps: number of the steps of all agents; by default `num_steps`.
         """
         ledger = self._ledger
         if index in ledger.duplicates and not self._duplicates.settle(index, worker):
             return
         self.num_open[ledger.workers[index]] -= 1
-        ledger.sizes[index] = (num_steps, num_bytes)
-        self._demand.finish(num_steps)
+        size = EpisodeSize(num_steps, num_bytes, num_steps if num_agent_steps is None else num_agent_steps)
+        ledger.sizes[index] = size
+        self._demand.finish(size)
         self._acquit(index)
 
     def fail(self, index: int, failed: FailedEpisode) -> bool:
@@ -237,7 +247,7 @@ class Plan:
         else:
             self.suspects.lose(worker, running if may_be_cause and hung_in is None else ())
         self._claiming.lose(worker, finished)
-        self._demand.lose(len(lost), sum(finished.values()), self.num_open[worker], sum(self.num_open))
+        self._demand.lose(len(lost), finished.values(), self.num_open[worker], sum(self.num_open))
         self.num_open[worker] = 0
         self._queue.lose(worker, lost)
         return lost

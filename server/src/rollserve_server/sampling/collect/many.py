@@ -9,8 +9,8 @@ import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import EpisodeCollector
 from rollserve_server.sampling.collect.lanes import PolicyLanes
+from rollserve_server.sampling.collect.rowwise import RowwiseCollector
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 from rollserve_server.sampling.collect.waiting import WaitingForAnyRow
 from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
@@ -19,11 +19,10 @@ from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.lives import Life, ManyEpisode, drop_mixed_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from rollserve_server.agents import PolicyAgents
     from rollserve_server.envs import ManyEnvs, Turn
-    from rollserve_server.sampling.protocol.episodes import EpisodeRange
 
 __all__ = ["ManyCollector"]
 
@@ -34,7 +33,7 @@ _UNSETTLED = "(last steps of absent agents)"
 """Name under which steps count, among dropped infos, whose agents got no observation after them."""
 
 
-class ManyCollector(EpisodeCollector[ManyEpisode]):
+class ManyCollector(RowwiseCollector[ManyEpisode, "_Running"]):
     """Runs each episode in a row of its own, up to its end or a number of environment steps.
 
     Any row may run any episode, which is a function of the root seed, its index, the policies and the environment.
@@ -56,52 +55,7 @@ class ManyCollector(EpisodeCollector[ManyEpisode]):
         self._policies = [PolicyLanes(policy, envs, self._infos, buffer_bytes) for policy in agents.policies]
         self._waiting = WaitingForAnyRow(envs.num_rows)
         self._generator = EpisodeGenerator()
-        self._running: dict[int, _Running] = {}
         self._steps = np.zeros(envs.num_rows, np.int64)
-        self._beginning = (0, 0)
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of episodes that wait for a row."""
-        return len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        """Number of episodes that have a row."""
-        return len(self._running)
-
-    def episode_index(self, row: int) -> int | None:
-        """Return the index of the episode that a row runs or begins; None if it has none."""
-        running = self._running.get(row)
-        if running is not None:
-            return running.episode.index
-        beginning, index = self._beginning
-        return index if row == beginning else None
-
-    def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
-        """Add episodes, which begin when rows are free, the lowest index first."""
-        for episodes in ranges:
-            for index in episodes.indices:
-                self._waiting.add(index)
-
-    def begin(self, before: int | None = None) -> bool:
-        """Begin waiting episodes in free rows, up to one whose environment fails; return whether rows have episodes."""
-        while (taken := self._waiting.take(before)) is not None:
-            row, index = self._beginning = taken
-            env_seed = self._generator.env_seed(self._root_seed, index)
-            numbers = self._generator.policy_numbers(self._root_seed, index, self._agents.num_numbers)
-            try:
-                turns = self._envs.reset(row, env_seed)
-            except EnvFailedError as error:
-                self._retry(row, index, with_episode(error, index, env_seed, 0))
-                break
-            episode = ManyEpisode(index, env_seed, row, time.perf_counter())
-            self._running[row] = _Running(episode, self._agents.choose(numbers))
-            self._steps[row] = 0
-            for position in set(self._running[row].policies):
-                self._policies[position].begin(row, self._root_seed, index)
-            self._take(row, turns)
-        return bool(self._running)
 
     def step(self) -> list[ManyEpisode]:
         """Step all rows that have an episode, and return the episodes that ended."""
@@ -124,19 +78,27 @@ class ManyCollector(EpisodeCollector[ManyEpisode]):
                 if is_over:
                     finished.append(self._finish(row))
             except EnvFailedError as error:
-                self._abandon(row, error)
+                self._abandon(error)
         return finished
-
-    def cancel(self, index: int) -> int:
-        """Forget an episode that waits or runs, and return the number of its steps."""
-        row = next((row for row, running in self._running.items() if running.episode.index == index), None)
-        if self._waiting.remove(index) or row is None:
-            return 0
-        self._waiting.free(row)
-        return self._forget(row).length
 
     def release(self, episode: ManyEpisode) -> None:
         """Forget a finished episode, whose steps are its own."""
+
+    def _begin_episode(self, row: int, index: int) -> bool:
+        env_seed = self._generator.env_seed(self._root_seed, index)
+        numbers = self._generator.policy_numbers(self._root_seed, index, self._agents.num_numbers)
+        try:
+            turns = self._envs.reset(row, env_seed)
+        except EnvFailedError as error:
+            self._retry(row, index, with_episode(error, index, env_seed, 0))
+            return False
+        episode = ManyEpisode(index, env_seed, row, time.perf_counter())
+        self._running[row] = _Running(episode, self._agents.choose(episode.index, numbers))
+        self._steps[row] = 0
+        for position in set(self._running[row].policies):
+            self._policies[position].begin(row, self._root_seed, index)
+        self._take(row, turns)
+        return True
 
     def _take(self, row: int, turns: Sequence[Turn], *, cut: bool = False) -> None:
         """Record turns of a row: rewards of the last actions, ends of lives, and the agents that act next."""
@@ -151,11 +113,9 @@ class ManyCollector(EpisodeCollector[ManyEpisode]):
         episode = running.episode
         if not episode.lives:
             raise self._envs.fail(row, "agents: expected some that act before the episode ends, got none")
-        del self._running[row]
-        self._waiting.free(row)
+        self._end(row)
         for position in set(running.policies):
             self._policies[position].forget(row)
-        self.attempts.succeed(episode.index)
         episode.seconds = time.perf_counter() - episode.began
         episode.lives.sort(key=lambda life: (life.agent, life.environment_steps[0]))
         drop_mixed_shapes(episode.lives)
@@ -164,30 +124,19 @@ class ManyCollector(EpisodeCollector[ManyEpisode]):
             episode.num_bytes += life.segment.num_bytes
         return episode
 
-    def _forget(self, row: int) -> ManyEpisode:
+    def _forget(self, row: int) -> int:
         running = self._running.pop(row)
         for position in set(running.policies):
             self._policies[position].forget(row)
-        return running.episode
-
-    def _abandon(self, row: int, error: EpisodeFailedError) -> None:
-        """Throw away the steps of a row whose environment failed."""
-        located, episode = self._located(error, row), self._forget(row)
-        self._retry(row, episode.index, located, episode.length)
-
-    def _retry(self, row: int, index: int, error: EpisodeFailedError, num_lost_steps: int = 0) -> None:
-        """Free the row of a failed episode, which waits for a row again unless it has failed too often."""
-        self._waiting.free(row)
-        if self.attempts.fail(index, [index], error, num_lost_steps):
-            self._waiting.add(index)
+        return running.episode.length
 
     def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
         policy = self._agents.policies[self._running[row].policies[agent]]
         text = f"policy {policy.name!r}, version {policy.version}, for agent {self._envs.agents[agent]!r}"
-        return self._located(AgentFailedError(f"{text}: {error.message}", row), row)
+        return self._located(AgentFailedError(f"{text}: {error.message}", row))
 
-    def _located(self, error: EpisodeFailedError, row: int) -> EpisodeFailedError:
-        episode = self._running[row].episode
+    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
+        episode = self._running[error.row].episode
         return with_episode(error, episode.index, episode.env_seed, episode.length)
 
 
@@ -203,6 +152,11 @@ class _Running:
     def __init__(self, episode: ManyEpisode, policies: Sequence[int]) -> None:
         self.episode, self.policies = episode, policies
         self.alive: dict[int, Life] = {}
+
+    @property
+    def index(self) -> int:
+        """Index of the episode."""
+        return self.episode.index
 
     def take(self, turn: Turn, policies: Sequence[PolicyLanes], infos: InfoReader, *, cut: bool) -> None:
         """Record a turn; where the caller cuts the episode, the agent acts no more."""

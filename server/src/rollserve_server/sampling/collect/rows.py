@@ -11,20 +11,18 @@ from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
 from rollserve_server.sampling.collect.collector import Collector, write_untransformed
 from rollserve_server.sampling.collect.noise import RowNoise
+from rollserve_server.sampling.collect.rowwise import RowwiseCollector
 from rollserve_server.sampling.collect.waiting import WaitingForAnyRow, WaitingForOwnRow
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
-    from rollserve_server.sampling.protocol.episodes import EpisodeRange
 
 __all__ = ["RowCollector"]
 
 
-class RowCollector(Collector):
+class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
     """Runs each episode in a row of its own, up to its end or a number of steps.
 
     Any row may run any episode, unless the rows' environments differ: then episode i runs in row i modulo M. Either
@@ -45,51 +43,6 @@ class RowCollector(Collector):
         self._noise = RowNoise(envs.num_rows, agent)
         self._waiting = (WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow)(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
-        self._running: dict[int, Episode] = {}
-        # Row and index of the last episode that has begun.
-        self._beginning = (0, 0)
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of episodes that wait for a row."""
-        return len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        """Number of episodes that have a row."""
-        return len(self._running)
-
-    def episode_index(self, row: int) -> int | None:
-        """Return the index of the episode that a row runs or begins; None if it has none."""
-        episode = self._running.get(row)
-        if episode is not None:
-            return episode.index
-        beginning, index = self._beginning
-        return index if row == beginning else None
-
-    def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
-        """Add episodes, which begin when rows are free, the lowest index first."""
-        for episodes in ranges:
-            for index in episodes.indices:
-                self._waiting.add(index)
-
-    def begin(self, before: int | None = None) -> bool:
-        """Begin waiting episodes in free rows, up to one whose environment fails; return whether rows have episodes."""
-        while (taken := self._waiting.take(before)) is not None:
-            row, index = self._beginning = taken
-            env_seed = self._noise.begin(row, self._root_seed, index)
-            try:
-                info = self._envs.reset(row, env_seed)
-            except EnvFailedError as error:
-                self._retry(row, index, with_episode(error, index, env_seed, 0))
-                break
-            episode = self._running[row] = Episode.begin(index, env_seed, self.infos.read_reset(info))
-            self.recorder.begin(row, episode)
-            self._recurrent_states.begin(row)
-            if self._mask is not None:
-                self._mask.read_row(row, info)
-            self._steps_left[row] = self._max_episode_length or -1
-        return bool(self._running)
 
     def step(self) -> list[Episode]:
         """Step all rows that have an episode, and return the episodes that ended."""
@@ -99,7 +52,7 @@ class RowCollector(Collector):
         if states:
             recorder.write("states", states)
         actions, agent_infos = act(
-            self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_episode
+            self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._located
         )
         recorder.write("observations", envs.observations)
         sees_limit = envs.has_callbacks and self._max_episode_length is not None
@@ -126,20 +79,23 @@ class RowCollector(Collector):
         recorder.advance()
         return finished
 
-    def cancel(self, index: int) -> int:
-        """Forget an episode that waits or runs, and return the number of its steps."""
-        row = next((row for row, episode in self._running.items() if episode.index == index), None)
-        if self._waiting.remove(index) or row is None:
-            return 0
-        num_steps = self.recorder.length(row)
-        self.recorder.abandon(row)
-        del self._running[row]
-        self._waiting.free(row)
-        return num_steps
+    def _begin_episode(self, row: int, index: int) -> bool:
+        env_seed = self._noise.begin(row, self._root_seed, index)
+        try:
+            info = self._envs.reset(row, env_seed)
+        except EnvFailedError as error:
+            self._retry(row, index, with_episode(error, index, env_seed, 0))
+            return False
+        episode = self._running[row] = Episode.begin(index, env_seed, self.infos.read_reset(info))
+        self.recorder.begin(row, episode)
+        self._recurrent_states.begin(row)
+        if self._mask is not None:
+            self._mask.read_row(row, info)
+        self._steps_left[row] = self._max_episode_length or -1
+        return True
 
     def _finish(self, row: int) -> Episode:
-        self.attempts.succeed(self._running.pop(row).index)
-        self._waiting.free(row)
+        self._end(row)
         envs = self._envs
         last_observations = tuple(column[row].copy() for column in envs.observations)
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
@@ -148,18 +104,12 @@ class RowCollector(Collector):
         envs.terminated[row] = envs.truncated[row] = False
         return episode
 
-    def _abandon(self, error: EpisodeFailedError) -> None:
-        """Throw away the steps of the row whose environment failed."""
-        located, num_steps = self._with_episode(error), self.recorder.length(error.row)
-        self.recorder.abandon(error.row)
-        self._retry(error.row, self._running.pop(error.row).index, located, num_steps)
+    def _forget(self, row: int) -> int:
+        num_steps = self.recorder.length(row)
+        self.recorder.abandon(row)
+        del self._running[row]
+        return num_steps
 
-    def _retry(self, row: int, index: int, error: EpisodeFailedError, num_lost_steps: int = 0) -> None:
-        """Free the row of a failed episode, which waits for a row again unless it has failed too often."""
-        self._waiting.free(row)
-        if self.attempts.fail(index, [index], error, num_lost_steps):
-            self._waiting.add(index)
-
-    def _with_episode(self, error: EpisodeFailedError) -> EpisodeFailedError:
+    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
         episode = self._running[error.row]
         return with_episode(error, episode.index, episode.env_seed, self.recorder.length(error.row))

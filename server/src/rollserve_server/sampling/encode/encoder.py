@@ -12,7 +12,7 @@ import numpy as np
 from rollserve._codec.protobuf import keys_of, length_delimited, size_of
 from rollserve.v1.episode_batch_pb2 import EpisodeBatch
 from rollserve.v1.multi_agent_batch_pb2 import MultiAgentBatch, PolicyBatch
-from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, ObtainSamplesResponse
+from rollserve.v1.sampler_service_pb2 import EvaluateResponse, ObtainExactEpisodesResponse, ObtainSamplesResponse
 from rollserve_server.sampling.encode.columns import Column, Headers, Observations
 from rollserve_server.sampling.encode.compression import Compressor
 from rollserve_server.sampling.encode.fields import (
@@ -47,8 +47,9 @@ if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
 
 _MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
 _MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
-if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["multi_agent_batch"] != _MANY_BATCH:
-    raise AssertionError("expected the same number of `multi_agent_batch` in the responses of both sampling calls")
+for _response in (ObtainExactEpisodesResponse, EvaluateResponse):
+    if keys_of(_response.DESCRIPTOR)["multi_agent_batch"] != _MANY_BATCH:
+        raise AssertionError("expected the same number of `multi_agent_batch` in the responses of all calls")
 
 _MAX_SHRINKAGE = 4
 """Upper bound for how many times more plain data messages hold because they shrink: beyond it, nothing is gained."""

@@ -26,6 +26,7 @@ class ManyHeaders(NamedTuple):
     lengths: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    agent_step_counts: np.ndarray
 
 
 class PolicyPart(NamedTuple):
@@ -72,6 +73,7 @@ class ManyContent:
             lengths=np.array([segment.stop - segment.start for segment in segments], "<u4"),
             terminated=np.array([segment.ends and segment.episode.terminated for segment in segments]),
             truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),
+            agent_step_counts=np.array([segment.num_agent_steps for segment in segments], "<u4"),
         )
 
     def parts(self) -> Iterator[PolicyPart]:

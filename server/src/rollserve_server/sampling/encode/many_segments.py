@@ -47,6 +47,11 @@ class ManySegment(NamedTuple):
         """Whether it holds the episode's last step."""
         return self.stop == self.episode.length
 
+    @property
+    def num_agent_steps(self) -> int:
+        """Number of the steps of all agents here."""
+        return sum(segment.length for _, segment, _ in self.lives())
+
     def lives(self) -> Iterator[tuple[Life, Segment, NDArray[np.uint32]]]:
         """Yield the lives that have steps here, with these steps, and their environment steps."""
         for life in self.episode.lives:

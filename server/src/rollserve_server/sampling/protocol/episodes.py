@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
     from rollserve_server.sampling.protocol.orders import ColumnFormat, EpisodeFailure, Message, Outcome
 
-__all__ = ["Claim", "EarlyClaim", "EpisodeRange", "Order", "Parcel", "Report", "SequenceSpec"]
+__all__ = ["Claim", "EarlyClaim", "EndedEpisode", "EpisodeRange", "Order", "Parcel", "Report", "SequenceSpec"]
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,28 @@ class Parcel:
     complete: bool
 
 
+class EndedEpisode(NamedTuple):
+    """An episode that has ended.
+
+    Attributes:
+        episode_index: index of the episode.
+        num_steps: number of its steps.
+        num_bytes: approximate bytes of its steps.
+        num_agent_steps: number of the steps of all agents; the same where there is one agent.
+    """
+
+    episode_index: int
+    num_steps: int
+    num_bytes: int
+    num_agent_steps: int
+
+
 @dataclass(frozen=True)
 class Report:
     """Answer to an `Order`.
 
     Attributes:
-        finished: index, number of steps and approximate bytes of each episode that ended.
+        finished: the episodes that ended.
         parcels: messages that were written, claim by claim.
         num_simulated_steps: number of steps that rows made.
         num_idle_steps: number of those steps that rows made only because they are stepped together with others.
@@ -166,7 +182,7 @@ class Report:
         early: messages of the order's early claim, all of them; None if they were not written.
     """
 
-    finished: tuple[tuple[int, int, int], ...]
+    finished: tuple[EndedEpisode, ...]
     parcels: tuple[Parcel, ...]
     num_simulated_steps: int
     num_idle_steps: int

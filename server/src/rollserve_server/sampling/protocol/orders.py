@@ -11,7 +11,17 @@ import numpy as np
 if TYPE_CHECKING:
     from rollserve.v1.tensor_pb2 import Compression
 
-__all__ = ["ENDING", "PLAIN", "ColumnFormat", "EpisodeFailure", "Message", "MomentsFormat", "Outcome", "WorkOrder"]
+__all__ = [
+    "ENDING",
+    "PLAIN",
+    "AgentOutcome",
+    "ColumnFormat",
+    "EpisodeFailure",
+    "Message",
+    "MomentsFormat",
+    "Outcome",
+    "WorkOrder",
+]
 
 R = TypeVar("R")
 
@@ -103,6 +113,22 @@ class Message:
     moments: tuple[bytes, ...] = ()
 
 
+class AgentOutcome(NamedTuple):
+    """Return of an agent in an episode of an environment with many agents.
+
+    Attributes:
+        agent: position of the agent among the environment's possible agents.
+        policy: name of the policy that acted for it.
+        version: version of the policy.
+        total_reward: sum of its rewards, in all of its lives.
+    """
+
+    agent: int
+    policy: str
+    version: int
+    total_reward: float
+
+
 class Outcome(NamedTuple):
     """Return, length and end of an episode.
 
@@ -112,6 +138,7 @@ class Outcome(NamedTuple):
         length: number of its steps.
         terminated: whether the environment terminated it.
         truncated: whether it was truncated.
+        agents: of an environment with many agents, the outcomes of the agents that made a step.
     """
 
     episode_index: int
@@ -119,6 +146,7 @@ class Outcome(NamedTuple):
     length: int
     terminated: bool
     truncated: bool
+    agents: tuple[AgentOutcome, ...] = ()
 
 
 class EpisodeFailure(NamedTuple):

@@ -95,6 +95,11 @@ class Episode:
         )
 
     @property
+    def num_agent_steps(self) -> int:
+        """Number of the agent's steps, the only one's."""
+        return self.length
+
+    @property
     def ended(self) -> bool:
         """Whether the episode has ended, with the last of these steps."""
         return self.terminated or self.truncated

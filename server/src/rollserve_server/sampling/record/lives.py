@@ -56,6 +56,11 @@ class Life:
     ended_at: int = 0
 
     @property
+    def total_reward(self) -> float:
+        """Sum of the rewards, also of those before the first step."""
+        return self.reward_before + self.segment.total_reward
+
+    @property
     def steps(self) -> NDArray[np.uint32]:
         """The environment steps, (length,)."""
         return np.frombuffer(self.environment_steps, np.uint32)
@@ -91,7 +96,12 @@ class ManyEpisode:
     @property
     def total_reward(self) -> float:
         """Sum of the rewards of all agents."""
-        return sum((life.segment.total_reward for life in self.lives), 0.0)
+        return sum((life.total_reward for life in self.lives), 0.0)
+
+    @property
+    def num_agent_steps(self) -> int:
+        """Number of the steps of all agents."""
+        return sum(life.segment.length for life in self.lives)
 
     @property
     def terminated(self) -> bool:

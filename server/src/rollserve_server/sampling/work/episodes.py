@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,11 @@ from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.endings import endings_of
-from rollserve_server.sampling.protocol.episodes import Claim, Order, Parcel, Report, SequenceSpec
-from rollserve_server.sampling.protocol.orders import Message, Outcome
+from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Order, Parcel, Report, SequenceSpec
+from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
 from rollserve_server.sampling.work.claims import ONE_AGENT, ClaimWriter, MessageForm
 from rollserve_server.sampling.work.early import EarlyEpisodes
-from rollserve_server.sampling.work.many import many_agents
+from rollserve_server.sampling.work.many import many_agents, outcomes_of_agents
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -81,7 +82,11 @@ class EpisodeWork:
         self._evaluator: Evaluator | None = None
         self._finished: dict[int, Any] = {}  # of the collector's kind
         self._held_bytes = 0
-        form: MessageForm[Any, Any] = many_agents(agent) if isinstance(agent, PolicyAgents) else ONE_AGENT
+        form: MessageForm[Any, Any] = ONE_AGENT
+        self._outcomes_of_agents: Callable[[Any], tuple[AgentOutcome, ...]] = lambda _: ()
+        if isinstance(agent, PolicyAgents):
+            form = many_agents(agent)
+            self._outcomes_of_agents = functools.partial(outcomes_of_agents, agent)
         self._writer = ClaimWriter(self._finished, form, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
@@ -106,7 +111,7 @@ class EpisodeWork:
         self._stop_again = max((self._stop_again, *(episodes.indices.stop for episodes in order.begin_again)))
         steps_before = collector.num_simulated_steps, collector.num_idle_steps
         began = sampled = time.perf_counter()
-        finished: list[tuple[int, int, int]] = []
+        finished: list[EndedEpisode] = []
         outcomes: tuple[Outcome, ...] = ()
         parcels: list[Parcel] = []
         early_parcel: Parcel | None = None
@@ -116,7 +121,7 @@ class EpisodeWork:
             if order.seconds > 0 and not (early is not None and early.end_call):
                 finished = self._sample(order, early, is_stopped, is_urgent)
             if order.report_outcomes:
-                outcomes = self._outcomes(index for index, _, _ in finished)
+                outcomes = self._outcomes(ended.episode_index for ended in finished)
             sampled = time.perf_counter()
             if early is not None and early.are_due and not order.deliver:
                 early_parcel, buffer = self._write_early(early, order)
@@ -149,8 +154,8 @@ class EpisodeWork:
         early: EarlyEpisodes | None,
         is_stopped: Callable[[], bool],
         is_urgent: Callable[[], bool],
-    ) -> list[tuple[int, int, int]]:
-        """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""
+    ) -> list[EndedEpisode]:
+        """Run a slice, and return the episodes that ended."""
         collector, before = self.collector, order.before
         if before is not None and order.early is not None and order.early.num_steps is not None:
             before = max(before, order.early.stop)  # the steps tell better than the estimate which episodes are needed
@@ -166,7 +171,7 @@ class EpisodeWork:
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
-                finished.append((episode.index, episode.length, episode.num_bytes))
+                finished.append(EndedEpisode(episode.index, episode.length, episode.num_bytes, episode.num_agent_steps))
             if ended and early is not None and early.advance():
                 break
         return finished
@@ -237,7 +242,14 @@ class EpisodeWork:
     def _outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
         episodes = (self._finished[index] for index in indices)
         return tuple(
-            Outcome(episode.index, episode.total_reward, episode.length, episode.terminated, episode.truncated)
+            Outcome(
+                episode.index,
+                episode.total_reward,
+                episode.length,
+                episode.terminated,
+                episode.truncated,
+                self._outcomes_of_agents(episode),
+            )
             for episode in episodes
         )
 

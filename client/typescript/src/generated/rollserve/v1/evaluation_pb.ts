@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/evaluation.proto.
  */
 export const file_rollserve_v1_evaluation: GenFile = /*@__PURE__*/
-  fileDesc("Ch1yb2xsc2VydmUvdjEvZXZhbHVhdGlvbi5wcm90bxIMcm9sbHNlcnZlLnYxIvMCCgpFdmFsdWF0aW9uEg8KB3JldHVybnMYASADKAESDwoHbGVuZ3RocxgCIAMoBBISCgp0ZXJtaW5hdGVkGAMgAygIEhEKCXRydW5jYXRlZBgEIAMoCBItCg5yZXR1cm5fc3VtbWFyeRgFIAEoCzIVLnJvbGxzZXJ2ZS52MS5TdW1tYXJ5Ei0KDmxlbmd0aF9zdW1tYXJ5GAYgASgLMhUucm9sbHNlcnZlLnYxLlN1bW1hcnkSFgoOcG9saWN5X3ZlcnNpb24YByABKAMSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgIIAEoAxIMCgRzZWVkGAkgASgGEhsKE2ZpcnN0X2VwaXNvZGVfaW5kZXgYCiABKAQSNgoPcmVwcm9kdWNpYmlsaXR5GAsgASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRImCgdhY2NvdW50GAwgASgLMhUucm9sbHNlcnZlLnYxLkFjY291bnQisQEKB1N1bW1hcnkSDAoEbWVhbhgBIAEoARIfChJzdGFuZGFyZF9kZXZpYXRpb24YAiABKAFIAIgBARIbCg5jb25maWRlbmNlX2xvdxgDIAEoAUgBiAEBEhwKD2NvbmZpZGVuY2VfaGlnaBgEIAEoAUgCiAEBQhUKE19zdGFuZGFyZF9kZXZpYXRpb25CEQoPX2NvbmZpZGVuY2VfbG93QhIKEF9jb25maWRlbmNlX2hpZ2gimwEKD0VwaXNvZGVEZWxpdmVyeRIeChFtYXhfbWVzc2FnZV9ieXRlcxgBIAEoDUgAiAEBEjUKEmFjY2VwdF9jb21wcmVzc2lvbhgCIAMoDjIZLnJvbGxzZXJ2ZS52MS5Db21wcmVzc2lvbhIbChNhY2NlcHRfZnJhbWVfc3RhY2tzGAMgASgIQhQKEl9tYXhfbWVzc2FnZV9ieXRlcyK5AgoUUG9wdWxhdGlvbkV2YWx1YXRpb24SDwoHcmV0dXJucxgBIAMoARIPCgdsZW5ndGhzGAIgAygEEhQKDG1lbWJlcl9jb3VudBgDIAEoDRIVCg1lcGlzb2RlX2NvdW50GAQgASgNEhIKCnN0ZXBfY291bnQYBSABKAQSFgoOcG9saWN5X3ZlcnNpb24YBiABKAMSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgHIAEoAxIMCgRzZWVkGAggASgGEhsKE2ZpcnN0X2VwaXNvZGVfaW5kZXgYCSABKAQSNgoPcmVwcm9kdWNpYmlsaXR5GAogASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRImCgdhY2NvdW50GAsgASgLMhUucm9sbHNlcnZlLnYxLkFjY291bnRiBnByb3RvMw", [file_rollserve_v1_episode_batch, file_rollserve_v1_tensor]);
+  fileDesc("Ch1yb2xsc2VydmUvdjEvZXZhbHVhdGlvbi5wcm90bxIMcm9sbHNlcnZlLnYxIqcDCgpFdmFsdWF0aW9uEg8KB3JldHVybnMYASADKAESDwoHbGVuZ3RocxgCIAMoBBISCgp0ZXJtaW5hdGVkGAMgAygIEhEKCXRydW5jYXRlZBgEIAMoCBItCg5yZXR1cm5fc3VtbWFyeRgFIAEoCzIVLnJvbGxzZXJ2ZS52MS5TdW1tYXJ5Ei0KDmxlbmd0aF9zdW1tYXJ5GAYgASgLMhUucm9sbHNlcnZlLnYxLlN1bW1hcnkSFgoOcG9saWN5X3ZlcnNpb24YByABKAMSGwoTZW52aXJvbm1lbnRfdmVyc2lvbhgIIAEoAxIMCgRzZWVkGAkgASgGEhsKE2ZpcnN0X2VwaXNvZGVfaW5kZXgYCiABKAQSNgoPcmVwcm9kdWNpYmlsaXR5GAsgASgOMh0ucm9sbHNlcnZlLnYxLlJlcHJvZHVjaWJpbGl0eRImCgdhY2NvdW50GAwgASgLMhUucm9sbHNlcnZlLnYxLkFjY291bnQSMgoNYWdlbnRfcmV0dXJucxjSASABKAsyGi5yb2xsc2VydmUudjEuQWdlbnRSZXR1cm5zIngKDEFnZW50UmV0dXJucxIOCgZhZ2VudHMYASADKAkSLQoIcG9saWNpZXMYAiADKAsyGy5yb2xsc2VydmUudjEuUG9saWN5VmVyc2lvbhIPCgdyZXR1cm5zGAMgAygBEhgKEHBvbGljeV9wb3NpdGlvbnMYBCADKBEiMAoNUG9saWN5VmVyc2lvbhIOCgZwb2xpY3kYASABKAkSDwoHdmVyc2lvbhgCIAEoAyKxAQoHU3VtbWFyeRIMCgRtZWFuGAEgASgBEh8KEnN0YW5kYXJkX2RldmlhdGlvbhgCIAEoAUgAiAEBEhsKDmNvbmZpZGVuY2VfbG93GAMgASgBSAGIAQESHAoPY29uZmlkZW5jZV9oaWdoGAQgASgBSAKIAQFCFQoTX3N0YW5kYXJkX2RldmlhdGlvbkIRCg9fY29uZmlkZW5jZV9sb3dCEgoQX2NvbmZpZGVuY2VfaGlnaCKbAQoPRXBpc29kZURlbGl2ZXJ5Eh4KEW1heF9tZXNzYWdlX2J5dGVzGAEgASgNSACIAQESNQoSYWNjZXB0X2NvbXByZXNzaW9uGAIgAygOMhkucm9sbHNlcnZlLnYxLkNvbXByZXNzaW9uEhsKE2FjY2VwdF9mcmFtZV9zdGFja3MYAyABKAhCFAoSX21heF9tZXNzYWdlX2J5dGVzIrkCChRQb3B1bGF0aW9uRXZhbHVhdGlvbhIPCgdyZXR1cm5zGAEgAygBEg8KB2xlbmd0aHMYAiADKAQSFAoMbWVtYmVyX2NvdW50GAMgASgNEhUKDWVwaXNvZGVfY291bnQYBCABKA0SEgoKc3RlcF9jb3VudBgFIAEoBBIWCg5wb2xpY3lfdmVyc2lvbhgGIAEoAxIbChNlbnZpcm9ubWVudF92ZXJzaW9uGAcgASgDEgwKBHNlZWQYCCABKAYSGwoTZmlyc3RfZXBpc29kZV9pbmRleBgJIAEoBBI2Cg9yZXByb2R1Y2liaWxpdHkYCiABKA4yHS5yb2xsc2VydmUudjEuUmVwcm9kdWNpYmlsaXR5EiYKB2FjY291bnQYCyABKAsyFS5yb2xsc2VydmUudjEuQWNjb3VudGIGcHJvdG8z", [file_rollserve_v1_episode_batch, file_rollserve_v1_tensor]);
 
 /**
  * The results of N episodes, in the order of their indices.
@@ -106,6 +106,14 @@ export type Evaluation = Message<"rollserve.v1.Evaluation"> & {
    * @generated from field: rollserve.v1.Account account = 12;
    */
   account?: Account;
+
+  /**
+   * What each agent got, in an environment with many agents; not set in one with a single agent. `returns` then are sums
+   * over all agents, and `lengths` count environment steps.
+   *
+   * @generated from field: rollserve.v1.AgentReturns agent_returns = 210;
+   */
+  agentReturns?: AgentReturns;
 };
 
 /**
@@ -114,6 +122,78 @@ export type Evaluation = Message<"rollserve.v1.Evaluation"> & {
  */
 export const EvaluationSchema: GenMessage<Evaluation> = /*@__PURE__*/
   messageDesc(file_rollserve_v1_evaluation, 0);
+
+/**
+ * What P agents got in N episodes of an environment with many agents, and which of K policies acted for them.
+ *
+ * @generated from message rollserve.v1.AgentReturns
+ */
+export type AgentReturns = Message<"rollserve.v1.AgentReturns"> & {
+  /**
+   * (P) The names of the environment's possible agents.
+   *
+   * @generated from field: repeated string agents = 1;
+   */
+  agents: string[];
+
+  /**
+   * (K) The versions of policies that acted.
+   *
+   * @generated from field: repeated rollserve.v1.PolicyVersion policies = 2;
+   */
+  policies: PolicyVersion[];
+
+  /**
+   * (N * P) The return of each agent in each episode: first of all agents in the first episode, and so on. NaN for an
+   * agent that made no step in the episode.
+   *
+   * @generated from field: repeated double returns = 3;
+   */
+  returns: number[];
+
+  /**
+   * (N * P) The position among `policies` of what acted for each agent, in the same order; -1 for an agent that made no
+   * step.
+   *
+   * @generated from field: repeated sint32 policy_positions = 4;
+   */
+  policyPositions: number[];
+};
+
+/**
+ * Describes the message rollserve.v1.AgentReturns.
+ * Use `create(AgentReturnsSchema)` to create a new message.
+ */
+export const AgentReturnsSchema: GenMessage<AgentReturns> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_evaluation, 1);
+
+/**
+ * A version of a policy.
+ *
+ * @generated from message rollserve.v1.PolicyVersion
+ */
+export type PolicyVersion = Message<"rollserve.v1.PolicyVersion"> & {
+  /**
+   * The policy's name.
+   *
+   * @generated from field: string policy = 1;
+   */
+  policy: string;
+
+  /**
+   * The number of the update of the agent that made it.
+   *
+   * @generated from field: int64 version = 2;
+   */
+  version: bigint;
+};
+
+/**
+ * Describes the message rollserve.v1.PolicyVersion.
+ * Use `create(PolicyVersionSchema)` to create a new message.
+ */
+export const PolicyVersionSchema: GenMessage<PolicyVersion> = /*@__PURE__*/
+  messageDesc(file_rollserve_v1_evaluation, 2);
 
 /**
  * Statistics of N numbers, and the uncertainty of their mean.
@@ -157,7 +237,7 @@ export type Summary = Message<"rollserve.v1.Summary"> & {
  * Use `create(SummarySchema)` to create a new message.
  */
 export const SummarySchema: GenMessage<Summary> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_evaluation, 1);
+  messageDesc(file_rollserve_v1_evaluation, 3);
 
 /**
  * How episodes are delivered. All fields are optional and mean the same as in SamplingOptions.
@@ -193,7 +273,7 @@ export type EpisodeDelivery = Message<"rollserve.v1.EpisodeDelivery"> & {
  * Use `create(EpisodeDeliverySchema)` to create a new message.
  */
 export const EpisodeDeliverySchema: GenMessage<EpisodeDelivery> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_evaluation, 2);
+  messageDesc(file_rollserve_v1_evaluation, 4);
 
 /**
  * The results of a population of K members, with M episodes each.
@@ -284,5 +364,5 @@ export type PopulationEvaluation = Message<"rollserve.v1.PopulationEvaluation"> 
  * Use `create(PopulationEvaluationSchema)` to create a new message.
  */
 export const PopulationEvaluationSchema: GenMessage<PopulationEvaluation> = /*@__PURE__*/
-  messageDesc(file_rollserve_v1_evaluation, 3);
+  messageDesc(file_rollserve_v1_evaluation, 5);
 

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file rollserve/v1/multi_agent_batch.proto.
  */
 export const file_rollserve_v1_multi_agent_batch: GenFile = /*@__PURE__*/
-  fileDesc("CiRyb2xsc2VydmUvdjEvbXVsdGlfYWdlbnRfYmF0Y2gucHJvdG8SDHJvbGxzZXJ2ZS52MSK0AQoPTXVsdGlBZ2VudEJhdGNoEg4KBmFnZW50cxgBIAMoCRIXCg9lcGlzb2RlX2luZGljZXMYAiADKAYSEwoLZmlyc3Rfc3RlcHMYAyADKAYSDwoHbGVuZ3RocxgEIAMoBxISCgp0ZXJtaW5hdGVkGAUgAygIEhEKCXRydW5jYXRlZBgGIAMoCBIrCghwb2xpY2llcxgHIAMoCzIZLnJvbGxzZXJ2ZS52MS5Qb2xpY3lCYXRjaCKUAQoLUG9saWN5QmF0Y2gSDgoGcG9saWN5GAEgASgJEikKBWJhdGNoGAIgASgLMhoucm9sbHNlcnZlLnYxLkVwaXNvZGVCYXRjaBIXCg9hZ2VudF9wb3NpdGlvbnMYAyADKAcSGQoRZW52aXJvbm1lbnRfc3RlcHMYBCADKAcSFgoOcmV3YXJkc19iZWZvcmUYBSADKAFiBnByb3RvMw", [file_rollserve_v1_episode_batch]);
+  fileDesc("CiRyb2xsc2VydmUvdjEvbXVsdGlfYWdlbnRfYmF0Y2gucHJvdG8SDHJvbGxzZXJ2ZS52MSLQAQoPTXVsdGlBZ2VudEJhdGNoEg4KBmFnZW50cxgBIAMoCRIXCg9lcGlzb2RlX2luZGljZXMYAiADKAYSEwoLZmlyc3Rfc3RlcHMYAyADKAYSDwoHbGVuZ3RocxgEIAMoBxISCgp0ZXJtaW5hdGVkGAUgAygIEhEKCXRydW5jYXRlZBgGIAMoCBIrCghwb2xpY2llcxgHIAMoCzIZLnJvbGxzZXJ2ZS52MS5Qb2xpY3lCYXRjaBIaChFhZ2VudF9zdGVwX2NvdW50cxjLASADKAcilAEKC1BvbGljeUJhdGNoEg4KBnBvbGljeRgBIAEoCRIpCgViYXRjaBgCIAEoCzIaLnJvbGxzZXJ2ZS52MS5FcGlzb2RlQmF0Y2gSFwoPYWdlbnRfcG9zaXRpb25zGAMgAygHEhkKEWVudmlyb25tZW50X3N0ZXBzGAQgAygHEhYKDnJld2FyZHNfYmVmb3JlGAUgAygBYgZwcm90bzM", [file_rollserve_v1_episode_batch]);
 
 /**
  * Parts of E episodes of an environment with many agents: one EpisodeBatch for each version of each policy that acted.
@@ -78,6 +78,13 @@ export type MultiAgentBatch = Message<"rollserve.v1.MultiAgentBatch"> & {
    * @generated from field: repeated rollserve.v1.PolicyBatch policies = 7;
    */
   policies: PolicyBatch[];
+
+  /**
+   * (E) The number of steps of all agents in this message, also of those whose policies are not delivered.
+   *
+   * @generated from field: repeated fixed32 agent_step_counts = 203;
+   */
+  agentStepCounts: number[];
 };
 
 /**

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import math
 import statistics
+from dataclasses import dataclass
 
 import numpy as np
 
-from rollserve.v1 import evaluation_pb2
-
-__all__ = ["students_t", "summary_to_proto"]
+__all__ = ["Summary", "students_t"]
 
 _CONFIDENCE = 0.95
 _MAX_HALVINGS = 60
@@ -19,15 +18,40 @@ _MANY_DEGREES = 1000
 are."""
 
 
-def summary_to_proto(values: np.ndarray) -> evaluation_pb2.Summary:
-    """Return the summary of at least one number, with a 95 % confidence interval of the mean for more than one."""
-    values = values.astype(np.float64)
-    summary = evaluation_pb2.Summary(mean=values.mean())
-    if len(values) > 1:
-        summary.standard_deviation = values.std(ddof=1)
-        margin = students_t(len(values) - 1) * summary.standard_deviation / math.sqrt(len(values))
-        summary.confidence_low, summary.confidence_high = summary.mean - margin, summary.mean + margin
-    return summary
+@dataclass(frozen=True)
+class Summary:
+    """Summary of N numbers, printed as `mean ± half of the confidence interval`.
+
+    Attributes:
+        mean: mean of the numbers.
+        std: sample standard deviation (with N - 1); None for a single number.
+        confidence_interval: 95 % confidence interval (low, high) of the mean by Student's t distribution, which is as
+            accurate as the numbers are normal or many; None for a single number.
+    """
+
+    mean: float
+    std: float | None
+    confidence_interval: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Summary:
+        """Return the summary of at least one number, (N,)."""
+        values = values.astype(np.float64)
+        mean = float(values.mean())
+        if len(values) == 1:
+            return cls(mean, None, None)
+        std = float(values.std(ddof=1))
+        margin = students_t(len(values) - 1) * std / math.sqrt(len(values))
+        return cls(mean, std, (mean - margin, mean + margin))
+
+    def __str__(self) -> str:
+        if self.confidence_interval is None:
+            return f"{self.mean:.6g}"
+        low, high = self.confidence_interval
+        half = (high - low) / 2
+        # Two significant digits of the uncertainty, and as many decimal places of the mean.
+        num_places = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 2
+        return f"{self.mean:.{num_places}f} ± {half:.{num_places}f}"
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,0 +1,84 @@
+"""Lineups of evaluations: policies by maps of their own, which workers hold while the evaluation runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from rollserve_server.agents import PolicySet, check_exploration, content_bytes, lineups_of, prepare_for_env
+from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.pool.state.agent_version import AgentVersion
+from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
+from rollserve_server.pool.workers.broadcast import Broadcast
+from rollserve_server.sampling import Worker
+
+if TYPE_CHECKING:
+    from rollserve.policy_map import PolicyMap
+    from rollserve_server.agents import Exploration, PolicySpec
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.sampling import EnvDescription
+    from rollserve_server.settings import AgentSettings
+
+__all__ = ["EvaluationLineups"]
+
+
+class EvaluationLineups:
+    """Gives workers the policies that evaluations name, under numbers below 0."""
+
+    def __init__(self, versions: Versions, settings: AgentSettings) -> None:
+        self._versions = versions
+        self._settings = settings
+        self._numbers = itertools.count(-1, -1)
+
+    @contextlib.asynccontextmanager
+    async def installed(
+        self,
+        policy_version: int,
+        policy_maps: Sequence[PolicyMap],
+        env: EnvDescription,
+        exploration: Exploration,
+    ) -> AsyncIterator[int]:
+        """Have all workers hold the policies for the duration of the block, and return their number.
+
+        Args:
+            policy_version: version of the agent that versions in the maps count back from.
+            policy_maps: the maps that episodes have by turns.
+            env: the environment.
+            exploration: how freely the policies act.
+
+        Raises:
+            InvalidValueError: the environment has one agent, a map names what is not held, or policies do not fit the
+                agents that they are mapped to, or cannot explore like that.
+            WorkerLostError: as of `Broadcast.answers`.
+        """
+        with within("options"):
+            if not env.agents:
+                expected = "none in an environment with one agent"
+                raise InvalidValueError.of("policy_maps", expected=expected, got=f"{len(policy_maps)} maps")
+            wanted = lineups_of(self._held(policy_version), policy_maps)
+            spaces = env.observation_space, env.action_space
+            lineups = await asyncio.to_thread(prepare_for_env, wanted, *spaces, self._settings, env.agents)
+            with within("exploration"):
+                check_exploration(lineups, exploration)
+        versions, number = self._versions, next(self._numbers)
+        shared = await versions.workers.share(lineups) if content_bytes(lineups) >= SHARED_BYTES else lineups
+
+        async def add_agent(_: int, worker: WorkerHandle) -> None:
+            await worker.call_urgently(Worker.add_agent, number, shared)
+
+        with versions.installing("agent", number):
+            async with versions.updating:
+                await Broadcast(versions.workers, add_agent, wait_for_lost=False).answers()
+                versions.accept("agent", number, AgentVersion([lineups]))
+            yield number
+
+    def _held(self, policy_version: int) -> list[PolicySet[PolicySpec]]:
+        """Return the policies of a version and of all older ones that are kept, in falling order."""
+        agents = self._versions.agents
+        falling = sorted((number for number in agents if number <= policy_version), reverse=True)
+        specs = [spec for number in falling for spec in agents.get(number) or ()]
+        return [spec for spec in specs if isinstance(spec, PolicySet)]

@@ -1,0 +1,227 @@
+"""Evaluations of policies by name: returns of each agent and policy, lineups, and policies against each other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from many_agents import CONNECT_FOUR, CROWD, POLICIES, RELAY, check_against_plain_loops
+from support import equal, raises
+
+import rollserve
+from rollserve import (
+    CrossPlay,
+    EnvSpec,
+    InvalidArgumentError,
+    MultiAgentBatch,
+    Policies,
+    PolicyVersion,
+    RandomAgent,
+    Reason,
+    Sampler,
+)
+from rollserve_server.local import LocalServer
+
+DUEL = EnvSpec("classic/rps-v2", {"max_cycles": 1}, multi_agent="aec")
+ROCK, PAPER, SCISSORS = (rollserve.ConstantAgent(np.int64(action)) for action in range(3))
+HANDS = {"rock": ROCK, "paper": PAPER, "scissors": SCISSORS, "random": RandomAgent()}
+
+
+@pytest.fixture
+def duel(thread_sampler: Sampler) -> Sampler:
+    """Return a sampler that holds policies for rock, paper, scissors; `rock` is paper in its second version."""
+    thread_sampler.update_env(DUEL)
+    everybody = [(name, 0, 1.0) for name in HANDS]
+    thread_sampler.update_agent(Policies(HANDS, {"*": everybody}))
+    thread_sampler.update_agent({"rock": PAPER})
+    return thread_sampler
+
+
+@pytest.mark.parametrize("spec", [CROWD, RELAY, CONNECT_FOUR], ids=lambda spec: spec.id)
+def test_evaluation_has_the_returns_of_the_same_episodes(thread_sampler: Sampler, spec: EnvSpec) -> None:
+    thread_sampler.update_env(spec)
+    thread_sampler.update_agent(POLICIES[spec.id])
+    result = thread_sampler.evaluate(6, seed=3, return_episodes=True, max_episode_length=12)
+    found, episodes = result.agent_returns, MultiAgentBatch.of(result.episodes)
+    assert found is not None
+    sampled = MultiAgentBatch.of(thread_sampler.obtain_samples(sum(result.lengths), seed=3, max_episode_length=12))
+    assert all(equal(episodes.by_policy()[name], batch) for name, batch in sampled.by_policy().items())
+    check_against_plain_loops(episodes, spec)
+    expected = np.full((6, len(episodes.agents)), np.nan)
+    for part in episodes.policies:
+        version = PolicyVersion(part.policy, int(part.batch.policy_versions[0]))
+        for agent, index, total, before in zip(
+            part.agent_positions, part.batch.episode_indices, part.batch.returns, part.rewards_before, strict=True
+        ):
+            expected[index, agent] = np.nansum([expected[index, agent], total, before])
+            assert found.policies[found.policy_positions[index, agent]] == version
+    np.testing.assert_allclose(found.returns, expected, rtol=1e-6)
+    np.testing.assert_allclose(np.nansum(found.returns, axis=1), result.returns, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(found.policy_positions < 0, np.isnan(expected))
+    np.testing.assert_array_equal(result.lengths, episodes.lengths)
+    for position, agent in enumerate(found.agents):
+        own = found.returns[:, position]
+        assert found.by_agent()[agent].mean == pytest.approx(np.nanmean(own))
+
+
+def test_policies_that_act_for_several_agents_count_once_per_episode(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(CROWD)
+    thread_sampler.update_agent(POLICIES[CROWD.id])
+    found = thread_sampler.evaluate(5).agent_returns
+    assert found is not None
+    runners = np.nanmean(found.returns[:, :2], axis=1)
+    summary = found.by_policy()[PolicyVersion("runner", 1)]
+    assert (summary.mean, summary.std) == pytest.approx((runners.mean(), runners.std(ddof=1)))
+    assert f"runner@1  {summary}" in str(found)
+
+
+def test_maps_of_an_evaluation_take_turns_and_change_nothing(duel: Sampler) -> None:
+    before = duel.status()
+    maps: list[Any] = [{0: "paper", 1: "scissors"}, {0: ("rock", -1), 1: ("rock", 0)}]
+    result = duel.evaluate(5, policy_map=maps, first_episode_index=1)
+    found = result.agent_returns
+    assert found is not None
+    played = [tuple(str(found.policies[policy]) for policy in row) for row in found.policy_positions]
+    even, odd = ("paper@1", "scissors@1"), ("rock@1", "rock@2")
+    assert played == [odd, even, odd, even, odd]
+    np.testing.assert_array_equal(found.returns, [[-1.0, 1.0]] * 5)
+    assert result.policy_version == 2
+    assert duel.status().policies == before.policies
+    assert duel.status().policy_version == 2
+    whole = duel.evaluate(5, policy_map={0: "rock", 1: "rock"}, policy_version=1).agent_returns
+    assert whole is not None
+    assert whole.policies == (PolicyVersion("rock", 1),)
+
+
+def test_lineups_give_the_same_bits_as_maps_of_the_sampler(duel: Sampler) -> None:
+    policy_map = {0: "random", 1: [("random", 0, 0.5), ("paper", 0, 0.5)]}
+    evaluated = duel.evaluate(20, seed=5, policy_map=policy_map, return_episodes=True)
+    duel.update_agent(Policies({}, policy_map))
+    sampled = MultiAgentBatch.of(duel.obtain_samples(40, seed=5))
+    assert {each.policy for each in sampled.policies} == {"random", "paper"}
+    for name, batch in MultiAgentBatch.of(evaluated.episodes).by_policy().items():
+        assert equal(batch, sampled.by_policy()[name])
+
+
+def test_cross_play_pairs_policies_in_both_seats(duel: Sampler) -> None:
+    table = duel.cross_play(["scissors", "paper", ("rock", 1), "random"], 30, seed=1)
+    assert list(map(str, table.players)) == ["scissors@1", "paper@1", "rock@1", "random@1"]
+    np.testing.assert_array_equal(table.num_episodes, 60 * (1 - np.eye(4)))
+    assert len(table.evaluation) == 4 * 3 * 30
+    np.testing.assert_array_equal(table.win_rates[0, 1:3], [1.0, 0.0])
+    assert table.win_rates[2, 1] == 0.0
+    assert str(table.returns[0][1]) == "1.00 ± 0.00"
+    assert table.returns[0][0] is None
+    low, high = np.moveaxis(table.win_rate_intervals, -1, 0)
+    assert (low[3, :3] < 0.5).all()
+    assert (high[3, :3] > 0.5).all()
+    # Each of the three wins against one, and loses against another one.
+    assert np.ptp(table.elo) < 40
+    assert table.elo.sum() == pytest.approx(0, abs=1e-9)
+    lines = str(table).splitlines()
+    assert lines[0].split() == ["win", "rate", *map(str, table.players), "Elo"]
+    assert "1.00 ± 0.03" in lines[1]
+
+
+def test_cross_play_pairs_players_with_opponents_in_their_seats(duel: Sampler) -> None:
+    table = duel.cross_play(["paper"], 40, opponents=["scissors", ("rock", 1)], seats=("player_0", 1))
+    assert list(map(str, table.players)) == ["paper@1", "scissors@1", "rock@1"]
+    np.testing.assert_array_equal(table.num_episodes, [[0, 40, 40], [40, 0, 0], [40, 0, 0]])
+    assert np.isnan(table.win_rates[1, 2])
+    # 40 games and a half to a half are odds of 81 to 1.
+    expected = np.array([0.0, 1.0, -1.0]) * 400 * np.log10(81)
+    np.testing.assert_allclose(table.elo, expected, rtol=1e-9, atol=1e-6)
+    chance = 81 / 82
+    between = 1 / (41 * chance * (1 - chance))  # variance of each of both differences
+    margins = 1.959964 * 400 / np.log(10) * np.sqrt(np.array([2.0, 5.0, 5.0]) / 9 * between)
+    np.testing.assert_allclose(table.elo_margins, margins, rtol=1e-5)
+
+
+def test_groups_of_agents_are_seats(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(RELAY)
+    thread_sampler.update_agent(POLICIES[RELAY.id])
+    table = thread_sampler.cross_play(["first", "rest"], 4, seats=(("relay_0", "relay_3"), "relay_*"))
+    found = table.evaluation.agent_returns
+    assert found is not None
+    np.testing.assert_array_equal(found.policy_positions[:, 0], found.policy_positions[:, 3])
+    seats = found.returns[:, [0, 3]].mean(axis=1), found.returns[:, [1, 2]].mean(axis=1)
+    is_first = found.policy_positions[:, 0] == table.players.index(PolicyVersion("first", 1))
+    assert table.returns[0][1] is not None
+    assert table.returns[0][1].mean == pytest.approx(np.where(is_first, *seats).mean())
+
+
+def test_async_cross_play_equals_the_other(duel: Sampler, thread_server: LocalServer) -> None:
+    async def play() -> CrossPlay:
+        async with rollserve.aconnect(thread_server.address) as sampler:
+            return await sampler.cross_play(["random", "paper"], 20)
+
+    ours, theirs = duel.cross_play(["random", "paper"], 20), asyncio.run(play())
+    np.testing.assert_array_equal(ours.win_rates, theirs.win_rates)
+    np.testing.assert_array_equal(ours.evaluation.returns, theirs.evaluation.returns)
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "text"),
+    [
+        ({"policy_map": {0: "paper", 1: "stone"}}, "options.policy_maps[0]", "policies among .* got 'stone'"),
+        (
+            {"policy_map": [{"*": "paper"}, {0: "paper", 1: ("rock", 7)}]},
+            "options.policy_maps[1]",
+            "versions of 'rock' that are held, .*'2', '1'.*, got 7",
+        ),
+        ({"policy_map": {"*": ("paper", -1)}}, "options.policy_maps[0]", "got -1, counted from the current one"),
+        ({"policy_map": {0: "paper"}}, "options.policy_maps[0]", "a rule for each of .* none for 'player_1'"),
+        ({"policy_map": {"*": "random"}, "deterministic": True}, "options.exploration.deterministic", "no best action"),
+        ({"policy_map": {"*": "paper"}, "env": CROWD}, "options.policy_maps['paper']", "same spaces"),
+        ({"policy_map": [{"*": "paper"}] * 4097}, "options.policy_maps", "at most 4096 maps, got 4097"),
+    ],
+)
+def test_maps_of_evaluations_are_refused_by_name(duel: Sampler, options: dict[str, Any], field: str, text: str) -> None:
+    with raises(InvalidArgumentError, field=field, reason=Reason.INVALID_VALUE, match=text):
+        duel.evaluate(2, **options)
+    assert len(duel.evaluate(2)) == 2
+
+
+def test_evaluations_of_many_agents_are_bounded_by_their_results(duel: Sampler) -> None:
+    with raises(InvalidArgumentError, field="episode_count", match="at most 65536 episodes, because each has 2 agents"):
+        duel.evaluate(65537)
+
+
+def test_maps_need_many_agents(thread_sampler: Sampler) -> None:
+    thread_sampler.update_agent(RandomAgent())
+    with raises(InvalidArgumentError, field="options.policy_maps", match="none in an environment with one agent"):
+        thread_sampler.evaluate(2, policy_map={"*": "main"})
+    with raises(InvalidArgumentError, field="options.policy_maps", match="none for a population"):
+        thread_sampler.evaluate_population({"a": np.zeros((2, 1))}, 2, policy_map={"*": "main"})
+    with raises(InvalidArgumentError, field="evaluation", match="one in an environment with many agents"):
+        CrossPlay.of(thread_sampler.evaluate(2))
+
+
+@pytest.mark.parametrize(
+    ("players", "options", "error", "text"),
+    [
+        (["paper"], {}, InvalidArgumentError, "players: expected at least two players, got 1"),
+        (["paper", "paper"], {}, InvalidArgumentError, "players: expected players that differ"),
+        ("paper", {}, TypeError, "players: expected a sequence of policies"),
+        (["paper", 3], {}, TypeError, r"players\[1\]: expected a policy"),
+        (["paper"], {"opponents": []}, InvalidArgumentError, "opponents: expected players that differ"),
+        (["paper", "rock"], {"seats": (0, 1, 2)}, InvalidArgumentError, "seats: expected two seats, got 3"),
+        (["paper", "rock"], {"seats": "01"}, TypeError, "seats: expected a pair"),
+        (["paper", "rock"], {"policy_map": {"*": "paper"}}, TypeError, "policy_map: expected none beside players"),
+    ],
+)
+def test_pairings_are_refused_by_name(
+    duel: Sampler, players: Any, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        duel.cross_play(players, 2, **options)
+
+
+def test_seats_are_checked(duel: Sampler) -> None:
+    evaluation = duel.evaluate(4, policy_map={0: "paper", 1: "rock"})
+    with raises(InvalidArgumentError, field="seats", match="keys of agents among .*, got 'nobody'"):
+        CrossPlay.of(evaluation, (0, "nobody"))
+    with raises(InvalidArgumentError, field="seats", match="one policy for all agents of a seat"):
+        CrossPlay.of(evaluation, ((0, 1), "nobody"))
