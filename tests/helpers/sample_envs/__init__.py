@@ -129,6 +129,8 @@ __all__ = [
     "WideRows",
     "WrongObservation",
     "crowd",
+    "crowded",
+    "halved_rewards",
     "relay",
 ]
 
@@ -143,6 +145,16 @@ def crowd(**kwargs: Any) -> Any:
 def relay(**kwargs: Any) -> Any:
     """Make a `Relay`."""
     return importlib.import_module("sample_envs.many").Relay(**kwargs)
+
+
+def halved_rewards(env: Any) -> Any:
+    """Wrap an AEC environment in `HalvedRewards`."""
+    return importlib.import_module("sample_envs.many").HalvedRewards(env)
+
+
+def crowded(env: Any) -> Any:
+    """Return an environment of another interface than a wrapper's is."""
+    return crowd()
 
 
 gymnasium.register("Nested-v0", Nested)
