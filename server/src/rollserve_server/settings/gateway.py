@@ -141,9 +141,10 @@ class GatewaySettings(Group):
     )
     max_renders: int = Field(
         default=2,
-        ge=1,
+        ge=0,
         le=64,
-        description="Number of videos that are made at a time, each in a process of its own; further ones queue.",
+        description="Number of videos that are made at a time, each in a process of its own on the gateway's machine; "
+        "further ones queue. With 0, none are made.",
     )
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
