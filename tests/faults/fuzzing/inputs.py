@@ -23,6 +23,7 @@ import rollserve
 from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
+from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -142,10 +143,13 @@ def _evaluations() -> list[Message]:
     members = {name: np.stack([array] * 3) for name, array in agent("mlp 1").parameters.items()}
     options = pb.EvaluationOptions(seed=1, first_episode_index=2, max_episode_length=20, environment=env)
     greedy = pb.EvaluationOptions(exploration=pb.Exploration(deterministic=True))
+    policy_map = policy_map_to_proto(PolicyMap.of({0: "a", "b*": [("a", -1, 0.5), ("b", 2, 0.5)]}))
+    in_turns = pb.EvaluationOptions(environment=env, policy_maps=[policy_map] * 2)
     delivery = evaluation_pb2.EpisodeDelivery(accept_compression=[1])
     return [
         pb.EvaluateRequest(episode_count=3, options=options, episodes=delivery),
         pb.EvaluateRequest(episode_count=3, options=greedy),
+        pb.EvaluateRequest(episode_count=3, options=in_turns),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, different_episodes=True),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, options=options),
     ]
