@@ -8,6 +8,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from onnx import TensorProto
+from onnx_models import agent_of, model, node
 
 import rollserve
 from rollserve import EnvSpec, EpisodeBatch, Wrapper, cli
@@ -66,6 +68,123 @@ def test_specifications_are_replayed(
     assert not found.not_compared
 
 
+POLE = EnvSpec("CartPole-v1")
+MASK = rollserve.ActionMask(info="action_mask")
+
+
+def masked(kind: str, source: str = "info") -> EnvSpec:
+    return EnvSpec("sample_envs:Masked", {"kind": kind, "source": source})
+
+
+AGENTS: dict[str, tuple[EnvSpec, dict[str, object]]] = {
+    "gru": (POLE, {"core": "gru", "core_size": 7, "normalization": True, "previous_reward": True}),
+    "lstm": (POLE, {"core": "lstm", "hidden_sizes": (), "value": "shared"}),
+    "masked lstm": (masked("discrete"), {"action_mask": MASK, "core": "lstm"}),
+    "masked observation": (
+        masked("discrete", "observation"),
+        {"action_mask": rollserve.ActionMask(observation="action_mask")},
+    ),
+    "hybrid": (
+        EnvSpec("sample_envs:Hybrid", transforms=[rollserve.transforms.ClipActions()]),
+        {"predicted_log_std": True},
+    ),
+}
+"""Agents that an MLP or a model can be."""
+MLPS: dict[str, tuple[EnvSpec, dict[str, object]]] = {
+    "previous, gru": (POLE, {"core": "gru", "previous_action": True, "previous_reward": True, "layer_norm": True}),
+    "previous": (EnvSpec("Pendulum-v1", {"max_episode_steps": 20}), {"previous_action": True, "previous_reward": True}),
+    "masked multi": (
+        masked("multi", "observation"),
+        {"action_mask": rollserve.ActionMask(observation="action_mask"), "previous_action": True},
+    ),
+    "masked parts": (EnvSpec("sample_envs:MaskedParts"), {"action_mask": MASK, "previous_action": True}),
+}
+"""Agents that only an MLP can be."""
+
+
+def check_log_probs(batch: EpisodeBatch, agent: rollserve.Agent, folder: Path) -> None:
+    """Check that log-probabilities are found, and that another one is."""
+    batch.save(folder / "a.npz")
+    save_agent(agent, folder / "agent")
+    found = verify(folder / "a.npz", agent=folder / "agent", allowed_modules=["sample_envs"])
+    assert found.is_equal, found
+    errors = [check.log_prob_error for check in found.episodes]
+    assert all(error is not None and error < 1e-4 for error in errors)
+    assert any(errors)
+    log_probs = np.array(batch.agent_infos["log_prob"])
+    log_probs[3] += 0.01
+    changed = dataclasses.replace(batch, agent_infos={**batch.agent_infos, "log_prob": log_probs})
+    changed.save(folder / "a.npz")
+    found = verify(folder / "a.npz", agent=folder / "agent", allowed_modules=["sample_envs"])
+    assert [check.is_equal for check in found.episodes].count(False) == 1
+
+
+@pytest.mark.parametrize("name", [*AGENTS, *MLPS])
+def test_log_probs_of_mlps_are_found(name: str, thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    env, layers = (AGENTS | MLPS)[name]
+    check_log_probs(*sampled(thread_sampler, env, **layers), tmp_path)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_log_probs_of_models_are_found(name: str, thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    env, layers = AGENTS[name]
+    _, mlp = sampled(thread_sampler, env, **layers)
+    status = thread_sampler.status()
+    agent = rollserve.OnnxAgent.from_mlp(mlp, status.observation_space, status.action_space)
+    thread_sampler.update_agent(agent)
+    batch = thread_sampler.with_receipt(thread_sampler.obtain_samples(120), agent)
+    check_log_probs(batch, agent, tmp_path)
+
+
+def test_log_probs_of_a_model_with_the_action_before_are_found(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    made = model(
+        [
+            node("Cast", "previous_action", "before", to=TensorProto.FLOAT),
+            node("Reshape", "before shape", "column"),
+            node("Mul", "column factors", "logits"),
+        ],
+        {"observation": ["N", 4], "previous_action": ["N"]},
+        {"logits": ["N", 2]},
+        {"factors": np.array([[1.5, -0.5]], np.float32), "shape": np.array([-1, 1])},
+        types={"previous_action": TensorProto.INT64},
+    )
+    thread_sampler.update_env("CartPole-v1")
+    agent = agent_of(made, "categorical")
+    thread_sampler.update_agent(agent)
+    batch = thread_sampler.with_receipt(thread_sampler.obtain_samples(120), agent)
+    check_log_probs(batch, agent, tmp_path)
+
+
+def test_log_probs_of_recurrent_fragments_begin_with_their_states(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    _, agent = sampled(thread_sampler, core="gru", previous_action=True, previous_reward=True)
+    thread_sampler.obtain_fragments(40)
+    thread_sampler.with_receipt(thread_sampler.obtain_fragments(80), agent).save(tmp_path / "a.npz")
+    save_agent(agent, tmp_path / "agent")
+    found = verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+    assert any(not check.replayed for check in found.episodes)
+    assert all((check.log_prob_error or 0) < 1e-5 for check in found.episodes)
+
+
+def test_agents_that_are_not_evaluated_are_named(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, agent = sampled(thread_sampler)
+    batch.save(tmp_path / "a.npz")
+    for other, text in (
+        (
+            dataclasses.replace(agent, head="epsilon_greedy", epsilon=0.1),
+            "agent: expected a head among .* epsilon_greedy",
+        ),
+        (rollserve.OnnxAgent(b"no model", "categorical"), "agent: expected a model of ONNX"),
+        (rollserve.OnnxAgent(b"no model", "actions"), "agent: expected a head among .* got actions"),
+    ):
+        save_agent(other, tmp_path / "agent")
+        with pytest.raises(ValueError, match=text):
+            verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+
+
 def test_each_change_is_found_and_named(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
     batch, _ = sampled(thread_sampler)
     assert batch.env_seeds is not None
@@ -102,7 +221,7 @@ def test_another_agent_is_found(thread_sampler: rollserve.Sampler, tmp_path: Pat
     assert found.num_equal == 0
     assert [text.partition(":")[0] for text in found.changed_columns] == ["agent"]
     save_agent(rollserve.RandomAgent(), tmp_path / "agent")
-    with pytest.raises(ValueError, match="agent: expected an MLP, to evaluate it here, got random"):
+    with pytest.raises(ValueError, match="agent: expected an MLP or a model of ONNX, to evaluate it here, got random"):
         verify(tmp_path / "a.npz", agent=tmp_path / "agent")
     (tmp_path / "agent").write_bytes(b"\xff\xff")
     with pytest.raises(ValueError, match="agent: expected an agent, got "):

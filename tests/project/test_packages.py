@@ -149,6 +149,7 @@ def test_client_has_the_public_names() -> None:
         "Transitions",
         "UnavailableError",
         "Vectorization",
+        "Video",
         "WorkerAccount",
         "WorkerStatus",
         "Wrapper",

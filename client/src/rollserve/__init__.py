@@ -64,6 +64,7 @@ from rollserve.sampler import Sampler, connect
 from rollserve.samplers import Quota, SamplerSummary
 from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
 from rollserve.summaries import Summary
+from rollserve.video import Video
 
 __version__ = importlib.metadata.version("rollserve")
 
@@ -141,6 +142,7 @@ __all__ = [
     "Transitions",
     "UnavailableError",
     "Vectorization",
+    "Video",
     "WorkerAccount",
     "WorkerStatus",
     "Wrapper",

@@ -1,4 +1,4 @@
-"""What each agent got in the episodes of an evaluation, and which policies acted for it."""
+"""Returns of each agent in the episodes of an evaluation, and the policies that acted for it."""
 
 from __future__ import annotations
 

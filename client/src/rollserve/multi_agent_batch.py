@@ -128,6 +128,9 @@ class MultiAgentBatch:
         truncated: (E,) bool, whether the episode ended with its last step here, and an agent was truncated then.
         agent_step_counts: (E,) int64, number of steps of all agents, also of those whose policies are not delivered.
         policies: the policies that acted. The batches of a stream have one for each version of a policy.
+        global_states: (T, *S), the environment's global state before each environment step; None unless
+            `EnvSpec.global_state` asks for it. Its rows are those of `joint()`.
+        last_global_states: (E, *S), the global state after the last step of each part; None alike.
         account: account of the call whose whole result the batch is, in environment steps; otherwise None.
         round: round of `Sampler.stream` that the batch is; otherwise None.
     """
@@ -140,6 +143,8 @@ class MultiAgentBatch:
     truncated: np.ndarray
     agent_step_counts: np.ndarray
     policies: tuple[PolicyBatch, ...]
+    global_states: np.ndarray | None = None
+    last_global_states: np.ndarray | None = None
     account: Account | None = None
     round: Round | None = None
 
@@ -147,6 +152,12 @@ class MultiAgentBatch:
         for name in _HEADERS:
             if len(getattr(self, name)) != len(self):
                 raise ValueError(f"{name}: {mismatch(f'{len(self)} elements', len(getattr(self, name)))}")
+        for name, length in (("global_states", self.num_steps), ("last_global_states", len(self))):
+            states = getattr(self, name)
+            if states is not None and len(states) != length:
+                raise ValueError(f"{name}: {mismatch(f'{length} states', len(states))}")
+        if (self.global_states is None) != (self.last_global_states is None):
+            raise ValueError(f"last_global_states: {mismatch('states beside global_states', 'none of one of both')}")
 
     def __len__(self) -> int:
         """Return E, the number of parts of episodes."""
@@ -215,6 +226,8 @@ class MultiAgentBatch:
     def joint(self) -> dict[str, AgentSteps]:
         """Return the steps of each agent that acted, aligned to the environment steps of all episodes, (T, …).
 
+        Rows of `global_states` are aligned alike.
+
         The environment steps of the episodes follow each other as in `lengths`. Where an agent did not act, `acted` is
         False and the other columns are zeros. Agents whose policies have spaces of their own have columns of their own.
         """
@@ -252,6 +265,13 @@ class MultiAgentBatch:
         headers: dict[str, Any] = {
             name: np.concatenate([getattr(batch, name) for batch in batches]) for name in _HEADERS
         }
+        for name in _GLOBAL_STATES:
+            states = [getattr(batch, name) for batch in batches]
+            if any(each is None for each in states):
+                if any(each is not None for each in states):
+                    raise ValueError(f"{name}: {mismatch('states in all batches or in none', 'some without')}")
+            else:
+                headers[name] = np.concatenate(states)
         policies = tuple(part for batch in batches for part in batch.policies)
         return cls(batches[0].agents, **headers, policies=policies)
 
@@ -272,6 +292,7 @@ class MultiAgentBatch:
             agent_step_counts=np.add.reduceat(self.agent_step_counts, begins),
             terminated=self.terminated[ends],
             truncated=self.truncated[ends],
+            last_global_states=None if self.last_global_states is None else self.last_global_states[ends],
             policies=tuple(PolicyBatch.concatenate(parts[policy]).joined() for policy in sorted(parts)),
         )
 
@@ -303,11 +324,14 @@ class MultiAgentBatch:
                 whole = EpisodeBatch.concatenate(*batches), np.array(agents), np.concatenate(env_steps)
                 policies.append(PolicyBatch(part.policy, *whole, np.array(rewards)))
         first = int(num_steps == self.lengths[0])
-        headers = {name: getattr(self, name)[first:].copy() for name in _HEADERS}
+        headers: dict[str, Any] = {name: getattr(self, name)[first:].copy() for name in _HEADERS}
         if not first:
             headers["first_steps"][0] += num_steps
             headers["lengths"][0] -= num_steps
             headers["agent_step_counts"][0] -= num_dropped_steps
+        if self.global_states is not None and self.last_global_states is not None:
+            headers["global_states"] = self.global_states[num_steps:]
+            headers["last_global_states"] = self.last_global_states[first:]
         return dataclasses.replace(self, **headers, policies=tuple(policies))
 
     @property
@@ -318,6 +342,8 @@ class MultiAgentBatch:
 
 
 _HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
+
+_GLOBAL_STATES = ("global_states", "last_global_states")
 
 
 def _no_steps(batch: EpisodeBatch, num_steps: int) -> AgentSteps:

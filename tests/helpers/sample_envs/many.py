@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.wrappers import BaseWrapper
 
 RUNNER, GUARD = (
     spaces.Box(-np.inf, np.inf, (3,), np.float32),
@@ -87,6 +88,15 @@ class Crowd(ParallelEnv[str, Any, Any]):
         self._absent = (self._absent | absent) - set(self.agents)
         self._break(terminated)
         return seen, rewards, terminated, truncated, infos
+
+    @property
+    def state_space(self) -> Any:
+        return spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+
+    def state(self) -> Any:
+        if self._fault == "stateless" and self._step > 1:
+            return np.zeros(3, np.float32)
+        return np.array([[self._step, len(self.agents)], [self._state, self._seed % 1000]], np.float32)
 
     def close(self) -> None:
         pass
@@ -186,3 +196,11 @@ class Relay(AECEnv[str, Any, Any]):
         mask = np.ones(3, np.int8)
         mask[self._rng.integers(3)] = 0
         return {"action_mask": mask}
+
+
+class HalvedRewards(BaseWrapper[str, Any, Any]):
+    """Halves what each agent's rewards add up to."""
+
+    def last(self, observe: bool = True) -> Any:
+        observation, reward, *rest = self.env.last(observe)
+        return (observation, reward / 2, *rest)

@@ -16,6 +16,7 @@ from rollserve.cli.administration import add_create, add_delete, add_resize, add
 from rollserve.cli.sampling import add_evaluate, add_sample
 from rollserve.cli.saving import add_agent, add_restore, add_save
 from rollserve.cli.verifying import add_verify
+from rollserve.cli.videos import add_video
 from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError
 from rollserve.reasons import Reason
 from rollserve.sampler import connect
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Show, sample from, evaluate, resize, save, restore, create and delete samplers of a server.",
+        description="Show, sample from, evaluate, render, resize, save, restore, create and delete samplers.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -113,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         add_top,
         add_sample,
         add_evaluate,
+        add_video,
         add_resize,
         add_samplers,
         add_create,

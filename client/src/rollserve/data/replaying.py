@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from rollserve._formats.replays import replayed
+from rollserve._formats.replays import recorded_episode, replayed
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
 from rollserve.environments import EnvSpec, Wrapper, env_spec_from_proto
@@ -80,9 +80,9 @@ def make_env(spec: EnvSpec, allowed_modules: Collection[str]) -> Any:
 def first_difference(env: Any, segment: Any, options: dict[str, Any] | None, *, observations: bool) -> str:
     """Replay a batch of one whole episode, and return where it first differs; empty if it does not.
 
-    See `replayed` for the arguments.
+    See `recorded_episode` and `replayed` for the arguments.
     """
-    steps = replayed(env, segment, options, observations=observations)
+    steps = replayed(env, recorded_episode(segment, observations=observations), options)
     while True:
         try:
             next(steps)

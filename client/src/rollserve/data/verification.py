@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve._formats.gymnasium_spaces import space_of_gymnasium
-from rollserve.data.agent_files import load_agent, log_probs
+from rollserve.data.agent_files import load_agent
+from rollserve.data.log_probs import log_probs
 from rollserve.data.reader import read
 from rollserve.data.replaying import env_spec_of, first_difference, make_env
 from rollserve.environments import EnvSpec

@@ -32,6 +32,7 @@ SCOPES: Mapping[str, Scope] = {
     "ObtainSamples": Scope.SAMPLE,
     "ObtainExactEpisodes": Scope.SAMPLE,
     "StreamSamples": Scope.SAMPLE,
+    "RenderEpisode": Scope.SAMPLE,
     "Evaluate": Scope.SAMPLE,
     "EvaluatePopulation": Scope.SAMPLE,
     "GetAgentParameters": Scope.AGENT_READ,

@@ -31,6 +31,7 @@ from rollserve_server.gateway.messages.episode_records import episode_records_to
 from rollserve_server.gateway.messages.samplers import created_to_proto, summary_to_proto
 from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
 from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.rendering import rendered
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
     delivered_messages,
@@ -42,7 +43,15 @@ from rollserve_server.gateway.responses import (
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.identity import ANONYMOUS, Scope
-from rollserve_server.pool import Account, AgentUpdated, Delivery, Evaluation, StreamClient, StreamRound
+from rollserve_server.pool import (
+    Account,
+    AgentUpdated,
+    Delivery,
+    Evaluation,
+    SamplingOptions,
+    StreamClient,
+    StreamRound,
+)
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -87,6 +96,7 @@ class SamplerService:
         *,
         allow_free_env: bool = True,
         audits: bool = False,
+        max_renders: int = 2,
     ) -> None:
         """Prepare to answer RPCs.
 
@@ -100,6 +110,7 @@ class SamplerService:
             metrics: counts the calls.
             allow_free_env: whether requests may name environments of no profile.
             audits: whether digests of what updates change are needed.
+            max_renders: number of videos that are made at a time.
         """
         self._audits = audits
         self._rpcs = rpcs
@@ -115,6 +126,7 @@ class SamplerService:
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
         )
+        self._render_admission = Admission(max_renders, 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
         self._status_admission = ConnectionAdmission(
             _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
@@ -140,6 +152,7 @@ class SamplerService:
             "GetAgentParameters": self.get_agent_parameters,
             "GetAgent": self.get_agent,
             "SaveSampler": self.save_sampler,
+            "RenderEpisode": self.render_episode,
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
         }
@@ -217,7 +230,7 @@ class SamplerService:
         sampler = self._reader.saved_sampler(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            parts = saved_sampler_parts(_use(sampler, rpc).save())
+            parts = saved_sampler_parts(await _use(sampler, rpc).save())
             while (part := await asyncio.to_thread(next, parts, None)) is not None:
                 for data in _parts(part):
                     yield samplers_pb2.SaveSamplerResponse(data=data).SerializeToString()
@@ -282,6 +295,20 @@ class SamplerService:
             serialized = await asyncio.to_thread(lambda: agent_to_proto(agent).SerializeToString())
             for data in _parts(serialized):
                 yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data).SerializeToString()
+
+    async def render_episode(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `RenderEpisode`."""
+        data = await self._intake.small_request(rpc)
+        sampler, request = await read_aside(self._reader.rendering, rpc, data)
+        pool = _use(sampler, rpc)
+        is_sampled = isinstance(request.episode, SamplingOptions)
+        env = pool.rendered_env(request.env_version, request.expected, sampled=is_sampled)
+        count = functools.partial(self._metrics.count_call, sampler.name, rpc.name)
+        async with contextlib.AsyncExitStack() as stack:
+            await self._render_admission.admit(stack, rpc)
+            async with contextlib.aclosing(rendered(pool, env, request, rpc, count)) as responses:
+                async for response in responses:
+                    yield response.SerializeToString()
 
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""

@@ -39,6 +39,7 @@ from rollserve_server.pool.interface.updates import (
     PolicyUpdates,
     RowUpdates,
 )
+from rollserve_server.pool.interface.videos import VideoRequest
 from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState
@@ -52,6 +53,7 @@ from rollserve_server.pool.state.saved_sampler import (
     SavedSampler,
 )
 from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
+from rollserve_server.pool.versions.env_videos import RenderedEnv
 
 __all__ = [
     "ANY_VERSIONS",
@@ -93,6 +95,7 @@ __all__ = [
     "PopulationRequest",
     "Progress",
     "RemoteBuffer",
+    "RenderedEnv",
     "RowFragments",
     "RowPoint",
     "RowSequenceKind",
@@ -114,6 +117,7 @@ __all__ = [
     "StreamRound",
     "Target",
     "ThreadWorker",
+    "VideoRequest",
     "WhenFull",
     "WorkerAccount",
     "WorkerHandle",

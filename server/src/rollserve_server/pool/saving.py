@@ -22,7 +22,7 @@ from rollserve_server.pool.state.saved_sampler import SavedAgents, SavedEnvs, Sa
 from rollserve_server.pool.workers.broadcast import Broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.pool.calls.pool_parts import PoolParts
@@ -39,8 +39,18 @@ _Column = tuple[np.dtype, tuple[int, ...]]
 _HINT = "start the server with the settings that the sampler was saved with"
 
 
-def save(parts: PoolParts) -> SavedSampler:
-    """Return the sampler as it stands now. A call that runs counts as not begun."""
+async def save(parts: PoolParts) -> SavedSampler:
+    """Return the sampler as it stands now. A call that runs counts as not begun.
+
+    Agents are left out if they fit none of the environments: no call can use them, and no sampler would accept them.
+    """
+    saved = _snapshot(parts)
+    fitting = {number: agents for number, agents in saved.agents.items() if await _fits(parts, number, saved.envs)}
+    return dataclasses.replace(saved, agents=fitting)
+
+
+def _snapshot(parts: PoolParts) -> SavedSampler:
+    """Return the sampler with all agents."""
     versions = parts.versions
     return SavedSampler(
         software=__version__,
@@ -51,9 +61,18 @@ def save(parts: PoolParts) -> SavedSampler:
         counters=dataclasses.asdict(parts.counters),
         envs={number: _saved_envs(env) for number, env in versions.envs.items()},
         agents={number: SavedAgents(tuple(each), each.updated_seconds) for number, each in versions.agents.items()},
+        policy_version=versions.agents.number,
         own=parts.sequences.save(),
         rows=parts.row_sequences.save(),
     )
+
+
+async def _fits(parts: PoolParts, policy_version: int, envs: Iterable[int]) -> bool:
+    """Whether agents fit one of some environments."""
+    for env in sorted(envs, reverse=True):
+        if await parts.selection.misfit(policy_version, env) is None:
+            return True
+    return False
 
 
 def settings_of(saved: SavedSampler, settings: PoolSettings) -> PoolSettings:
@@ -93,6 +112,9 @@ async def restore_into(parts: PoolParts, saved: SavedSampler, client_id: str = "
     for number, agents in sorted(saved.agents.items()):
         with within(f"agents[{number}]"):
             await _prepare(parts, number, agents, client_id)
+    if saved.policy_version > parts.versions.agents.number:
+        parts.versions.agents.skip_to(saved.policy_version + 1)
+    parts.versions.mark_restored()
     take_over = parts.versions.take_over
     await Broadcast(parts.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
     for position, rows in enumerate(saved.rows.sequences):

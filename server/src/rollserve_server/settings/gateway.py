@@ -139,6 +139,12 @@ class GatewaySettings(Group):
         description="Memory through which results may go to clients of the same user on this machine that ask for it: "
         "32 MiB for each running call, as far as it reaches; other calls are answered as usual. Only on Linux.",
     )
+    max_renders: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Number of videos that are made at a time, each in a process of its own; further ones queue.",
+    )
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
     )

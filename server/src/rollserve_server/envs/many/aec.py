@@ -29,6 +29,7 @@ class AecTurns(TurnEnv):
         self.agents = tuple(env.possible_agents)
         self.observation_spaces = tuple(map(env.observation_space, self.agents))
         self.action_spaces = tuple(map(env.action_space, self.agents))
+        self.state_space = getattr(env, "state_space", None)
         self._positions = positions_of(self.agents)
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
@@ -57,6 +58,10 @@ class AecTurns(TurnEnv):
             for agent in env.agents
             if agent != env.agent_selection
         ]
+
+    def state(self) -> Any:
+        """Return the global state."""
+        return self._env.state()
 
     def close(self) -> None:
         """Close the environment."""

@@ -29,6 +29,7 @@ class ParallelTurns(TurnEnv):
         self.observation_spaces = tuple(map(env.observation_space, self.agents))
         self.action_spaces = tuple(map(env.action_space, self.agents))
         self.max_acting = len(self.agents)
+        self.state_space = getattr(env, "state_space", None)
         self._positions = positions_of(self.agents)
         # Rewards of the agents that are alive and absent.
         self._absent: dict[Any, float] = {}
@@ -62,6 +63,10 @@ class ParallelTurns(TurnEnv):
     def cut(self) -> Sequence[Turn]:
         """Return no turns: all present agents have had theirs."""
         return ()
+
+    def state(self) -> Any:
+        """Return the global state."""
+        return self._env.state()
 
     def close(self) -> None:
         """Close the environment."""

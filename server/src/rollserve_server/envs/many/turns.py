@@ -49,12 +49,14 @@ class TurnEnv(ABC):
         observation_spaces: observation space of each agent.
         action_spaces: action space of each agent.
         max_acting: largest number of agents that act in the same step.
+        state_space: space of the global state; None if the environment announces none.
     """
 
     agents: tuple[str, ...]
     observation_spaces: tuple[Space[Any], ...]
     action_spaces: tuple[Space[Any], ...]
     max_acting: int
+    state_space: Space[Any] | None
 
     @abstractmethod
     def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
@@ -74,6 +76,10 @@ class TurnEnv(ABC):
     @abstractmethod
     def cut(self) -> Sequence[Turn]:
         """Return the turns of the agents that wait for theirs, because the caller ends the episode here."""
+
+    @abstractmethod
+    def state(self) -> Any:
+        """Return the global state. Raises what the environment raises."""
 
     @abstractmethod
     def close(self) -> None:

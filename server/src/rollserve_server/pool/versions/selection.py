@@ -36,7 +36,7 @@ class Selection:
                 or not kept.
         """
         agents = self._versions.agents
-        if not agents.number:
+        if not agents.number or (agents.current is None and options.policy_version is None):
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
         with within("options"):
             check_expected_policy(self._versions, options.expected)

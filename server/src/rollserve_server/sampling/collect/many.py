@@ -67,6 +67,7 @@ class ManyCollector(RowwiseCollector[ManyEpisode, "_Running"]):
         for row, row_actions in actions.items():
             try:
                 turns = self._envs.step(row, row_actions)
+                self._record_state(self._running[row].episode)
                 self._steps[row] += 1
                 self._running[row].episode.length += 1
                 self.num_simulated_steps += 1
@@ -87,18 +88,25 @@ class ManyCollector(RowwiseCollector[ManyEpisode, "_Running"]):
     def _begin_episode(self, row: int, index: int) -> bool:
         env_seed = self._generator.env_seed(self._root_seed, index)
         numbers = self._generator.policy_numbers(self._root_seed, index, self._agents.num_numbers)
+        episode = ManyEpisode(index, env_seed, row, time.perf_counter())
         try:
             turns = self._envs.reset(row, env_seed)
+            self._record_state(episode)
         except EnvFailedError as error:
             self._retry(row, index, with_episode(error, index, env_seed, 0))
             return False
-        episode = ManyEpisode(index, env_seed, row, time.perf_counter())
         self._running[row] = _Running(episode, self._agents.choose(episode.index, numbers))
         self._steps[row] = 0
         for position in set(self._running[row].policies):
             self._policies[position].begin(row, self._root_seed, index)
         self._take(row, turns)
         return True
+
+    def _record_state(self, episode: ManyEpisode) -> None:
+        """Record the global state, if the environment is asked for it."""
+        if self._envs.global_state_leaf is not None:
+            episode.global_states = episode.global_states or []
+            episode.global_states.append(self._envs.global_state(episode.row))
 
     def _take(self, row: int, turns: Sequence[Turn], *, cut: bool = False) -> None:
         """Record turns of a row: rewards of the last actions, ends of lives, and the agents that act next."""
@@ -122,6 +130,7 @@ class ManyCollector(RowwiseCollector[ManyEpisode, "_Running"]):
         for life in episode.lives:
             episode.dropped_infos.update(life.segment.dropped_infos)
             episode.num_bytes += life.segment.num_bytes
+        episode.num_bytes += sum(state.nbytes for state in episode.global_states or ())
         return episode
 
     def _forget(self, row: int) -> int:

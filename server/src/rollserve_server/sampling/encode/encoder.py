@@ -46,6 +46,7 @@ if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
     raise AssertionError("expected the same number of the field `batch` in the responses of both sampling calls")
 
 _MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
+_GLOBAL_STATES = ("global_states", "last_global_states")
 _MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
 for _response in (ObtainExactEpisodesResponse, EvaluateResponse):
     if keys_of(_response.DESCRIPTOR)["multi_agent_batch"] != _MANY_BATCH:
@@ -132,6 +133,9 @@ class Encoder:
             if part.rewards_before.any():
                 policy += array_field(_POLICY_KEYS["rewards_before"], part.rewards_before)
             fields += length_delimited(_MANY_KEYS["policies"], policy)
+        for name, rows in zip(_GLOBAL_STATES, content.global_states() or (), strict=False):
+            num_raw_bytes += rows.num_bytes
+            fields += tensor_field(_MANY_KEYS[name], self._compressed(name, rows, encoding.columns.compression))
         return self._message(length_delimited(_MANY_BATCH, fields), num_raw_bytes, headers, content)
 
     def _batch(
@@ -195,15 +199,19 @@ class Encoder:
         self, column: Column, compression: Compression.ValueType | None, owner: tuple[Hashable, ...]
     ) -> list[Part]:
         """Return the column as a field of the message, compressed if it may be and shrinks by it."""
-        rows: Rows | Gathered | CompressedRows = column.rows
-        if compression is not None:
-            rows = self._compressor.compress((*owner, column.group, column.name), column.rows, compression)
+        rows = self._compressed((*owner, column.group, column.name), column.rows, compression)
         key = _KEYS[column.group]
         if column.group in ("rewards", "raw_rewards", "last_values"):
             return tensor_field(key, rows)
         if column.group == "frame_stacks":
             return frame_stack_field(key, column.name, column.frame_count, rows)
         return named_tensor_field(key, column.name, rows)
+
+    def _compressed(
+        self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType | None
+    ) -> Rows | Gathered | CompressedRows:
+        """Return rows compressed, if they may be and shrink by it; the key names their column."""
+        return rows if compression is None else self._compressor.compress(key, rows, compression)
 
 
 def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: Encoding) -> Iterator[Column]:

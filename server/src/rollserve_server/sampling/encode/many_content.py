@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rollserve_server.sampling.encode.endings import endings_of
+from rollserve_server.sampling.encode.fields import Rows
 from rollserve_server.sampling.encode.segment_content import SegmentContent
 
 if TYPE_CHECKING:
@@ -98,6 +99,18 @@ class ManyContent:
                 np.array(rewards, "<f8"),
             )
 
+    def global_states(self) -> tuple[Rows, Rows] | None:
+        """Return the states before each environment step, and after the last one of each part; None for none."""
+        before: list[np.ndarray] = []
+        last: list[np.ndarray] = []
+        for segment in self._segments:
+            states = segment.episode.global_states
+            if states is None:
+                return None
+            before += states[segment.start : segment.stop]
+            last.append(states[segment.stop])
+        return _rows_of(before), _rows_of(last)
+
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a part lack."""
         dropped: Counter[str] = Counter()
@@ -109,3 +122,7 @@ class ManyContent:
     def endings(self) -> bytes:
         """Return the ends of the episodes that end with a part; see `endings_of`."""
         return endings_of(segment.episode for segment in self._segments if segment.ends)
+
+
+def _rows_of(states: Sequence[np.ndarray]) -> Rows:
+    return Rows([state[np.newaxis] for state in states], states[0].dtype, states[0].shape)

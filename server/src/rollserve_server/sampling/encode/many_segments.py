@@ -108,7 +108,9 @@ class _Costs:
             steps[its[0]] += segment
             going[its[0] + 1] += segment
             going[its[-1] + 1] -= segment
-        going = np.cumsum(going) + _EPISODE_BYTES
+        state_bytes = episode.global_states[0].nbytes if episode.global_states else 0
+        steps += state_bytes
+        going = np.cumsum(going) + _EPISODE_BYTES + state_bytes
         return _EpisodeCosts(
             going, np.append(0, np.cumsum(steps)), Sizes(self._message, int(going.max()), int(steps.max()))
         )

@@ -80,6 +80,8 @@ class ManyEpisode:
         began: when it began (`time.perf_counter`).
         seconds: time from there to its last step; 0 until it is finished.
         num_bytes: approximate memory of the episode; 0 until it is finished.
+        global_states: global state (*S) before each environment step, and after the last one; None if it is not
+            recorded.
     """
 
     index: int
@@ -92,6 +94,7 @@ class ManyEpisode:
     seconds: float = 0.0
     num_bytes: int = 0
     first_step: int = 0
+    global_states: list[np.ndarray] | None = None
 
     @property
     def total_reward(self) -> float:
