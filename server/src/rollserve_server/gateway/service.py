@@ -16,7 +16,7 @@ from rollserve.v1 import agent_versions_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
-from rollserve_server.errors import DomainError, NotAllowedError, within
+from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.following import RecordStreams
@@ -31,12 +31,16 @@ from rollserve_server.gateway.messages.episode_records import episode_records_to
 from rollserve_server.gateway.messages.samplers import created_to_proto, summary_to_proto
 from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
 from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.reading import DatasetReads
+from rollserve_server.gateway.recording import Recordings
 from rollserve_server.gateway.rendering import rendered
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
     delivered_messages,
     evaluation_response,
     population_response,
+    read_response,
+    recording_response,
     round_response,
     sample_response,
     shared_or_sent,
@@ -55,6 +59,7 @@ from rollserve_server.pool import (
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
+    from rollserve_server.datasets import DataFolder
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.requests.reader import RequestReader
@@ -93,6 +98,7 @@ class SamplerService:
         rings: SamplerRings,
         private: PrivateArguments,
         metrics: Metrics,
+        data_folder: DataFolder,
         *,
         allow_free_env: bool = True,
         audits: bool = False,
@@ -108,9 +114,10 @@ class SamplerService:
             rings: memory for clients that read results from there.
             private: arguments of environments that clients do not get to see.
             metrics: counts the calls.
+            data_folder: the folder with datasets.
             allow_free_env: whether requests may name environments of no profile.
             audits: whether digests of what updates change are needed.
-            max_renders: number of videos that are made at a time.
+            max_renders: number of videos that are made at a time; 0 for none at all.
         """
         self._audits = audits
         self._rpcs = rpcs
@@ -122,11 +129,14 @@ class SamplerService:
         self._metrics = metrics
         self._allow_free_env = allow_free_env
         self._record_streams = RecordStreams()
+        self._recordings = Recordings(data_folder, private)
+        self._reads = DatasetReads(data_folder)
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
         )
-        self._render_admission = Admission(max_renders, 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
+        self._max_renders = max_renders
+        self._render_admission = Admission(max(max_renders, 1), 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
         self._status_admission = ConnectionAdmission(
             _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
@@ -152,6 +162,8 @@ class SamplerService:
             "GetAgentParameters": self.get_agent_parameters,
             "GetAgent": self.get_agent,
             "SaveSampler": self.save_sampler,
+            "RecordDataset": self.record_dataset,
+            "ReadDataset": self.read_dataset,
             "RenderEpisode": self.render_episode,
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
@@ -301,6 +313,9 @@ class SamplerService:
         data = await self._intake.small_request(rpc)
         sampler, request = await read_aside(self._reader.rendering, rpc, data)
         pool = _use(sampler, rpc)
+        if not self._max_renders:
+            expected = "no video, because the server's operator allows none (--max-renders)"
+            raise OverLimitError.of("", expected=expected, got="a call for one", reason=Reason.TOO_MANY_CALLS)
         is_sampled = isinstance(request.episode, SamplingOptions)
         env = pool.rendered_env(request.env_version, request.expected, sampled=is_sampled)
         count = functools.partial(self._metrics.count_call, sampler.name, rpc.name)
@@ -384,6 +399,29 @@ class SamplerService:
                             yield sample_response(item, ring)
         finally:
             listening.cancel()
+
+    async def record_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `RecordDataset`."""
+        sampler, request = self._reader.recording(rpc, await self._intake.small_request(rpc))
+        async with contextlib.aclosing(self._recordings.record(request, _use(sampler, rpc), rpc)) as items:
+            async for item in items:
+                if isinstance(item, Account):
+                    self._metrics.count_call(sampler.name, rpc.name, item)
+                else:
+                    yield recording_response(item)
+
+    async def read_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `ReadDataset`."""
+        sampler, request = self._reader.dataset_read(rpc, await self._intake.small_request(rpc))
+        async with contextlib.aclosing(self._reads.read(request, _use(sampler, rpc), rpc)) as items:
+            async for item in items:
+                if isinstance(item, Delivery):
+                    for message in delivered_messages(item):
+                        yield message.tobytes()
+                elif isinstance(item, Account):
+                    self._metrics.count_call(sampler.name, rpc.name, item)
+                else:
+                    yield item if isinstance(item, bytes) else read_response(item)
 
     async def _listen(self, rpc: OpenRpc, client: StreamClient) -> None:
         """Tell a stream what its client sends, until the client ends the stream or sends something else."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib.metadata
 import time
 from typing import TYPE_CHECKING
 
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["status_to_proto"]
 
-_PACKAGES = ("ale-py", "envpool", "gymnasium", "mujoco", "numpy")
 _MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
 """Characters of a worker's last failure, and of the last failures of all workers."""
 
@@ -67,18 +63,8 @@ def status_to_proto(
         lease=None if sampler.lease is None else duration_to_proto(sampler.lease.seconds),
         quota=quota_to_proto(sampler.quota),
         agents=status.env.agents,
-        packages=_packages(),
+        packages=status.packages,
     )
-
-
-@functools.cache
-def _packages() -> dict[str, str]:
-    """Return the versions of installed packages that decide what environments do."""
-    found = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def _profile_to_proto(profile: ProfileDescription) -> pb.EnvironmentProfile:
