@@ -11,6 +11,7 @@ from cutting_proxy import cutting_proxy
 from many_agents import (
     CONNECT_FOUR,
     CROWD,
+    PHOENIX,
     POLICIES,
     RELAY,
     SPREAD,
@@ -291,3 +292,16 @@ def test_agent_steps_count_for_whole_episodes_only(thread_sampler: Sampler) -> N
             call()
     with raises(InvalidArgumentError, field="count", match="agent_steps"):
         thread_sampler.obtain_samples(8, count="steps")  # type: ignore[typeddict-item]
+
+
+def test_agents_that_are_back_in_the_step_of_their_death_have_their_true_last_observations(
+    thread_sampler: Sampler,
+) -> None:
+    thread_sampler.update_env(PHOENIX)
+    thread_sampler.update_agent({"main": rollserve.RandomAgent()})
+    batch = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(1, seed=1))
+    check_against_plain_loops(batch, PHOENIX)
+    lives = batch.by_agent()["phoenix"].take(np.arange(2))
+    np.testing.assert_array_equal(lives.observations, np.array([[0, 2, 6, 7]]).T)
+    np.testing.assert_array_equal(lives.last_observations, np.array([[4, 8]]).T)
+    assert lives.terminated.all()

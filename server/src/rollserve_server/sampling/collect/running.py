@@ -11,6 +11,8 @@ from rollserve_server.sampling.record.lives import Life, ManyEpisode, PendingSte
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+
     from rollserve_server.envs import ManyEnvs, Turn
     from rollserve_server.sampling.collect.lanes import PolicyLanes
     from rollserve_server.sampling.record.infos import InfoReader
@@ -111,7 +113,7 @@ class RunningEpisode:
             else:
                 life.reward_before += turn.reward
             if turn.ended:
-                self._end(turn.agent, terminated=turn.terminated, truncated=turn.truncated)
+                self._end(turn.agent, turn.columns, terminated=turn.terminated, truncated=turn.truncated)
             elif not cut:
                 self.awaiting[turn.agent] = turn.info
                 if self._lanes:
@@ -135,7 +137,7 @@ class RunningEpisode:
         Lives that go on are truncated, because a limit has ended the episode.
         """
         for agent in sorted(self.alive):
-            self._end(agent, terminated=False, truncated=True)
+            self._end(agent, None, terminated=False, truncated=True)
         self.forget()
         self.episode.ended = True
         return self._finished() if self._totals else None
@@ -209,7 +211,7 @@ class RunningEpisode:
             self._names.append(name)
         own = self._continued(life, 0)
         own.policy, own.pending = self._names.index(name), pending
-        own.segment.last_observations = lanes.observations(lane)
+        own.segment.last_observations = turn.columns or lanes.observations(lane)
         finish_step(own, turn.reward, turn.info, self._infos)
         lanes.keep_reward(lane, turn.reward)
         self.episode.lives.append(own)
@@ -239,8 +241,8 @@ class RunningEpisode:
             discounted=life.discounted,
         )
 
-    def _end(self, agent: int, *, terminated: bool, truncated: bool) -> None:
-        """End an agent's life. A life without a step is none.
+    def _end(self, agent: int, observation: Sequence[np.ndarray] | None, *, terminated: bool, truncated: bool) -> None:
+        """End an agent's life with an observation; None for the last one. A life without a step is none.
 
         If the agent is absent, what followed its last action is unknown: the life ends before that action.
         """
@@ -248,7 +250,7 @@ class RunningEpisode:
         if not self._lanes:
             return
         lanes, lane = self.lanes_of(agent)
-        last_observations, last_states = lanes.observations(lane), lanes.states.of_row(lane)
+        last_observations, last_states = observation or lanes.observations(lane), lanes.states.of_row(lane)
         if not lanes.recorder.is_settled(lane):
             last_observations, last_states = lanes.recorder.undo(lane)
         if life.pending is not None or not lanes.recorder.is_settled(lane):
