@@ -29,6 +29,7 @@ from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
 from rollserve.cross_play import CrossPlay
+from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
 from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, MultiAgentApi, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
@@ -55,6 +56,7 @@ from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
 from rollserve.receipts import Receipt
 from rollserve.record_streams import AsyncRecordStream, RecordStream
+from rollserve.recordings import Recording
 from rollserve.replay import ReplayBuffer
 from rollserve.reproducibility import Reproducibility
 from rollserve.round_stream import RoundStream
@@ -78,6 +80,7 @@ __all__ = [
     "AgentReturns",
     "AgentSteps",
     "AgentVersion",
+    "AsyncDatasetStream",
     "AsyncRecordStream",
     "AsyncRoundStream",
     "AsyncSampleStream",
@@ -88,6 +91,7 @@ __all__ = [
     "ConstantAgent",
     "Counters",
     "CrossPlay",
+    "DatasetStream",
     "DeadlineError",
     "EnvChange",
     "EnvProfile",
@@ -122,6 +126,7 @@ __all__ = [
     "Receipt",
     "RecordPosition",
     "RecordStream",
+    "Recording",
     "ReplayBuffer",
     "Reproducibility",
     "RollserveError",

@@ -110,6 +110,8 @@ class EpisodeBatch(google.protobuf.message.Message):
     LAST_STATES_FIELD_NUMBER: builtins.int
     RETURNS_BEFORE_FIELD_NUMBER: builtins.int
     DISCOUNTED_RETURNS_BEFORE_FIELD_NUMBER: builtins.int
+    WIDE_ENVIRONMENT_SEEDS_FIELD_NUMBER: builtins.int
+    ROW_INDICES_FIELD_NUMBER: builtins.int
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S) The index of each segment's episode in the sequence that `seed` of the account names. Rises by one from episode
@@ -258,6 +260,18 @@ class EpisodeBatch(google.protobuf.message.Message):
         `return_discount` of the call.
         """
 
+    @property
+    def wide_environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(S) `environment_seeds` that fixed32 does not hold, which datasets of other programs can have; `environment_seeds` is
+        empty then.
+        """
+
+    @property
+    def row_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """(S) The row of each segment's episode, as datasets of fragments can have it. Empty in all sampling calls, where it
+        follows from `row_count` of Beginning.
+        """
+
     def __init__(
         self,
         *,
@@ -284,9 +298,11 @@ class EpisodeBatch(google.protobuf.message.Message):
         last_states: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         returns_before: collections.abc.Iterable[builtins.float] | None = ...,
         discounted_returns_before: collections.abc.Iterable[builtins.float] | None = ...,
+        wide_environment_seeds: collections.abc.Iterable[builtins.int] | None = ...,
+        row_indices: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["last_values", b"last_values", "raw_rewards", b"raw_rewards", "rewards", b"rewards"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "discounted_returns_before", b"discounted_returns_before", "environment_actions", b"environment_actions", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "last_states", b"last_states", "last_values", b"last_values", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "raw_rewards", b"raw_rewards", "returns_before", b"returns_before", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "discounted_returns_before", b"discounted_returns_before", "environment_actions", b"environment_actions", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "last_states", b"last_states", "last_values", b"last_values", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "raw_rewards", b"raw_rewards", "returns_before", b"returns_before", "rewards", b"rewards", "row_indices", b"row_indices", "terminated", b"terminated", "truncated", b"truncated", "wide_environment_seeds", b"wide_environment_seeds", "worker_indices", b"worker_indices"]) -> None: ...
 
 global___EpisodeBatch = EpisodeBatch
 

@@ -11,6 +11,7 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import rollserve.v1.agent_pb2
+import rollserve.v1.datasets_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
 import rollserve.v1.evaluation_pb2
@@ -2389,3 +2390,181 @@ class EvaluatePopulationResponse(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "progress", "evaluation"] | None: ...
 
 global___EvaluatePopulationResponse = EvaluatePopulationResponse
+
+@typing.final
+class RecordDatasetRequest(google.protobuf.message.Message):
+    """A request for a recording."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    DATASET_FIELD_NUMBER: builtins.int
+    EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    STEP_COUNT_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    dataset: builtins.str
+    """Minari's id of the dataset, such as `cartpole/expert-v0`, which is its folder in `--data-dir`. PERMISSION_DENIED
+    (PATH_NOT_ALLOWED) on a server without one, for absolute paths, for `..`, and for links that leave the folder;
+    INVALID_ARGUMENT for another form.
+    """
+    episode_count: builtins.int
+    """The number of episodes, from 1 to 2^40, else INVALID_ARGUMENT."""
+    step_count: builtins.int
+    """The least number of steps, as in ObtainSamplesRequest: the fewest episodes that have so many."""
+    @property
+    def options(self) -> global___SamplingOptions:
+        """Options of sampling. Not set, `seed` is a random one, or that of the dataset. FAILED_PRECONDITION (DATASET_DIFFERS)
+        if the dataset was recorded with another seed, first episode, agent, environment, maximum length or exploration.
+        INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments and deliveries of single policies, for an
+        environment version that is not the current one, and in environments with many agents or where rows differ.
+        """
+
+    @property
+    def description(self) -> rollserve.v1.datasets_pb2.DatasetDescription:
+        """What a new dataset says about itself. A dataset that exists keeps its own."""
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        dataset: builtins.str = ...,
+        episode_count: builtins.int = ...,
+        step_count: builtins.int = ...,
+        options: global___SamplingOptions | None = ...,
+        description: rollserve.v1.datasets_pb2.DatasetDescription | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["amount", b"amount", "description", b"description", "episode_count", b"episode_count", "options", b"options", "step_count", b"step_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["amount", b"amount", "dataset", b"dataset", "description", b"description", "episode_count", b"episode_count", "options", b"options", "sampler", b"sampler", "step_count", b"step_count"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["amount", b"amount"]) -> typing.Literal["episode_count", "step_count"] | None: ...
+
+global___RecordDatasetRequest = RecordDatasetRequest
+
+@typing.final
+class RecordDatasetResponse(google.protobuf.message.Message):
+    """A message of a recording."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: builtins.int
+    RECORDING_FIELD_NUMBER: builtins.int
+    @property
+    def progress(self) -> rollserve.v1.datasets_pb2.RecordingProgress:
+        """How far the recording is."""
+
+    @property
+    def recording(self) -> rollserve.v1.datasets_pb2.Recording:
+        """The end of the stream."""
+
+    def __init__(
+        self,
+        *,
+        progress: rollserve.v1.datasets_pb2.RecordingProgress | None = ...,
+        recording: rollserve.v1.datasets_pb2.Recording | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "progress", b"progress", "recording", b"recording"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "progress", b"progress", "recording", b"recording"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["progress", "recording"] | None: ...
+
+global___RecordDatasetResponse = RecordDatasetResponse
+
+@typing.final
+class ReadDatasetRequest(google.protobuf.message.Message):
+    """A request for batches of datasets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    SOURCES_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    MIX_SEED_FIELD_NUMBER: builtins.int
+    UNTIL_LAST_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
+    LIVE_OPTIONS_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name, for its scopes and for live episodes; empty for `default`."""
+    batch_size: builtins.int
+    """The number of segments of each batch of files, up to 2^20, else INVALID_ARGUMENT. Not set: 256."""
+    mix_seed: builtins.int
+    """The seed of the draws among several sources. All 64 bits count: in JavaScript, use a string or BigInt."""
+    until_last: builtins.bool
+    """Whether the stream goes on with the other sources when one has ended."""
+    max_message_bytes: builtins.int
+    """The maximum size of each message; as in SamplingOptions. A message holds at least one step."""
+    @property
+    def sources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.datasets_pb2.DatasetSource]:
+        """What is read: from 1 to 64 sources, else INVALID_ARGUMENT."""
+
+    @property
+    def position(self) -> rollserve.v1.datasets_pb2.DatasetPosition:
+        """Where to go on: the last position of a stream with an equal request. INVALID_ARGUMENT for another number of sources."""
+
+    @property
+    def live_options(self) -> global___SamplingOptions:
+        """Options of live episodes; as in ObtainSamples. INVALID_ARGUMENT for `prefetch`, `blackhole`, a seed, moments and
+        `agent_update`.
+        """
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        sources: collections.abc.Iterable[rollserve.v1.datasets_pb2.DatasetSource] | None = ...,
+        batch_size: builtins.int | None = ...,
+        mix_seed: builtins.int = ...,
+        until_last: builtins.bool = ...,
+        position: rollserve.v1.datasets_pb2.DatasetPosition | None = ...,
+        max_message_bytes: builtins.int | None = ...,
+        live_options: global___SamplingOptions | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_batch_size", b"_batch_size", "_max_message_bytes", b"_max_message_bytes", "batch_size", b"batch_size", "live_options", b"live_options", "max_message_bytes", b"max_message_bytes", "position", b"position"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_batch_size", b"_batch_size", "_max_message_bytes", b"_max_message_bytes", "batch_size", b"batch_size", "live_options", b"live_options", "max_message_bytes", b"max_message_bytes", "mix_seed", b"mix_seed", "position", b"position", "sampler", b"sampler", "sources", b"sources", "until_last", b"until_last"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_batch_size", b"_batch_size"]) -> typing.Literal["batch_size"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_message_bytes", b"_max_message_bytes"]) -> typing.Literal["max_message_bytes"] | None: ...
+
+global___ReadDatasetRequest = ReadDatasetRequest
+
+@typing.final
+class ReadDatasetResponse(google.protobuf.message.Message):
+    """A message of a read."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGINNING_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve.v1.datasets_pb2.DatasetBeginning:
+        """The start of the stream."""
+
+    @property
+    def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
+        """Segments of a batch. One may continue in the next message, as in ObtainSamples."""
+
+    @property
+    def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
+        """A sign of life while the next batch is read or sampled."""
+
+    @property
+    def end(self) -> rollserve.v1.datasets_pb2.DatasetBatchEnd:
+        """The end of a batch."""
+
+    def __init__(
+        self,
+        *,
+        beginning: rollserve.v1.datasets_pb2.DatasetBeginning | None = ...,
+        batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
+        progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
+        end: rollserve.v1.datasets_pb2.DatasetBatchEnd | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "end", b"end", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "end", b"end", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "end"] | None: ...
+
+global___ReadDatasetResponse = ReadDatasetResponse
