@@ -111,7 +111,7 @@ class RunningEpisode:
             elif life.environment_steps or life.pending is not None:
                 self._settle(life, turn)
             else:
-                life.reward_before += turn.reward
+                life.add_before(turn.reward)
             if turn.ended:
                 self._end(turn.agent, turn.columns, terminated=turn.terminated, truncated=turn.truncated)
             elif not cut:
@@ -179,7 +179,7 @@ class RunningEpisode:
         segment.row = self.episode.row
         policy = self._policies[agent] if self._policies else 0
         life = self.alive[agent] = Life(agent, self._num_lives[agent], policy, segment, reset)
-        life.reward_before = turn.reward
+        life.add_before(turn.reward)
         self._num_lives[agent] += 1
         if self._lanes:
             lanes, lane = self.lanes_of(agent)
@@ -201,7 +201,7 @@ class RunningEpisode:
                 lanes.recorder.write_infos(lane, turn.info)
         if self._discount is not None:
             life.discounted = self._discount * life.discounted + turn.reward
-        self._totals[life.agent, life.number] = life.total_reward
+        self._totals[life.agent, life.number] = life.segment.total_reward
 
     def _settle_pending(self, life: Life, pending: PendingStep, turn: Turn) -> None:
         """Make a segment of its own of a step that an earlier fragment has begun."""
@@ -237,7 +237,6 @@ class RunningEpisode:
             life.policy,
             segment,
             life.reset,
-            reward_before=life.reward_before,
             discounted=life.discounted,
         )
 
