@@ -17,7 +17,7 @@ from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
     from rollserve.policy_map import PolicyMap
-    from rollserve_server.agents import Exploration, PolicySpec
+    from rollserve_server.agents import AgentSpec, Exploration, PolicySpec
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.sampling import EnvDescription
@@ -59,12 +59,8 @@ class EvaluationLineups:
             if not env.agents:
                 expected = "none in an environment with one agent"
                 raise InvalidValueError.of("policy_maps", expected=expected, got=f"{len(policy_maps)} maps")
-            for position, policy_map in enumerate(policy_maps):
-                with within(f"policy_maps[{position}]"):
-                    check_map(policy_map, env.agents)
-            wanted = lineups_of(self._held(policy_version), policy_maps)
-            spaces = env.observation_space, env.action_space
-            lineups = await asyncio.to_thread(prepare_for_env, wanted, *spaces, self._settings, env.agents)
+            held = self._held(policy_version)
+            lineups = await asyncio.to_thread(self._prepared, held, policy_maps, env)
             with within("exploration"):
                 check_exploration(lineups, exploration)
         versions, number = self._versions, next(self._numbers)
@@ -78,6 +74,15 @@ class EvaluationLineups:
                 await Broadcast(versions.workers, add_agent, wait_for_lost=False).answers()
                 versions.accept("agent", number, AgentVersion([lineups]))
             yield number
+
+    def _prepared(
+        self, held: Sequence[PolicySet[PolicySpec]], policy_maps: Sequence[PolicyMap], env: EnvDescription
+    ) -> AgentSpec:
+        for position, policy_map in enumerate(policy_maps):
+            with within(f"policy_maps[{position}]"):
+                check_map(policy_map, env.agents)
+        wanted = lineups_of(held, policy_maps)
+        return prepare_for_env(wanted, env.observation_space, env.action_space, self._settings, env.agents)
 
     def _held(self, policy_version: int) -> list[PolicySet[PolicySpec]]:
         """Return the policies of a version and of all older ones that are kept, in falling order."""
