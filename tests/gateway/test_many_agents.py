@@ -118,18 +118,17 @@ def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: S
 @pytest.mark.parametrize(
     ("call", "field"),
     [
-        (lambda sampler: sampler.obtain_fragments(8), "fragments"),
-        (lambda sampler: next(iter(sampler.stream(fragment_length=8))), "spec.fragments"),
+        (
+            lambda sampler: sampler.obtain_fragments(8, soft_horizon=True, max_episode_length=4),
+            "fragments.soft_horizon",
+        ),
+        (
+            lambda sampler: next(iter(sampler.stream(fragment_length=8, soft_horizon=True, max_episode_length=4))),
+            "spec.fragments.soft_horizon",
+        ),
         (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2), "options.environment"),
         (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2, env=CROWD), "options.environment"),
         (lambda sampler: sampler.call_environments("set_task"), "method"),
-        (lambda sampler: sampler.obtain_samples(8, return_last_values=True), "options.return_last_values"),
-        (lambda sampler: sampler.obtain_samples(8, observation_moments=True), "options.observation_moments"),
-        (lambda sampler: sampler.obtain_samples(8, return_discount=0.9), "options.return_discount"),
-        (
-            lambda sampler: sampler.obtain_samples(8, agent={"guard": MASKED}, return_discount=0.9),
-            "options.return_discount",
-        ),
     ],
 )
 def test_calls_for_one_agent_are_refused_by_name(crowd: Sampler, call: Any, field: str) -> None:

@@ -341,16 +341,32 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxAgent:
     )
 
 
-def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
+def with_moments(update: AgentUpdate, moments: RunningMoments | Mapping[str, RunningMoments]) -> AgentUpdate:
     """Return an update whose parameters normalize observations by moments; the same update for moments of no step.
 
+    Args:
+        update: the update.
+        moments: the moments; of policies by name, those of some of the update's policies.
+
     Raises:
-        TypeError: no moments, or an agent whose parameters are not in the update.
+        TypeError: no moments, an agent whose parameters are not in the update, or a policy that is not in it.
     """
+    policies = Policies.of(update)
+    if policies is not None:
+        check_type("observation_moments", moments, Mapping, "a mapping from names of policies to moments")
+        by_name = cast("Mapping[str, RunningMoments]", moments)
+        if missing := sorted(by_name.keys() - policies.updates.keys()):
+            expected = f"moments of the update's policies, {sorted(policies.updates)}"
+            raise TypeError(f"observation_moments: {mismatch(expected, missing[0])}")
+        updates: dict[str, Any] = dict(policies.updates)
+        for name, each in by_name.items():
+            updates[name] = with_moments(updates[name], each)
+        return dataclasses.replace(policies, updates=updates)
     check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
+    moments = cast("RunningMoments", moments)
     if not moments.count:
         return update
-    if isinstance(update, Mapping) and Policies.of(update) is None:
+    if isinstance(update, Mapping):
         return cast("dict[str, np.ndarray]", {**update, **moments.parameters()})
     if isinstance(update, MlpAgent):
         mask = None if update.action_mask is None else update.action_mask.observation

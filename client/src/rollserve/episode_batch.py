@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -977,7 +978,7 @@ class EpisodeBatch:
         """
         write_rllib_json(self, path, compress=compress, append=append)
 
-    @property
+    @functools.cached_property
     def _starts(self) -> np.ndarray:
         """Row of the first step of each segment, (N,)."""
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths

@@ -22,7 +22,7 @@ from saved_files import saved_file
 import rollserve
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
-from rollserve.v1 import agent_versions_pb2, environment_pb2, evaluation_pb2, samplers_pb2
+from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["METHODS", "Input", "input_of"]
@@ -154,11 +154,16 @@ def _samplers() -> list[Message]:
     env, quota = env_spec_to_proto(ENVS["short"].spec), samplers_pb2.SamplerQuota(worker_count=1, steps_per_second=9e9)
     create = samplers_pb2.CreateSamplerRequest(sampler="a", environment=env, worker_count=1, quota=quota, exist_ok=True)
     create.lease.FromSeconds(5)
+    shuffle, shard = datasets_pb2.DatasetShuffle(seed=1, step_count=9), datasets_pb2.DatasetShard(index=0, count=2)
+    files = datasets_pb2.DatasetFiles(paths=["a"], fragment_length=1, shuffle=shuffle, shard=shard)
+    live = datasets_pb2.DatasetSource(live=datasets_pb2.LiveEpisodes(step_count=4), weight=0.5)
     return [
         create,
         samplers_pb2.DeleteSamplerRequest(sampler="a"),
         samplers_pb2.ListSamplersRequest(),
         samplers_pb2.SaveSamplerRequest(),
+        pb.RecordDatasetRequest(dataset="a-v0", step_count=9, options=pb.SamplingOptions(seed=1)),
+        pb.ReadDatasetRequest(sources=[datasets_pb2.DatasetSource(files=files), live], batch_size=2, mix_seed=1),
         samplers_pb2.RestoreSamplerRequest(data=saved_file(ENVS["short"].spec, num_rows=4), client_id="a"),
     ]
 

@@ -30,6 +30,7 @@ __all__ = ["MinariSource"]
 
 _INFO_GROUPS = ("env_infos", "episode_infos", "agent_infos")
 _MAX_DATASPACES = 4096
+_CACHE_BYTES = 1 << 19
 _CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 26, 256
 _INFO_HINT = "`infos=False` leaves all infos out"
 
@@ -116,6 +117,7 @@ class _Hdf5Episodes:
     def __init__(self, path: Path, spaces: tuple[Space, Space]) -> None:
         self._h5 = load("h5py", EXTRA)
         self._file = self._h5.File(path, "r")
+        _keep_little(self._file)
         rewards = self._file["episode_0/rewards"].dtype if "episode_0" in self._file else np.dtype(np.float64)
         check_numbers("rewards", np.empty(0, rewards))
         datasets: list[tuple[bytes, np.dtype, tuple[int, ...], int]] = [(b"rewards", rewards, (), 0)]
@@ -203,6 +205,15 @@ class _Hdf5Episodes:
                     check_bytes(path, child.nbytes)
                     infos[f"{prefix}{name}"] = child[()]
         return infos
+
+
+def _keep_little(file: Any) -> None:
+    """Bound the cache of HDF5 for descriptions of objects, each of which is used once: freeing many takes longer."""
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size = config.min_size = config.max_size = _CACHE_BYTES
+    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0
+    file.id.set_mdc_config(config)
 
 
 def _columns_of(episode: Mapping[str, Any], spaces: tuple[Space, Space]) -> dict[str, np.ndarray]:

@@ -130,27 +130,38 @@ class MinariWriter:
         """Close the files."""
         self._file.close()
 
-    def add(self, batch: Any, **metadata: Any) -> None:
-        """Add the episodes of a batch, and change metadata with them. An addition that fails changes nothing.
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file with the episodes."""
+        return len(self._file)
+
+    def add(self, batches: Sequence[Any], **metadata: Any) -> None:
+        """Add the episodes of batches, and change metadata with them. An addition that fails changes nothing.
 
         Raises:
             OSError: the dataset cannot be written.
             ValueError: segments that are no whole episodes, or other spaces than the dataset's.
         """
-        _check_whole(batch)
-        _check_spaces(batch, self.spaces)
+        for batch in batches:
+            _check_whole(batch)
+            _check_spaces(batch, self.spaces)
+        num_episodes, num_steps = self.num_episodes, self.num_steps
         try:
             with self._opened() as file:
-                for unit in range(self.num_episodes, len(file)):
+                for unit in range(num_episodes, len(file)):
                     del file[f"episode_{unit}"]
-                _write_episodes(file, batch, self.spaces, self.num_episodes, self._types)
+                for batch in batches:
+                    _write_episodes(file, batch, self.spaces, num_episodes, self._types)
+                    num_episodes, num_steps = num_episodes + len(batch), num_steps + batch.num_steps
         except BaseException:
             self._file.rollback()
             raise
         self._file.commit()
-        counts = {"total_episodes": self.num_episodes + len(batch), "total_steps": self.num_steps + batch.num_steps}
-        self.update_metadata({**metadata, **counts, "dataset_size": round(len(self._file) / 1e6, 1)})
-        self.num_episodes, self.num_steps = counts["total_episodes"], counts["total_steps"]
+        size = round(len(self._file) / 1e6, 1)
+        self.update_metadata(
+            {**metadata, "total_episodes": num_episodes, "total_steps": num_steps, "dataset_size": size}
+        )
+        self.num_episodes, self.num_steps = num_episodes, num_steps
 
     def has_seeds(self) -> bool:
         """Whether the first episode has the seed of its reset."""
@@ -344,7 +355,7 @@ def write_minari(
         if writer.num_episodes:
             _check_seeds(batch, has_seeds=writer.has_seeds())
         receipts = {} if receipt is None else {RECEIPTS: [*writer.metadata.get(RECEIPTS, []), receipt]}
-        writer.add(batch, **receipts)
+        writer.add([batch], **receipts)
     return folder
 
 

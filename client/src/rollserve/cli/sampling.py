@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve.options import SamplingOptions
     from rollserve.sampler import Sampler
 
-__all__ = ["add_evaluate", "add_sample"]
+__all__ = ["add_acting", "add_evaluate", "add_sample"]
 
 _EXPLORATIONS = {
     "temperature": "divide the logits of actions by X",
@@ -75,14 +75,19 @@ def add_sample(commands: Commands, common: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave out episodes whose environments raise errors in every attempt",
     )
-    sample.add_argument("--deterministic", action="store_true", help="act without randomness")
+    add_acting(sample)
+    sample.set_defaults(run=_sample)
+
+
+def add_acting(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who acts, and how freely."""
+    parser.add_argument("--deterministic", action="store_true", help="act without randomness")
     for name, effect in _EXPLORATIONS.items():
         help_text = f"{effect}; episodes take turns with several numbers"
-        sample.add_argument(f"--{name.replace('_', '-')}", type=numbers, metavar="X[,X...]", help=help_text)
-    sample.add_argument(
+        parser.add_argument(f"--{name.replace('_', '-')}", type=numbers, metavar="X[,X...]", help=help_text)
+    parser.add_argument(
         "--random-agent", action="store_true", help="first give the sampler an agent that acts at random"
     )
-    sample.set_defaults(run=_sample)
 
 
 def add_evaluate(commands: Commands, common: argparse.ArgumentParser) -> None:

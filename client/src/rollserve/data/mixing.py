@@ -5,26 +5,25 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 
 from rollserve._checks import check_choice, check_integer, check_type, type_error
 from rollserve.errors import InvalidArgumentError
 
-if TYPE_CHECKING:
-    from rollserve.episode_batch import EpisodeBatch
-
 __all__ = ["mix"]
+
+_T = TypeVar("_T")
 
 
 def mix(
-    sources: Sequence[tuple[Iterable[EpisodeBatch], float]],
+    sources: Sequence[tuple[Iterable[_T], float]],
     *,
     seed: int,
     num_drawn: int = 0,
     until: str = "first",
-) -> Iterator[EpisodeBatch]:
+) -> Iterator[_T]:
     """Yield batches of several sources, each drawn with the probability of its source's weight.
 
     Any iterable of batches can be a source, so live experience is one, too; a batch is asked for when it is drawn.
@@ -66,12 +65,12 @@ def mix(
 
 
 def _mixed(
-    sources: list[Iterator[EpisodeBatch]],
+    sources: list[Iterator[_T]],
     weights: np.ndarray,
     generator: np.random.Generator,
     num_drawn: int,
     until: str,
-) -> Iterator[EpisodeBatch]:
+) -> Iterator[_T]:
     generator.bit_generator.advance(num_drawn)  # type: ignore[attr-defined]  # of PCG64; each draw takes one number
     while True:
         number = generator.random()

@@ -26,6 +26,7 @@ from rollserve_server.agents.policies import (
     policies_after,
     policy_versions,
     prepare_for_env,
+    spaces_of_policies,
 )
 from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
 from rollserve_server.agents.populations import build_population, check_population
@@ -126,6 +127,7 @@ __all__ = [
     "policy_versions",
     "prepare_agent",
     "prepare_for_env",
+    "spaces_of_policies",
     "with_kwargs",
     "with_parameters",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "policies_after",
     "policy_versions",
     "prepare_for_env",
+    "spaces_of_policies",
 ]
 
 
@@ -174,6 +175,16 @@ def check_delivered(agent: AgentSpec, names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise InvalidValueError.of("", expected=f"policies among {listed(known)}", got=repr(name))
+
+
+def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], space: Any) -> dict[str, Space[Any]]:
+    """Return the space of each policy that acts for an agent, given the Dict space of all agents."""
+    found: dict[str, Space[Any]] = {}
+    for policy_map in policies.policy_maps:
+        for agent, rule in zip(agents, choices_of_agents(policy_map, agents), strict=True):
+            for choice in policy_map.rules[rule].choices:
+                found.setdefault(choice.policy, space[agent])
+    return found
 
 
 def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str]) -> list[int]:

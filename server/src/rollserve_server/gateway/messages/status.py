@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool import PoolStatus, WorkerStatus
     from rollserve_server.samplers import Sampler
 
-__all__ = ["status_to_proto"]
+__all__ = ["package_versions", "status_to_proto"]
 
 _PACKAGES = ("ale-py", "envpool", "gymnasium", "mujoco", "numpy")
 _MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
@@ -67,12 +67,12 @@ def status_to_proto(
         lease=None if sampler.lease is None else duration_to_proto(sampler.lease.seconds),
         quota=quota_to_proto(sampler.quota),
         agents=status.env.agents,
-        packages=_packages(),
+        packages=package_versions(),
     )
 
 
 @functools.cache
-def _packages() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the versions of installed packages that decide what environments do."""
     found = {}
     for name in _PACKAGES:
