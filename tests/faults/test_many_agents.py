@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 from many_agents import CROWD, POLICIES, RELAY, many_equal
 from pools import adds_up
@@ -40,6 +41,25 @@ def test_calls_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sample
     assert adds_up(batch.account)
     # A replaced worker has the policies, too.
     assert many_equal(MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3)), expected)
+
+
+@pytest.mark.slow
+def test_cross_play_survives_lost_workers_with_the_same_bits(sampler: rollserve.Sampler) -> None:
+    sampler.update_env(LONG)
+    versions = sampler.update_agent(POLICIES[CROWD.id]), sampler.update_agent({"runner": rollserve.RandomAgent()})
+    maps = [{"runner_*": ("runner", version), "guard": "guard", "late": "late"} for version in versions]
+    expected = sampler.evaluate(60, policy_map=maps, seed=3).agent_returns
+    victim = sampler.status().workers[0].process_id
+    thread = threading.Timer(0.2, os.kill, (victim, signal.SIGKILL))
+    thread.start()
+    result = sampler.evaluate(60, policy_map=maps, seed=3)
+    thread.join()
+    assert expected is not None
+    assert result.agent_returns is not None
+    assert result.account.num_retried_episodes > 0
+    assert result.agent_returns.policies == expected.policies
+    np.testing.assert_array_equal(result.agent_returns.returns, expected.returns)
+    np.testing.assert_array_equal(result.agent_returns.policy_positions, expected.policy_positions)
 
 
 @pytest.mark.slow

@@ -286,6 +286,18 @@ def test_command_writes_a_video(
     assert "POLICY_VERSION" in capsys.readouterr().err
 
 
+def test_operator_may_allow_no_videos() -> None:
+    with (
+        local_server(
+            "--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--max-renders", "0"
+        ) as running,
+        rollserve.connect(running.address) as sampler,
+    ):
+        sampler.update_agent(rollserve.RandomAgent())
+        with raises(rollserve.LimitError, reason=Reason.TOO_MANY_CALLS, match="--max-renders"):
+            sampler.render(index=0)
+
+
 def test_others_wait_for_a_place(sampler: rollserve.Sampler) -> None:
     batch = sampler.obtain_samples(1, seed=3)
     with ThreadPoolExecutor(4) as threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -176,6 +176,14 @@ class MultiAgentBatch:
     def __repr__(self) -> str:
         policies = ", ".join(dict.fromkeys(part.policy for part in self.policies))
         return f"<MultiAgentBatch: {len(self)} episodes, {self.num_steps} environment steps, policies {policies}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which says where to find what EpisodeBatch has."""
+            known = hasattr(EpisodeBatch, name) or name in EpisodeBatch.__dataclass_fields__
+            hint = ": the batches of `by_policy()` and `by_agent()` have it" if known else ""
+            raise AttributeError(f"'MultiAgentBatch' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @classmethod
     def of(cls, batch: object) -> MultiAgentBatch:

@@ -117,17 +117,17 @@ class RunningEpisode:
                 if self._lanes:
                     self._lanes[turn.agent].await_action(self._lane(turn.agent), turn.info)
 
+    def see(self, envs: ManyEnvs) -> None:
+        """Record the global state, if the environment is asked for it; raises as `ManyEnvs.global_state`."""
+        if envs.global_state_leaf is not None:
+            states = self.episode.global_states = self.episode.global_states or []
+            states.append(envs.global_state(self.episode.row))
+
     def act(self, agent: int, step: int) -> None:
         """Record that an agent acts in an environment step of the episode."""
         del self.awaiting[agent]
         self._num_acted[agent] += 1
         self.alive[agent].environment_steps.append(step)
-
-    def record_state(self, envs: ManyEnvs) -> None:
-        """Record the global state before the next step, if environments are asked for it."""
-        if envs.global_state_leaf is not None:
-            self.episode.global_states = self.episode.global_states or []
-            self.episode.global_states.append(envs.global_state(self.episode.row))
 
     def finish(self) -> ManyEpisode | None:
         """End the episode, and return it; None if no agent has ever acted in it.
@@ -155,9 +155,8 @@ class RunningEpisode:
         """Begin the next fragment."""
         before = self.episode
         self.episode = ManyEpisode(before.index, before.env_seed, before.row, before.began, first_step=before.stop)
+        self.episode.global_states = before.global_states and before.global_states[-1:]
         self.episode.terminated_at, self.episode.truncated_at = before.terminated_at, before.truncated_at
-        if before.global_states is not None:
-            self.episode.global_states = before.global_states[-1:]
 
     def forget(self) -> None:
         """Let no agent act any more, and forget what is recorded of the lives."""

@@ -104,18 +104,6 @@ class ManyContent:
                 np.array(rewards, "<f8"),
             )
 
-    def global_states(self) -> tuple[Rows, Rows] | None:
-        """Return the states before each environment step, and after the last one of each part; None for none."""
-        before: list[np.ndarray] = []
-        last: list[np.ndarray] = []
-        for segment in self._segments:
-            states = segment.episode.global_states
-            if states is None:
-                return None
-            before += states[segment.start : segment.stop]
-            last.append(states[segment.stop])
-        return _rows_of(before), _rows_of(last)
-
     def ending_pieces(self, policy: str) -> Sequence[Sequence[Piece]]:
         """Return the pieces of column buffers with all steps of each life in the episodes that end with a part.
 
@@ -133,6 +121,18 @@ class ManyContent:
         its = (life for life in lives if self._policies[life.policy][0] == policy)
         groups = itertools.groupby(its, lambda life: (life.segment.index, life.agent, life.number, life.policy))
         return [list(parts) for _, parts in groups]
+
+    def global_states(self) -> tuple[Rows, Rows] | None:
+        """Return the states before each environment step, and after the last one of each part; None for none."""
+        before: list[np.ndarray] = []
+        last: list[np.ndarray] = []
+        for segment in self._segments:
+            states = segment.episode.global_states
+            if states is None:
+                return None
+            before += states[segment.start : segment.stop]
+            last.append(states[segment.stop])
+        return _rows_of(before), _rows_of(last)
 
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a part lack."""
