@@ -60,7 +60,7 @@ class RenderRequest(NamedTuple):
 
 
 class EpisodeCollector:
-    """One episode of a sampling call, from its messages, without more of the observations than their checksums."""
+    """Collector of the messages of one episode, which keeps checksums of the observations alone."""
 
     def __init__(self, *, observations: bool) -> None:
         """Begin without messages.
