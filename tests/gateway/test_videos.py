@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ale_py
 import gymnasium
 import imageio_ffmpeg
 import numpy as np
@@ -79,6 +80,17 @@ def test_sampled_episode_is_the_one_that_a_call_delivers(sampler: rollserve.Samp
     assert np.array_equal(video.frames, plain_pictures("CartPole-v1", batch))
     assert (video.seed, video.episode_index, video.policy_version) == (9, 4, 1)
     assert np.array_equal(sampler.render(batch, format="raw").frames, video.frames)
+
+
+def test_screens_of_a_game_are_those_of_gymnasium(sampler: rollserve.Sampler) -> None:
+    gymnasium.register_envs(ale_py)
+    sampler.update_env(rollserve.EnvSpec("ALE/Pong-v5", vectorization="rows"))
+    sampler.update_agent(rollserve.RandomAgent())
+    batch = sampler.obtain_samples(1, seed=3, first_episode_index=1, max_episode_length=40)
+    expected = plain_pictures("ALE/Pong-v5", batch)
+    assert np.array_equal(sampler.render(batch, format="raw").frames, expected)
+    video = sampler.render(seed=3, index=1, max_episode_length=40, format="raw")
+    assert np.array_equal(video.frames, expected)
 
 
 def test_seed_is_the_own_one_by_default_and_the_own_sequence_goes_on(sampler: rollserve.Sampler) -> None:
@@ -286,6 +298,7 @@ def test_command_writes_a_video(
     assert "POLICY_VERSION" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_operator_may_allow_no_videos() -> None:
     with (
         local_server(
