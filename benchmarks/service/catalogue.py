@@ -12,6 +12,7 @@ from benchmarks.service.workloads.encrypted import measure_encrypted
 from benchmarks.service.workloads.iterations import measure_iterations
 from benchmarks.service.workloads.many_agents import measure_many_agents
 from benchmarks.service.workloads.many_workers import measure_many_workers
+from benchmarks.service.workloads.recording import RECORDINGS, measure_recording
 from benchmarks.service.workloads.round_trips import measure_round_trips
 from benchmarks.service.workloads.sampling import measure_sampling
 from benchmarks.service.workloads.slow_client import measure_slow_client
@@ -33,6 +34,7 @@ WORKLOADS: dict[str, Callable[[str, Options], list[Result]]] = {
     "w7-tls": measure_encrypted,
     "w8-many": measure_many_agents,
     **dict.fromkeys(DATASETS, measure_datasets),
+    **dict.fromkeys(RECORDINGS, measure_recording),
     **dict.fromkeys(ITERATIONS, measure_iterations),
 }
 """Functions that measure workloads, called with the workload's name."""

@@ -31,7 +31,7 @@ def save_chart(results: Sequence[Result], path: Path) -> None:
         (_draw_readers, _having(results, "ratio_to_minari")),
     ]
     panels = [(draw, shown) for draw, shown in panels if shown]
-    num_rows = -(-len(panels) // _NUM_COLUMNS)
+    num_rows = max(-(-len(panels) // _NUM_COLUMNS), 1)
     figure = Figure(figsize=(13, 3.6 * num_rows), layout="constrained")
     all_axes = figure.subplots(num_rows, _NUM_COLUMNS, squeeze=False)
     for axes, panel in zip(all_axes.flat, [*panels, None], strict=False):

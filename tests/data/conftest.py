@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from learner_batches import random_batch
+from support import server_environment
 
 from rollserve import EpisodeBatch, spaces
 from rollserve._codec.batch_fields import FIELDS
 from rollserve._codec.columns import leaves_of
+from rollserve_server.local import LocalServer, local_server
 
 pytest.importorskip("minari", reason="formats of files are an extra: pip install 'rollserve[data]'")
+
+
+@pytest.fixture(scope="session")
+def recording_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalServer, Path]]:
+    """A server that records into a folder."""
+    folder = tmp_path_factory.mktemp("datasets")
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")
+    options += ("--backend", "in-process", "--allow-module", "sample_envs", "--data-dir", str(folder))
+    with local_server(*options, log=log, environment=server_environment()) as server:
+        yield server, folder
+
 
 LENGTHS = [5, 1, 7, 3, 9, 2]
 
@@ -46,7 +60,8 @@ def whole_episodes(*, nested: bool = False, **changes: Any) -> EpisodeBatch:
         number_space = spaces.Box(-np.inf, np.inf, (), np.dtype(float))
         observation_space = spaces.Dict({"image": image, "0": spaces.Dict({"x": number_space})})
         action_space = spaces.Dict({"a": discrete, "b": spaces.Box(0, 6000, (1,), np.dtype(int))})
-    return dataclasses.replace(batch, observation_space=observation_space, action_space=action_space, **changes)
+    batch = dataclasses.replace(batch, observation_space=observation_space, action_space=action_space, **changes)
+    return ended(batch)
 
 
 def write_minari(batch: EpisodeBatch, folder: Path) -> Path:

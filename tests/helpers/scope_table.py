@@ -23,7 +23,7 @@ from rollserve import Reason
 from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve.agents import agent_to_proto
 from rollserve.environments import env_spec_to_proto
-from rollserve.v1 import agent_versions_pb2, environment_pb2, episode_records_pb2, samplers_pb2
+from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, episode_records_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.identity import Scope
 
@@ -107,6 +107,15 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
     "EvaluatePopulation, in one of no profile": (
         "EvaluatePopulation",
         pb.EvaluatePopulationRequest(episode_count=1, options=pb.EvaluationOptions(environment=CARTPOLE)),
+    ),
+    "RecordDataset": ("RecordDataset", pb.RecordDatasetRequest(dataset="a-v0", episode_count=1)),
+    "ReadDataset": ("ReadDataset", pb.ReadDatasetRequest(sources=[datasets_pb2.DatasetSource()])),
+    "ReadDataset, with live episodes": (
+        "ReadDataset",
+        pb.ReadDatasetRequest(
+            sources=[datasets_pb2.DatasetSource(live=datasets_pb2.LiveEpisodes(step_count=1))],
+            live_options=pb.SamplingOptions(environment_version=0),
+        ),
     ),
     "GetAgentParameters": ("GetAgentParameters", agent_versions_pb2.GetAgentParametersRequest()),
     "GetAgent": ("GetAgent", agent_versions_pb2.GetAgentRequest()),

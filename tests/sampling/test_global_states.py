@@ -81,6 +81,32 @@ def test_states_are_the_same_however_they_are_made(thread_sampler: Sampler, thre
     assert many_equal(obtain(thread_sampler, 1500), expected)
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_states_go_on_from_fragment_to_fragment(thread_sampler: Sampler, num_workers: int) -> None:
+    thread_sampler.resize(num_workers)
+    thread_sampler.update_env(LONG)
+    thread_sampler.update_agent(POLICIES[CROWD.id])
+    rows_of_worker = thread_sampler.status().workers[0].num_rows
+    states: dict[int, list[np.ndarray]] = {}
+    last: dict[int, np.ndarray] = {}
+    for clock, length in [(0, 130), (130, 100), (230, 90)]:
+        call = thread_sampler.obtain_fragments(num_workers * rows_of_worker * length, seed=3, row_step_count=clock)
+        batch = MultiAgentBatch.of(call)
+        assert batch.global_states is not None
+        assert batch.last_global_states is not None
+        parts = np.split(batch.global_states, np.cumsum(batch.lengths)[:-1])
+        for index, part, after in zip(batch.episode_indices, parts, batch.last_global_states, strict=True):
+            if index in last:
+                np.testing.assert_array_equal(part[0], last[index])
+            states.setdefault(index, []).append(part)
+            last[index] = after
+    whole = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(rows_of_worker, seed=3))
+    assert whole.global_states is not None
+    wholes = np.split(whole.global_states, np.cumsum(whole.lengths)[:-1])
+    for index, expected in zip(whole.episode_indices, wholes, strict=True):
+        np.testing.assert_array_equal(np.concatenate(states[index]), expected)
+
+
 def test_states_are_in_no_batch_without_being_asked_for(thread_sampler: Sampler) -> None:
     thread_sampler.update_env(SPREAD)
     thread_sampler.update_agent(POLICIES[SPREAD.id])

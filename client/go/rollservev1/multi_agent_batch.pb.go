@@ -30,6 +30,11 @@ const (
 // To join the messages of a stream, join the batches of the same policy: an episode that does not fit into the rest of a
 // message continues in the next one, and so do the lives that had not ended, as segments of the same episode and agent
 // whose `first_steps` have grown by their lengths so far. The lives of an agent follow each other in time.
+//
+// A fragment has the steps of agents that are complete within it, with their rewards and the observations that followed.
+// Where a fragment ends before an agent's last step is complete, as it does for most agents of an AEC environment, the
+// agent's segment ends before that step, with the observation in which the agent acted. The step is the agent's first in
+// the fragment in which it becomes complete: as a segment of its own, with the version that acted.
 type MultiAgentBatch struct {
 	state         protoimpl.MessageState
 	sizeCache     protoimpl.SizeCache
@@ -37,7 +42,7 @@ type MultiAgentBatch struct {
 
 	// Names of all possible agents of the environment, in its order. The same in all messages.
 	Agents []string `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
-	// (E) The index of each episode, rising; see EpisodeBatch.
+	// (E) The index of each episode, rising except for fragments; see EpisodeBatch.
 	EpisodeIndices []uint64 `protobuf:"fixed64,2,rep,packed,name=episode_indices,json=episodeIndices,proto3" json:"episode_indices,omitempty"`
 	// (E) The number of environment steps of the episode before this message.
 	FirstSteps []uint64 `protobuf:"fixed64,3,rep,packed,name=first_steps,json=firstSteps,proto3" json:"first_steps,omitempty"`
@@ -177,7 +182,8 @@ type PolicyBatch struct {
 	Batch *EpisodeBatch `protobuf:"bytes,2,opt,name=batch,proto3" json:"batch,omitempty"`
 	// (S) The agent of each segment: its position among `agents`.
 	AgentPositions []uint32 `protobuf:"fixed32,3,rep,packed,name=agent_positions,json=agentPositions,proto3" json:"agent_positions,omitempty"`
-	// (T) The environment step of the episode, from 0, in which the agent acted; rising within a segment.
+	// (T) The environment step of the episode, from 0, in which the agent acted; rising within a segment. Of a fragment, it
+	// may be one of an earlier fragment, see MultiAgentBatch.
 	EnvironmentSteps []uint32 `protobuf:"fixed32,4,rep,packed,name=environment_steps,json=environmentSteps,proto3" json:"environment_steps,omitempty"`
 	// (S) The sum of the rewards that the agent got in this life before its first action, as an agent of an AEC environment
 	// does that acts late. Empty if all are 0.

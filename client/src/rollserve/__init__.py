@@ -29,6 +29,7 @@ from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
 from rollserve.cross_play import CrossPlay
+from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
 from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, MultiAgentApi, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
@@ -48,13 +49,14 @@ from rollserve.errors import (
 from rollserve.evaluation import Evaluation, PopulationEvaluation
 from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
-from rollserve.moments import RunningMoments
+from rollserve.moments import PolicyMoments, RunningMoments
 from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
 from rollserve.reasons import Reason
 from rollserve.receipts import Receipt
 from rollserve.record_streams import AsyncRecordStream, RecordStream
+from rollserve.recordings import Recording
 from rollserve.replay import ReplayBuffer
 from rollserve.reproducibility import Reproducibility
 from rollserve.round_stream import RoundStream
@@ -78,6 +80,7 @@ __all__ = [
     "AgentReturns",
     "AgentSteps",
     "AgentVersion",
+    "AsyncDatasetStream",
     "AsyncRecordStream",
     "AsyncRoundStream",
     "AsyncSampleStream",
@@ -88,6 +91,7 @@ __all__ = [
     "ConstantAgent",
     "Counters",
     "CrossPlay",
+    "DatasetStream",
     "DeadlineError",
     "EnvChange",
     "EnvProfile",
@@ -111,6 +115,7 @@ __all__ = [
     "Policies",
     "PolicyBatch",
     "PolicyEstimates",
+    "PolicyMoments",
     "PolicyVersion",
     "PopulationEvaluation",
     "PreconditionError",
@@ -121,6 +126,7 @@ __all__ = [
     "Receipt",
     "RecordPosition",
     "RecordStream",
+    "Recording",
     "ReplayBuffer",
     "Reproducibility",
     "RollserveError",

@@ -28,6 +28,7 @@ from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.cross_play import CrossPlay, Pairings
+from rollserve.dataset_streams import AsyncDatasetStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import AsyncRecordStream, records_request
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
+    from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate
     from rollserve.cross_play import Player, Seat
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.moments import RunningMoments
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
+    from rollserve.recordings import Recording
     from rollserve.samplers import Quota, SamplerSummary
     from rollserve.video import Overlay, Video, VideoFormat
 
@@ -106,7 +109,7 @@ def aconnect(
     return AsyncSampler(connection)
 
 
-class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
+class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDatasetStream]):
     """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
 
     `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end. A pickle
@@ -133,7 +136,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         *,
         per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
-        observation_moments: RunningMoments | None = None,
+        observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one; return the policy version.
@@ -257,7 +260,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         For arguments and errors, see `rollserve.Sampler.cross_play`.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     async def evaluate_population(
@@ -274,6 +278,22 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         """
         reader = self._population_reader(parameters, num_episodes, same_episodes, options)
         return await self._receive(self._stub.EvaluatePopulation, reader, options)
+
+    async def record(
+        self,
+        dataset_id: str,
+        *,
+        num_episodes: int | None = None,
+        num_steps: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Recording:
+        """Record whole episodes on the server, into a Minari dataset in the folder that its operator allows.
+
+        For arguments and errors, see `rollserve.Sampler.record`.
+        """
+        reader = self._recording_reader(dataset_id, num_episodes, num_steps, metadata, options)
+        return await self._receive(self._stub.RecordDataset, reader, options)
 
     async def with_receipt(
         self, batch: EpisodeBatch, agent: Agent | None = None, *, timeout: float | None = None
@@ -431,6 +451,9 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         channel: grpc.aio.Channel = self._connection.async_channel(self._contact.gateways)
         return channel
 
+    def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> AsyncDatasetStream:
+        return AsyncDatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
+
     def _round_stream(self, parts: StreamParts) -> AsyncRoundStream:
         return AsyncRoundStream(parts)
 
@@ -441,7 +464,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream]):
         )
 
     async def _receive(
-        self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions
+        self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions | SamplingOptions
     ) -> _Result:
         with closed_unless_task_cancelled("sampler"):
             return await receive_async(self._opened(method), reader, self._time_limits(options), self._contact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ from rollserve._codec.columns import (
 )
 from rollserve._codec.initial_states import later_initial_states
 from rollserve._codec.row_layout import columns_by_row
-from rollserve._formats.minari import write_minari
+from rollserve._formats.minari_writer import write_minari
 from rollserve._formats.parquet import write_parquet
 from rollserve._formats.replays import replayed_frames
 from rollserve._formats.rllib_json import write_rllib_json
@@ -977,7 +978,7 @@ class EpisodeBatch:
         """
         write_rllib_json(self, path, compress=compress, append=append)
 
-    @property
+    @functools.cached_property
     def _starts(self) -> np.ndarray:
         """Row of the first step of each segment, (N,)."""
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths

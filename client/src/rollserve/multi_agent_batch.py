@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -30,7 +30,8 @@ class PolicyBatch:
         policy: name of the policy.
         batch: the segments, by episode and agent. `policy_versions` has the versions of this policy.
         agent_positions: (N,) int64, agent of each segment: its position among the environment's agents.
-        env_steps: (T,) int64, environment step of the episode in which each step was made, from 0.
+        env_steps: (T,) int64, environment step of the episode in which each step was made, from 0. Of fragments, the
+            step may be one of an earlier fragment, where what followed was not known.
         rewards_before: (N,), sum of the rewards that the agent got in its life before its first action.
     """
 
@@ -71,11 +72,20 @@ class PolicyBatch:
             np.concatenate([part.rewards_before for part in parts]),
         )
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether the segments are ordered by episode, and all begin with the first step of their life."""
+        return not self.batch.first_steps.any() and bool((np.diff(self.batch.episode_indices) >= 0).all())
+
     def joined(self) -> PolicyBatch:
         """Return the segments by episode, agent and time, where parts of one life are one segment."""
         indices = self.batch.episode_indices
         ordered = self.take(np.lexsort((np.arange(len(indices)), self.agent_positions, indices)))
-        batch = ordered.batch.joined()
+        # Segments of two agents are never one, whatever steps they have.
+        agents = np.stack([ordered.batch.episode_indices, ordered.agent_positions])
+        known, numbers = np.unique(agents, axis=1, return_inverse=True)
+        batch = dataclasses.replace(ordered.batch, episode_indices=numbers.reshape(-1).astype(np.int64)).joined()
+        batch = dataclasses.replace(batch, episode_indices=known[0][batch.episode_indices])
         first = np.searchsorted(np.cumsum(ordered.batch.lengths), np.cumsum(batch.lengths) - batch.lengths, "right")
         return dataclasses.replace(
             ordered,
@@ -110,7 +120,7 @@ class AgentSteps:
 
 @dataclass(frozen=True, eq=False)
 class MultiAgentBatch:
-    """Parts of E episodes of an environment with many agents, with T environment steps in all.
+    """Parts of E episodes of an environment with many agents, or fragments of them, with T environment steps in all.
 
     An episode has one segment for each life of each agent: from its first observation to its end. All segments in which
     a policy acted are one EpisodeBatch; its headers `terminated`, `truncated`, `first_steps` and `lengths` are those of
@@ -121,7 +131,7 @@ class MultiAgentBatch:
 
     Attributes:
         agents: names of the environment's possible agents.
-        episode_indices: (E,) int64, index of each episode; rising.
+        episode_indices: (E,) int64, index of each episode; rising, except for fragments.
         first_steps: (E,) int64, number of environment steps of the episode before this part.
         lengths: (E,) int64, number of environment steps.
         terminated: (E,) bool, whether the episode ended with its last step here, and an agent was terminated then.
@@ -166,6 +176,14 @@ class MultiAgentBatch:
     def __repr__(self) -> str:
         policies = ", ".join(dict.fromkeys(part.policy for part in self.policies))
         return f"<MultiAgentBatch: {len(self)} episodes, {self.num_steps} environment steps, policies {policies}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which says where to find what EpisodeBatch has."""
+            known = hasattr(EpisodeBatch, name) or name in EpisodeBatch.__dataclass_fields__
+            hint = ": the batches of `by_policy()` and `by_agent()` have it" if known else ""
+            raise AttributeError(f"'MultiAgentBatch' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @classmethod
     def of(cls, batch: object) -> MultiAgentBatch:
@@ -230,17 +248,16 @@ class MultiAgentBatch:
 
         The environment steps of the episodes follow each other as in `lengths`. Where an agent did not act, `acted` is
         False and the other columns are zeros. Agents whose policies have spaces of their own have columns of their own.
+        Of fragments, a step whose environment step an earlier batch has is left out; `concatenate` has both.
         """
-        starts = np.cumsum(self.lengths) - self.lengths
         steps: dict[str, AgentSteps] = {}
         for part in self.policies:
-            episodes = np.searchsorted(self.episode_indices, part.batch.episode_indices)
-            rows = np.repeat(starts[episodes] - self.first_steps[episodes], part.batch.lengths) + part.env_steps
+            rows = self._rows_of(np.repeat(part.batch.episode_indices, part.batch.lengths), part.env_steps)
             ends = np.cumsum(part.batch.lengths) - 1
             owners = np.repeat(part.agent_positions, part.batch.lengths)
             for position in np.unique(part.agent_positions).tolist():
-                of_agent = np.flatnonzero(owners == position)
-                segments = np.flatnonzero(part.agent_positions == position)
+                of_agent = np.flatnonzero((owners == position) & (rows >= 0))
+                segments = np.flatnonzero((part.agent_positions == position) & (rows[ends] >= 0))
                 agent = self.agents[position]
                 if agent not in steps:
                     steps[agent] = _no_steps(part.batch, self.num_steps)
@@ -280,7 +297,7 @@ class MultiAgentBatch:
         parts: dict[str, list[PolicyBatch]] = {}
         for part in self.policies:
             parts.setdefault(part.policy, []).append(part)
-        if all(len(each) == 1 for each in parts.values()) and not self._continues.any():
+        if all(len(each) == 1 and each[0].is_joined for each in parts.values()) and not self._continues.any():
             return self
         begins = np.flatnonzero(np.append(True, ~self._continues))
         ends = np.append(begins[1:], len(self)) - 1
@@ -334,10 +351,25 @@ class MultiAgentBatch:
             headers["last_global_states"] = self.last_global_states[first:]
         return dataclasses.replace(self, **headers, policies=tuple(policies))
 
+    def _rows_of(self, episode_indices: np.ndarray, env_steps: np.ndarray) -> np.ndarray:
+        """Return where environment steps of episodes are among all of the batch, -1 for those that it does not have."""
+        order = np.lexsort((self.first_steps, self.episode_indices))
+        known = np.unique(self.episode_indices)
+        width = 1 + int(max((self.first_steps + self.lengths).max(initial=0), env_steps.max(initial=0)))
+        begins = np.searchsorted(known, self.episode_indices[order]) * width + self.first_steps[order]
+        wanted = np.searchsorted(known, episode_indices) * width + env_steps
+        found = np.maximum(np.searchsorted(begins, wanted, "right") - 1, 0)
+        part = order[found]
+        offsets = wanted - begins[found]
+        rows: np.ndarray = (np.cumsum(self.lengths) - self.lengths)[part] + offsets
+        rows[(offsets < 0) | (offsets >= self.lengths[part])] = -1
+        return rows
+
     @property
     def _continues(self) -> np.ndarray:
-        """Whether each part but the first goes on with the episode of the part before it, (E - 1,)."""
-        continues: np.ndarray = self.episode_indices[1:] == self.episode_indices[:-1]
+        """Whether each part but the first goes on where the part before it stops, (E - 1,)."""
+        same = self.episode_indices[1:] == self.episode_indices[:-1]
+        continues: np.ndarray = same & (self.first_steps[1:] == (self.first_steps + self.lengths)[:-1])
         return continues
 
 

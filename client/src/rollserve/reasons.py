@@ -41,14 +41,17 @@ class Reason(enum.StrEnum):
     """NOT_FOUND: A Python module cannot be imported."""
 
     PACKAGE_NOT_FOUND = "PACKAGE_NOT_FOUND"
-    """NOT_FOUND: An environment, a wrapper or a format of videos needs a package that is not installed on the
-    server."""
+    """NOT_FOUND: An environment, a wrapper or a format of videos or datasets needs a package that is not installed on
+    the server."""
 
     SERVICE_NOT_FOUND = "SERVICE_NOT_FOUND"
     """NOT_FOUND: The health service does not know that service."""
 
     PROFILE_NOT_FOUND = "PROFILE_NOT_FOUND"
     """NOT_FOUND: The operator has declared no environment profile of that name."""
+
+    DATASET_NOT_FOUND = "DATASET_NOT_FOUND"
+    """NOT_FOUND: The operator's folder (`--data-dir`) has no dataset of that name."""
 
     LEASE_EXPIRED = "LEASE_EXPIRED"
     """NOT_FOUND: The sampler was deleted because no call had named it for as long as its lease says."""
@@ -66,7 +69,8 @@ class Reason(enum.StrEnum):
     """PERMISSION_DENIED: The operator does not allow tasks to be set by that method (`--allow-method`)."""
 
     PATH_NOT_ALLOWED = "PATH_NOT_ALLOWED"
-    """PERMISSION_DENIED: The operator does not allow that path in arguments (`--allow-path`)."""
+    """PERMISSION_DENIED: The operator does not allow that path: in arguments (`--allow-path`), or as a dataset
+    (`--data-dir`)."""
 
     RENDER_MODE_NOT_ALLOWED = "RENDER_MODE_NOT_ALLOWED"
     """PERMISSION_DENIED: Environments may not be rendered to a screen."""
@@ -121,6 +125,17 @@ class Reason(enum.StrEnum):
     REPLAY_DIFFERS = "REPLAY_DIFFERS"
     """FAILED_PRECONDITION: An episode that is rendered differs from the recorded one; the message says where."""
 
+    DATASET_DIFFERS = "DATASET_DIFFERS"
+    """FAILED_PRECONDITION: The dataset was recorded with another seed, agent, environment or other options, or not by
+    RecordDataset."""
+
+    DATASET_IN_USE = "DATASET_IN_USE"
+    """FAILED_PRECONDITION: The dataset is being recorded by another call or server."""
+
+    DATASET_UNREADABLE = "DATASET_UNREADABLE"
+    """FAILED_PRECONDITION: The files of a dataset are incomplete, changed or of an unknown format, do not fit the
+    request, or change while they are read."""
+
     MODEL_TOO_LARGE = "MODEL_TOO_LARGE"
     """RESOURCE_EXHAUSTED: A model or a pickle is larger than `--max-model-bytes`."""
 
@@ -162,6 +177,10 @@ class Reason(enum.StrEnum):
     OBJECT_STORE_FULL = "OBJECT_STORE_FULL"
     """RESOURCE_EXHAUSTED: Ray's object store, and the disk it spills to, have no room for results."""
 
+    DISK_FULL = "DISK_FULL"
+    """RESOURCE_EXHAUSTED: The server's disk has no room for more of the dataset. What was recorded before is a whole
+    dataset."""
+
     NO_EPISODE_ENDED = "NO_EPISODE_ENDED"
     """RESOURCE_EXHAUSTED: No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of
     its rows (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
@@ -169,7 +188,8 @@ class Reason(enum.StrEnum):
 
     CALL_TOO_LARGE = "CALL_TOO_LARGE"
     """RESOURCE_EXHAUSTED: The call asks for more steps than the operator allows (`--max-call-steps`), or has made as
-    many for the episodes that it asks for."""
+    many for the episodes that it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory
+    than it may."""
 
     TOO_MANY_SAMPLERS = "TOO_MANY_SAMPLERS"
     """RESOURCE_EXHAUSTED: The server has as many samplers as the operator allows (`--max-samplers`)."""

@@ -17,6 +17,7 @@ from rollserve._calls.saving import read_saved, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.cross_play import CrossPlay, Pairings
+from rollserve.dataset_streams import DatasetStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.record_streams import RecordStream, records_request
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.resumption import Request
+    from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate
     from rollserve.cross_play import Player, Seat
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.moments import RunningMoments
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
+    from rollserve.recordings import Recording
     from rollserve.samplers import Quota, SamplerSummary
     from rollserve.video import Overlay, Video, VideoFormat
 
@@ -129,7 +132,7 @@ def connect(
     return Sampler(connection)
 
 
-class Sampler(BaseSampler[SampleStream, RoundStream]):
+class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
     `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the arguments of
@@ -169,7 +172,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         *,
         per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
-        observation_moments: RunningMoments | None = None,
+        observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one.
@@ -186,7 +189,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
                 bit.
             observation_moments: moments whose mean and variance become the parameters `observation/mean` and
                 `observation/variance` of the update, so that the agent normalizes by them; of no step, they leave the
-                update as it is.
+                update as it is. For policies by name, a mapping from names among theirs to moments.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
@@ -442,10 +445,12 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         Raises:
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
-            InvalidArgumentError: too few players, one twice, or seats without agents.
+            InvalidArgumentError: too few players, one twice, seats that no agent has or that leave out one, or a return
+                that is NaN.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     def evaluate_population(
@@ -547,6 +552,45 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         )
         return self._call(read_video(self._stub.RenderEpisode), request, timeout)
 
+    def record(
+        self,
+        dataset_id: str,
+        *,
+        num_episodes: int | None = None,
+        num_steps: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Recording:
+        """Record whole episodes on the server, into a Minari dataset in the folder that its operator allows.
+
+        Nothing of the episodes passes through the client. The dataset is whole at any time. A recording that is
+        interrupted or cancelled goes on where it stopped if it is asked for again, and gives the dataset of one that
+        was never interrupted; asked for more, it extends the dataset. If connection or server are lost, it goes on once
+        both are back.
+
+        >>> sampler.record("cartpole/expert-v0", num_episodes=1000, seed=7)  # doctest: +SKIP
+
+        Args:
+            dataset_id: Minari's id, such as `cartpole/expert-v0`: the folder within the server's `--data-dir`.
+            num_episodes: number of episodes that the dataset has at the end.
+            num_steps: instead, the least number of steps.
+            metadata: Minari's `author`, `author_email`, `algorithm_name`, `description` and `code_permalink` of a new
+                dataset.
+            options: `seed`, `policy_version`, `deterministic`, `progress` and others; see `rollserve.SamplingOptions`.
+                Without a seed, a dataset goes on with its own, and a new one has a random one. Not `agent`, `prefetch`,
+                `blackhole` and moments.
+
+        Raises:
+            PreconditionError: the dataset has another origin (`Reason.DATASET_DIFFERS`), or is being recorded
+                (`Reason.DATASET_IN_USE`).
+            LimitError: the server's disk is full (`Reason.DISK_FULL`); what was recorded stays.
+            AccessError: the operator does not allow the path (`Reason.PATH_NOT_ALLOWED`).
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+        """
+        reader = self._recording_reader(dataset_id, num_episodes, num_steps, metadata, options)
+        return receive(self._opened(self._stub.RecordDataset), reader, self._time_limits(options), self._contact)
+
     def with_receipt(
         self, batch: EpisodeBatch, agent: Agent | None = None, *, timeout: float | None = None
     ) -> EpisodeBatch:
@@ -563,6 +607,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Raises:
+            TypeError: the batch of an environment with many agents.
             ValueError: a batch without an account, another version of the environment, environments that differ between
                 rows, or arguments of the environment that clients do not see.
         """
@@ -776,6 +821,9 @@ class Sampler(BaseSampler[SampleStream, RoundStream]):
         """
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
+
+    def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> DatasetStream:
+        return DatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
 
     def _round_stream(self, parts: StreamParts) -> RoundStream:
         return RoundStream(parts)

@@ -23,7 +23,8 @@ import rollserve
 from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
-from rollserve.v1 import agent_versions_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
+from rollserve.policy_map import PolicyMap, policy_map_to_proto
+from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["METHODS", "Input", "input_of"]
@@ -142,10 +143,13 @@ def _evaluations() -> list[Message]:
     members = {name: np.stack([array] * 3) for name, array in agent("mlp 1").parameters.items()}
     options = pb.EvaluationOptions(seed=1, first_episode_index=2, max_episode_length=20, environment=env)
     greedy = pb.EvaluationOptions(exploration=pb.Exploration(deterministic=True))
+    policy_map = policy_map_to_proto(PolicyMap.of({0: "a", "b*": [("a", -1, 0.5), ("b", 2, 0.5)]}))
+    in_turns = pb.EvaluationOptions(environment=env, policy_maps=[policy_map] * 2)
     delivery = evaluation_pb2.EpisodeDelivery(accept_compression=[1])
     return [
         pb.EvaluateRequest(episode_count=3, options=options, episodes=delivery),
         pb.EvaluateRequest(episode_count=3, options=greedy),
+        pb.EvaluateRequest(episode_count=3, options=in_turns),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, different_episodes=True),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, options=options),
     ]
@@ -176,11 +180,16 @@ def _samplers() -> list[Message]:
     env, quota = env_spec_to_proto(ENVS["short"].spec), samplers_pb2.SamplerQuota(worker_count=1, steps_per_second=9e9)
     create = samplers_pb2.CreateSamplerRequest(sampler="a", environment=env, worker_count=1, quota=quota, exist_ok=True)
     create.lease.FromSeconds(5)
+    shuffle, shard = datasets_pb2.DatasetShuffle(seed=1, step_count=9), datasets_pb2.DatasetShard(index=0, count=2)
+    files = datasets_pb2.DatasetFiles(paths=["a"], fragment_length=1, shuffle=shuffle, shard=shard)
+    live = datasets_pb2.DatasetSource(live=datasets_pb2.LiveEpisodes(step_count=4), weight=0.5)
     return [
         create,
         samplers_pb2.DeleteSamplerRequest(sampler="a"),
         samplers_pb2.ListSamplersRequest(),
         samplers_pb2.SaveSamplerRequest(),
+        pb.RecordDatasetRequest(dataset="a-v0", step_count=9, options=pb.SamplingOptions(seed=1)),
+        pb.ReadDatasetRequest(sources=[datasets_pb2.DatasetSource(files=files), live], batch_size=2, mix_seed=1),
         samplers_pb2.RestoreSamplerRequest(data=saved_file(ENVS["short"].spec, num_rows=4), client_id="a"),
     ]
 

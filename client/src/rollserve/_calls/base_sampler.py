@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from rollserve._calls import requests
 from rollserve._calls.base_round_stream import StreamParts
 from rollserve._calls.contact import Contact
+from rollserve._calls.dataset_reads import mix_request
 from rollserve._calls.evaluations import EvaluationReader, PopulationReader
 from rollserve._calls.own_versions import OwnVersions
+from rollserve._calls.recordings import RecordingReader
 from rollserve._calls.stream_requests import stream_spec
 from rollserve._calls.stub import RawStreamsStub
 from rollserve._calls.time_limits import TimeLimits
 from rollserve._checks import check_seconds
+from rollserve.data.reader import Position
+from rollserve.data.sources import Files, Live, MixPosition
 from rollserve.errors import closed_error
 
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
 
     from rollserve._calls.connection import Connection
     from rollserve._calls.resumption import Request
     from rollserve._calls.stream_requests import ApplyUpdate, WhenFull
+    from rollserve.data.opening import Format
     from rollserve.options import EvaluationOptions, SamplingOptions
+    from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["BaseSampler"]
 
 _Stream = TypeVar("_Stream")
 _Rounds = TypeVar("_Rounds")
+_Reads = TypeVar("_Reads")
 _Result = TypeVar("_Result")
 
 
-class BaseSampler(Generic[_Stream, _Rounds]):
-    """A sampler on a server, whose streams are of one class for calls, and of one for rounds."""
+class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
+    """A sampler on a server, whose streams are of one class each for calls, for rounds, and for reads of datasets."""
 
     _channel: Any
     update_agent: Callable[..., Any]
@@ -203,10 +212,114 @@ class BaseSampler(Generic[_Stream, _Rounds]):
         """Start a stream."""
         raise NotImplementedError
 
+    def read(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        format: Format | None = None,  # noqa: A002  # what it is called everywhere
+        length: int | None = None,
+        batch_size: int = 256,
+        num_epochs: int | None = 1,
+        shuffle_seed: int | None = None,
+        shuffle_steps: int = 1 << 17,
+        shard: tuple[int, int] = (0, 1),
+        position: Position | Sequence[int] | None = None,
+        infos: bool = True,
+        dones: str | None = None,
+        timeout: float | None = None,
+    ) -> _Reads:
+        """Return an iterator over the batches of files on the server, the same as `rollserve.data.read` has of them.
+
+        >>> with sampler.read("hopper/expert-v0", length=1, shuffle_seed=1) as stream:  # doctest: +SKIP
+        ...     for batch in stream:
+        ...         update(batch)
+
+        Args:
+            path: a path within the server's `--data-dir`, or several of them; as in `rollserve.data.read`, which
+                describes all other arguments.
+            format: format of the files.
+            length: number of steps of fragments; 1 for transitions.
+            batch_size: number of segments of each batch.
+            num_epochs: number of times that all segments are read; None for ever.
+            shuffle_seed: seed of a random order.
+            shuffle_steps: number of steps in the buffer that shuffles segments, up to 2**24.
+            shard: (i, n) for the i-th of n parts of the data.
+            position: position of an equal stream, to go on behind its last batch.
+            infos: whether to read the infos of environments.
+            dones: what the column `dones` of RLlib's old files stands for.
+            timeout: seconds without any answer, instead of the timeout given to `connect`.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            InvalidArgumentError: an argument out of range.
+        """
+        files = Files(path, format, length, num_epochs, shuffle_seed, shuffle_steps, shard, infos, dones)
+        mix_position = None if position is None else MixPosition((Position(*position),), 0)
+        return self.read_mix([(files, 1.0)], batch_size=batch_size, position=mix_position, timeout=timeout)
+
+    def read_mix(
+        self,
+        sources: Sequence[tuple[Files | Live, float]],
+        *,
+        batch_size: int = 256,
+        mix_seed: int = 0,
+        until: str = "first",
+        position: MixPosition | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> _Reads:
+        """Return an iterator over batches of several sources, which the server draws by their weights.
+
+        >>> sources = [(data.Files("hopper/expert-v0", num_epochs=None), 0.5), (data.Live(4000), 0.5)]  # doctest: +SKIP
+        >>> with sampler.read_mix(sources, mix_seed=1) as stream:  # doctest: +SKIP
+        ...     for batch in stream:
+        ...         update(batch)
+
+        Args:
+            sources: pairs of `rollserve.data.Files` or `Live`, and a positive weight.
+            batch_size: number of segments of each batch of files.
+            mix_seed: seed of the draws.
+            until: `first` ends with the first source that has ended; `last` goes on with the others.
+            position: `mix_position` of an equal stream, to go on behind its last batch. Live episodes go on in the
+                sampler's own sequence.
+            options: options of live episodes, and `timeout` and `deadline`; see `rollserve.SamplingOptions`.
+
+        Raises:
+            TypeError: an argument of the wrong type, or an unknown option.
+            InvalidArgumentError: an argument out of range.
+        """
+        request = mix_request(
+            self._name,
+            sources,
+            batch_size=batch_size,
+            seed=mix_seed,
+            until=until,
+            position=position,
+            reception=self._reception,
+            options=options,
+        )
+        if any(isinstance(source, Live) for source, _ in sources):
+            self._own_versions.expect_in_call(request.live_options)
+        return self._read_stream(request, self._time_limits(options))
+
+    def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> _Reads:
+        raise NotImplementedError
+
     def _evaluation_reader(
         self, num_episodes: int, return_episodes: bool, options: EvaluationOptions
     ) -> EvaluationReader:
         reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
+        self._own_versions.expect_in_call(reader.request.options)
+        return reader
+
+    def _recording_reader(
+        self,
+        dataset_id: str,
+        num_episodes: int | None,
+        num_steps: int | None,
+        metadata: Mapping[str, Any] | None,
+        options: SamplingOptions,
+    ) -> RecordingReader:
+        reader = RecordingReader(self._name, dataset_id, num_episodes, num_steps, metadata, self._reception, options)
         self._own_versions.expect_in_call(reader.request.options)
         return reader
 

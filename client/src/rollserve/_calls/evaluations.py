@@ -35,7 +35,7 @@ from rollserve.evaluation import (
     population_evaluation_from_proto,
 )
 from rollserve.multi_agent_batch import MultiAgentBatch
-from rollserve.options import EvaluationOptions
+from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.progress import CallProgress
 from rollserve.v1 import episode_batch_pb2, evaluation_pb2
@@ -55,7 +55,7 @@ _Result = TypeVar("_Result")
 
 
 class Reader(Generic[_Result]):
-    """Reader of the responses of an evaluation.
+    """Reader of the responses of an evaluation or a recording.
 
     Attributes:
         request: request of the call; after the beginning of a stream, the request that repeats it.
@@ -66,9 +66,9 @@ class Reader(Generic[_Result]):
 
     def __init__(
         self,
-        request: pb.EvaluateRequest | pb.EvaluatePopulationRequest,
+        request: pb.EvaluateRequest | pb.EvaluatePopulationRequest | pb.RecordDatasetRequest,
         num_requested_episodes: int | None,
-        options: EvaluationOptions,
+        options: EvaluationOptions | SamplingOptions,
     ) -> None:
         """Start with a request.
 
@@ -110,13 +110,13 @@ class Reader(Generic[_Result]):
             self._reporter.close()
 
     def result(self) -> _Result:
-        """Return the evaluation, after the end of the stream.
+        """Return the result, after the end of the stream.
 
         Raises:
-            ServerError: the stream ended without an evaluation.
+            ServerError: the stream ended without a result.
         """
         if self._result is None:
-            raise malformed_error("the stream ended without its evaluation")
+            raise malformed_error("the stream ended without its result")
         return self._result
 
     def _read(self, response: bytes) -> None:
@@ -149,6 +149,7 @@ class Reader(Generic[_Result]):
         self.has_begun = True
         self.can_repeat = beginning.reproducibility in REPEATABLE
         options = self.request.options
+        assert isinstance(options, pb.EvaluationOptions)  # noqa: S101  # recordings have no beginning
         options.seed = beginning.seed
         options.policy_version = beginning.policy_version
         options.ClearField("expected_policy_version")  # checked already, and the current versions may change

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollserve.rounds import Round
     from rollserve.spaces import Space
 
-__all__ = ["Joining", "join_batches"]
+__all__ = ["Joining", "join_batches", "join_parts"]
 
 
 class Joining:
@@ -108,7 +108,7 @@ class Joining:
             return dataclasses.replace(joined, round=ended)
         self._end_part()
         if len(self._parts) != 1 or self._holds_messages:
-            batch = _joined(self._parts, Counter())
+            batch = join_parts(self._parts, Counter())
         else:
             batch = _without_full_masks(self._parts[0]).joined()
         _check_round(batch, ended)
@@ -139,11 +139,11 @@ def join_batches(batches: Sequence[EpisodeBatch], account: Account, before: tupl
         ServerError: batches that do not fit together, or an account of other numbers of episodes or steps.
     """
     dropped_infos = Counter(account.dropped_infos)
-    batch = _joined(batches, dropped_infos)
+    batch = join_parts(batches, dropped_infos)
     return _with_account(batch, dataclasses.replace(account, dropped_infos=dict(dropped_infos)), before)
 
 
-def _joined(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> EpisodeBatch:
+def join_parts(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> EpisodeBatch:
     """Return the batches as one, and count the infos that it lacks; raises as `join_batches`."""
     try:
         return EpisodeBatch.concatenate(*_with_one_shape(batches, dropped_infos)).joined()

@@ -169,6 +169,8 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
     for begin, end in stacks:
         _add_stack(columns["observations"], columns["last_observations"], data[begin:end], headers["lengths"])
     workers, returns_before = headers["worker_indices"], headers["returns_before"]
+    seeds, wide_seeds = headers["environment_seeds"], headers["wide_environment_seeds"]
+    rows = headers["row_indices"]
     discounted_returns_before = headers["discounted_returns_before"]
     return EpisodeBatch(
         observations=columns_of(columns["observations"]),
@@ -184,9 +186,9 @@ def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBat
         policy_versions=headers["policy_versions"],
         episode_indices=headers["episode_indices"],
         first_steps=headers["first_steps"],
-        env_seeds=headers["environment_seeds"],
+        env_seeds=wide_seeds if len(wide_seeds) else (seeds if len(seeds) else None),
         worker_indices=workers if len(workers) else None,
-        row_indices=headers["episode_indices"] % num_rows if num_rows else None,
+        row_indices=headers["episode_indices"] % num_rows if num_rows else (rows if len(rows) else None),
         initial_states=columns["initial_states"],
         last_values=tensors.get("last_values"),
         last_states=columns["last_states"],

@@ -32,6 +32,8 @@ class RawStreamsStub(SamplerServiceStub):
             ("ObtainExactEpisodes", pb.ObtainExactEpisodesRequest),
             ("Evaluate", pb.EvaluateRequest),
             ("EvaluatePopulation", pb.EvaluatePopulationRequest),
+            ("RecordDataset", pb.RecordDatasetRequest),
+            ("ReadDataset", pb.ReadDatasetRequest),
         ):
             method = channel.unary_stream(f"/{service.full_name}/{name}", request.SerializeToString, None)
             setattr(self, name, method)

@@ -6,34 +6,31 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve._codec.columns import columns_of, concatenate_infos, is_mask, leaves_of, mask_name
-from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium, space_values
+from rollserve._codec.columns import columns_of, concatenate_infos, is_mask, mask_name
+from rollserve._formats.gymnasium_spaces import check_choices, gymnasium_space, leaf_spaces, space_of_gymnasium
+from rollserve._formats.minari_layout import (
+    AGENT,
+    ATTRIBUTES,
+    DATA_FILE,
+    METADATA_FILE,
+    RECEIPTS,
+    dtype_and_shape,
+    hdf5_path,
+)
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve.bridges.loading import load
-from rollserve.bridges.trees import nested
 from rollserve.errors import mismatch
-from rollserve.spaces import Discrete, Space, Text
+from rollserve.spaces import Space, Text
 
-if TYPE_CHECKING:
-    import os
+__all__ = ["MinariSource"]
 
-__all__ = ["MinariSource", "write_minari"]
-
-_METADATA = "metadata.json"
-_RECEIPTS = "rollserve_receipts"
-"""Name in the metadata of receipts, a list of texts."""
-_HEADERS = ("policy_versions", "episode_indices")
-"""Headers that the attributes `rollserve_NAME` of an episode hold."""
-_AGENT = "agent/"
-"""Prefix of infos that are the agent's."""
 _INFO_GROUPS = ("env_infos", "episode_infos", "agent_infos")
-_ATTRIBUTES = {"env_seeds": "seed", **{name: f"rollserve_{name}" for name in _HEADERS}}
-"""Names of the attributes of episodes that hold headers."""
 _MAX_DATASPACES = 4096
+_CACHE_BYTES = 1 << 19
 _CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 26, 256
 _INFO_HINT = "`infos=False` leaves all infos out"
 
@@ -56,9 +53,9 @@ class MinariSource(Source):
         folder = path / "data" if (path / "data").is_dir() else path
         minari = load("minari", EXTRA)
         self._folder, self._infos = folder, infos
-        files = [folder / _METADATA, *folder.glob("*.hdf5")]
+        files = [folder / METADATA_FILE, *folder.glob("*.hdf5")]
         with file_error(folder, "a Minari dataset"):
-            metadata = json.loads((folder / _METADATA).read_text())
+            metadata = json.loads((folder / METADATA_FILE).read_text())
             for name in ("observation_space", "action_space"):
                 if name not in metadata:  # Minari would import and make the environment that the file names
                     raise ValueError(f"{name}: {mismatch('a space in the metadata', 'none')}")
@@ -67,20 +64,20 @@ class MinariSource(Source):
             num_episodes, num_steps = int(metadata["total_episodes"]), int(metadata["total_steps"])
             self._own_spaces = space_of_gymnasium(dataset.observation_space), space_of_gymnasium(dataset.action_space)
             self.spaces = self._own_spaces
-            receipts = metadata.get(_RECEIPTS, [])
+            receipts = metadata.get(RECEIPTS, [])
             self.receipts = [str(receipt) for receipt in receipts] if isinstance(receipts, list) else []
             self._storage = dataset.storage
             leaves = [leaf for space in self._own_spaces for _, leaf in leaf_spaces(space)]
             self._file = None
             if metadata["data_format"] == "hdf5":
-                self._file = _Hdf5Episodes(folder / "main_data.hdf5", self._own_spaces)
+                self._file = _Hdf5Episodes(folder / DATA_FILE, self._own_spaces)
             num_found = sum(each.is_dir() for each in folder.iterdir()) if self._file is None else len(self._file)
             if not 0 <= num_episodes <= num_found:
                 raise ValueError(f"total_episodes: {mismatch(f'at most {num_found}, as there are', num_episodes)}")
             if any(_is_encoded(leaf, dataset) for leaf in leaves):
                 self._file = None  # Minari decodes it
             first: Mapping[str, Any] = next(iter(self._storage.get_episode_metadata([0])), {}) if num_episodes else {}
-        self.missing = {} if _ATTRIBUTES["policy_versions"] in first else {"policy_versions": "0, unknown"}
+        self.missing = {} if ATTRIBUTES["policy_versions"] in first else {"policy_versions": "0, unknown"}
         episode_bytes = max(sum(map(_row_bytes, leaves)) * num_steps // max(num_episodes, 1), 1)
         size = min(max(_CHUNK_BYTES // episode_bytes, 1), _MAX_CHUNK_UNITS)
         self.chunks = [range(i, min(i + size, num_episodes)) for i in range(0, num_episodes, size)]
@@ -120,12 +117,13 @@ class _Hdf5Episodes:
     def __init__(self, path: Path, spaces: tuple[Space, Space]) -> None:
         self._h5 = load("h5py", EXTRA)
         self._file = self._h5.File(path, "r")
+        _keep_little(self._file)
         rewards = self._file["episode_0/rewards"].dtype if "episode_0" in self._file else np.dtype(np.float64)
         check_numbers("rewards", np.empty(0, rewards))
         datasets: list[tuple[bytes, np.dtype, tuple[int, ...], int]] = [(b"rewards", rewards, (), 0)]
         for field, space in zip(("observations", "actions"), spaces, strict=True):
             for parts, leaf in leaf_spaces(space):
-                datasets.append((_hdf5_path(field, parts), *_dtype_and_shape(leaf), int(field == "observations")))
+                datasets.append((hdf5_path(field, parts), *dtype_and_shape(leaf), int(field == "observations")))
         datasets += [(name, np.dtype(np.bool_), (), 0) for name in (b"terminations", b"truncations")]
         self._dataspaces: dict[tuple[int, ...], Any] = {}
         self._int64 = self._h5.h5t.py_create(np.dtype(np.int64))
@@ -138,34 +136,31 @@ class _Hdf5Episodes:
         self._file.close()
 
     def read(self, units: range, *, infos: bool) -> Iterator[_Episode]:
-        """Yield episodes one by one: HDF5 slows down with many open objects.
-
-        Attributes are those that become headers, as far as the first episode has them.
-        """
-        exists = self._h5.h5a.exists
-        names: list[bytes] | None = None
+        """Yield episodes one by one, with the attributes of headers: HDF5 slows down with many open objects."""
         num_bytes = 0
         for unit in units:
             group = self._h5.h5g.open(self._file.id, b"episode_%d" % unit)
-            columns = self._columns(group, is_checked=names is not None)
+            columns = self._columns(group)
             num_bytes += sum(column.nbytes for column in columns.values())
             check_bytes("episodes", num_bytes)
-            if names is None:
-                names = [name.encode() for name in _ATTRIBUTES.values() if exists(group, name.encode())]
             found = self._infos(group) if infos and b"infos" in group else {}
-            yield _Episode(columns, found, {name.decode(): self._attribute(group, name) for name in names})
+            yield _Episode(columns, found, dict(self._attributes(group)))
 
-    def _attribute(self, group: Any, name: bytes) -> np.ndarray:
-        value = np.empty((), np.int64)
-        self._h5.h5a.open(group, name).read(value, self._int64)
-        return value
+    def _attributes(self, group: Any) -> Iterator[tuple[str, int]]:
+        for name in ATTRIBUTES.values():
+            if self._h5.h5a.exists(group, name.encode()):
+                attribute = self._h5.h5a.open(group, name.encode())
+                kind = attribute.get_type()
+                # HDF5 writes as much as the file says, whatever the size of the buffer.
+                if attribute.shape != () or not (kind.equal(self._int64) or kind.dtype.kind in "iu"):
+                    got = f"{kind.dtype} of shape {attribute.shape}"
+                    raise ValueError(f"{name}: {mismatch('an attribute that is one integer', got)}")
+                value = np.empty((), np.int64)
+                attribute.read(value, self._int64)
+                yield name, int(value)
 
-    def _columns(self, group: Any, *, is_checked: bool) -> dict[str, np.ndarray]:
-        """Return the columns of an episode by their paths.
-
-        HDF5 compares numbers of elements itself, which is enough to be safe; shapes are compared where `is_checked` is
-        false, as asking for each takes a tenth of the time of reading.
-        """
+    def _columns(self, group: Any) -> dict[str, np.ndarray]:
+        """Return the columns of an episode by their paths."""
         h5d = self._h5.h5d
         columns: dict[str, np.ndarray] = {}
         length = 0
@@ -174,12 +169,16 @@ class _Hdf5Episodes:
             if not length:
                 length = _length(dataset.shape)
             shape = (length + extra, *row_shape)
-            if not is_checked and dataset.shape != shape:
-                raise ValueError(f"{path.decode()}: {mismatch(f'shape {shape}', f'shape {dataset.shape}')}")
-            check_bytes(path.decode(), dtype.itemsize * math.prod(shape))
-            column = columns[path.decode()] = np.empty(shape, dtype)
-            space = self._dataspace(shape)
-            dataset.read(space, self._h5.h5s.ALL, column, memory_type)
+            name = path.decode()
+            if dataset.shape != shape:
+                raise ValueError(f"{name}: {mismatch(f'shape {shape}', f'shape {dataset.shape}')}")
+            check_bytes(name, dtype.itemsize * math.prod(shape))
+            if dataset.get_type().equal(memory_type):
+                columns[name] = np.empty(shape, dtype)
+                dataset.read(self._dataspace(shape), self._h5.h5s.ALL, columns[name], memory_type)
+            else:
+                check_bytes(name, dataset.dtype.itemsize * math.prod(shape))
+                columns[name] = _converted(name, self._h5.Dataset(dataset)[()], dtype)
         return columns
 
     def _dataspace(self, shape: tuple[int, ...]) -> Any:
@@ -200,165 +199,21 @@ class _Hdf5Episodes:
                     folders.append((f"{prefix}{name}/", child))
                 else:
                     path = f"infos/{prefix}{name}"
-                    if child.dtype.kind not in "biufc":
-                        raise ValueError(f"{path}: {mismatch('numbers or truth values', child.dtype, _INFO_HINT)}")
+                    kind = getattr(child, "dtype", None)  # of a broken link, there is no child
+                    if kind is None or kind.kind not in "biufc":
+                        raise ValueError(f"{path}: {mismatch('numbers or truth values', kind, _INFO_HINT)}")
                     check_bytes(path, child.nbytes)
                     infos[f"{prefix}{name}"] = child[()]
         return infos
 
 
-def write_minari(
-    batch: Any,
-    dataset_id: str,
-    *,
-    root: str | os.PathLike[str] | None,
-    env: Any,
-    metadata: Mapping[str, Any],
-    receipt: str | None,
-    append: bool,
-) -> Path:
-    """Write a batch as a Minari dataset, or add it to one; see `EpisodeBatch.to_minari`."""
-    load("h5py", EXTRA)
-    minari = load("minari", EXTRA)
-    storages = load("minari.dataset.minari_storage", EXTRA).MinariStorage
-    ids = load("minari.dataset.minari_dataset", EXTRA)
-    ids.parse_dataset_id(dataset_id)
-    _check_whole(batch)
-    folder = Path(root) / dataset_id if root is not None else _default_folder(dataset_id)
-    data = folder / "data"
-    spec = _env_spec(env)
-    known = (data / _METADATA).exists()
-    if known and not append:
-        raise ValueError(f"dataset_id: {mismatch('a new dataset', f'{folder}, which exists', '`append` adds to it')}")
-    if known:
-        storage = storages.read(data)
-        _check_spaces(batch, (space_of_gymnasium(storage.observation_space), space_of_gymnasium(storage.action_space)))
-    else:
-        spaces = _spaces_of(batch, spec)
-        _check_spaces(batch, spaces)
-        data.mkdir(parents=True)
-        # JPEG would change images.
-        storage = storages.new(data, *map(gymnasium_space, spaces), env_spec=spec, jpeg_encoding=False)
-        storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata})
-    first = storage.total_episodes
-    storage.update_episodes(_episode_buffers(batch))
-    names = [name for name in _HEADERS if batch.policy_versions.any() or name != "policy_versions"]
-    rows = [{f"rollserve_{name}": int(getattr(batch, name)[i]) for name in names} for i in range(len(batch))]
-    storage.update_episode_metadata(rows, range(first, first + len(batch)))
-    if receipt is not None:
-        storage.update_metadata({_RECEIPTS: [*storage.metadata.get(_RECEIPTS, []), receipt]})
-    return folder
-
-
-def _episode_buffers(batch: Any) -> Iterator[Any]:
-    buffers = load("minari.data_collector", EXTRA).EpisodeBuffer
-    ends = np.cumsum(batch.lengths)
-    seeds = batch.env_seeds
-    for segment, (end, length) in enumerate(zip(ends.tolist(), batch.lengths.tolist(), strict=True)):
-        steps = slice(end - length, end)
-        flags = np.arange(length) == length - 1
-        last = leaves_of(batch.last_observations)
-        observations = {
-            name: np.concatenate([array[steps], last[name][segment, np.newaxis]])
-            for name, array in leaves_of(batch.observations).items()
-        }
-        actions = {name: array[steps] for name, array in leaves_of(_env_actions(batch)).items()}
-        yield buffers(
-            seed=None if seeds is None else int(seeds[segment]),
-            observations=_values(observations, batch.observation_space),
-            actions=_values(actions, batch.action_space),
-            rewards=_env_rewards(batch)[steps],
-            terminations=flags & batch.terminated[segment],
-            truncations=flags & batch.truncated[segment],
-            infos=_infos_of(batch, segment, steps),
-        )
-
-
-def _infos_of(batch: Any, segment: int, steps: slice) -> dict[str, Any] | None:
-    """Return the infos of an episode with a row for its reset and one for each step; masks say where values are."""
-    infos: dict[str, np.ndarray] = {}
-    for name in dict.fromkeys((*batch.env_infos, *batch.episode_infos)):
-        column, resets = batch.env_infos.get(name), batch.episode_infos.get(name)
-        if is_mask(name, batch.env_infos) or is_mask(name, batch.episode_infos):
-            continue
-        length = steps.stop - steps.start
-        model = resets if column is None else column
-        later = np.zeros((length, *model.shape[1:]), model.dtype) if column is None else column[steps]
-        first = np.zeros_like(later[:1]) if resets is None else resets[segment, np.newaxis]
-        infos[name] = np.concatenate([first, later])
-        masks = batch.episode_infos.get(mask_name(name)), batch.env_infos.get(mask_name(name))
-        valids = np.empty(length + 1, np.bool_)
-        valids[0] = resets is not None and (masks[0] is None or masks[0][segment])
-        valids[1:] = column is not None if masks[1] is None else masks[1][steps]
-        if not valids.all():
-            infos[mask_name(name)] = valids
-    for name, column in batch.agent_infos.items():
-        infos[f"{_AGENT}{name}"] = np.concatenate([np.zeros_like(column[:1]), column[steps]])
-    return nested(infos) if infos else None
-
-
-def _values(leaves: Mapping[str, np.ndarray], space: Space | None) -> Any:
-    """Return columns by leaf as Minari has them: nested dicts and tuples; lists of texts."""
-    if space is None:
-        return leaves[""] if leaves.keys() == {""} else nested(leaves)
-    return space_values(leaves, space)
-
-
-def _env_actions(batch: Any) -> Any:
-    return batch.actions if batch.env_actions is None else batch.env_actions
-
-
-def _env_rewards(batch: Any) -> np.ndarray:
-    rewards: np.ndarray = batch.rewards if batch.raw_rewards is None else batch.raw_rewards
-    return rewards
-
-
-def _check_whole(batch: Any) -> None:
-    late = np.flatnonzero(batch.first_steps)
-    if len(late):
-        text = mismatch(
-            "segments that begin with their episode", f"segment {late[0]} at step {batch.first_steps[late[0]]}"
-        )
-        raise ValueError(f"first_steps: {text}")
-
-
-def _check_spaces(batch: Any, spaces: tuple[Space, Space]) -> None:
-    for field, columns, space in zip(
-        ("observations", "actions"), (batch.observations, _env_actions(batch)), spaces, strict=True
-    ):
-        leaves = leaves_of(columns)
-        expected = {"/".join(map(str, path)): leaf for path, leaf in leaf_spaces(space)}
-        if leaves.keys() != expected.keys():
-            raise ValueError(f"{field}: {mismatch(f'leaves {sorted(expected)} of the space', sorted(leaves))}")
-        for name, leaf in expected.items():
-            shape = _dtype_and_shape(leaf)[1]
-            if leaves[name].shape[1:] != shape:
-                raise ValueError(f"{field}: {mismatch(f'rows of shape {shape}', leaves[name].shape[1:])}")
-
-
-def _spaces_of(batch: Any, spec: Any) -> tuple[Space, Space]:
-    if batch.observation_space is not None and batch.action_space is not None:
-        return batch.observation_space, batch.action_space
-    if spec is None:
-        hint = "the option `return_spaces` delivers the spaces, and `env` names the environment"
-        raise ValueError(f"observation_space: {mismatch('the spaces of the batch', None, hint)}")
-    env = load("gymnasium", EXTRA).make(spec)
-    try:
-        return space_of_gymnasium(env.observation_space), space_of_gymnasium(env.action_space)
-    finally:
-        env.close()
-
-
-def _env_spec(env: Any) -> Any:
-    """Return gymnasium's specification of an environment that is given by its id, specification or object."""
-    if env is None:
-        return None
-    gymnasium = load("gymnasium", EXTRA)
-    return gymnasium.spec(env) if isinstance(env, str) else getattr(env, "spec", env)
-
-
-def _default_folder(dataset_id: str) -> Path:
-    return Path(load("minari.storage.datasets_root_dir", EXTRA).get_dataset_path(dataset_id))
+def _keep_little(file: Any) -> None:
+    """Bound the cache of HDF5 for descriptions of objects, each of which is used once: freeing many takes longer."""
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size = config.min_size = config.max_size = _CACHE_BYTES
+    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0
+    file.id.set_mdc_config(config)
 
 
 def _columns_of(episode: Mapping[str, Any], spaces: tuple[Space, Space]) -> dict[str, np.ndarray]:
@@ -367,7 +222,7 @@ def _columns_of(episode: Mapping[str, Any], spaces: tuple[Space, Space]) -> dict
     length = _length(columns["rewards"].shape)
     for field, space in zip(("observations", "actions"), spaces, strict=True):
         for parts, leaf in leaf_spaces(space):
-            path, num_rows = _hdf5_path(field, parts).decode(), length + int(field == "observations")
+            path, num_rows = hdf5_path(field, parts).decode(), length + int(field == "observations")
             columns[path] = _leaf(episode[field], parts, leaf)
             if len(columns[path]) != num_rows:
                 raise ValueError(f"{path}: {mismatch(f'{num_rows} rows', len(columns[path]))}")
@@ -380,19 +235,29 @@ def _fields_of(episodes: Sequence[Mapping[str, np.ndarray]], spaces: tuple[Space
     fields: dict[str, Any] = {"lengths": np.array(lengths, np.int64)}
     fields["rewards"] = np.concatenate([episode["rewards"] for episode in episodes])
     paths = {
-        field: {"/".join(map(str, parts)): _hdf5_path(field, parts).decode() for parts, _ in leaf_spaces(space)}
+        field: {"/".join(map(str, parts)): hdf5_path(field, parts).decode() for parts, _ in leaf_spaces(space)}
         for field, space in zip(("observations", "actions"), spaces, strict=True)
     }
     columns = {name: np.concatenate([each[path] for each in episodes]) for name, path in paths["actions"].items()}
+    _check_choices("actions", columns, spaces[1])
     fields["actions"] = columns_of(columns)
     before, last = {}, {}
     for name, path in paths["observations"].items():
         before[name] = np.concatenate([episode[path][:-1] for episode in episodes])
         last[name] = np.stack([episode[path][-1] for episode in episodes])
-    fields["observations"], fields["last_observations"] = columns_of(before), columns_of(last)
+    for field, leaves in (("observations", before), ("last_observations", last)):
+        _check_choices(field, leaves, spaces[0])
+        fields[field] = columns_of(leaves)
     for flag, name in (("terminated", "terminations"), ("truncated", "truncations")):
         fields[flag] = _last_flags(name, np.concatenate([episode[name] for episode in episodes]), lengths)
     return fields
+
+
+def _check_choices(field: str, leaves: Mapping[str, np.ndarray], space: Space) -> None:
+    """Raise ValueError if a column of choices has another value than the space."""
+    for parts, leaf in leaf_spaces(space):
+        name = "/".join(map(str, parts))
+        check_choices(f"{field}/{name}" if name else field, leaves[name], leaf)
 
 
 def _leaf(value: Any, path: tuple[str | int, ...], leaf: Space) -> np.ndarray:
@@ -401,8 +266,22 @@ def _leaf(value: Any, path: tuple[str | int, ...], leaf: Space) -> np.ndarray:
     if isinstance(leaf, Text):
         texts = np.array(list(value), f"U{leaf.max_length}")
         return texts.view(np.uint32).reshape(len(texts), leaf.max_length)
-    dtype, shape = _dtype_and_shape(leaf)
-    return check_numbers("/".join(map(str, path)), np.asarray(value)).astype(dtype, copy=False).reshape(-1, *shape)
+    dtype, shape = dtype_and_shape(leaf)
+    name = "/".join(map(str, path))
+    column = _converted(name, np.asarray(value), dtype)
+    if column.shape[1:] != shape:
+        raise ValueError(f"{name}: {mismatch(f'rows of shape {shape}', f'shape {column.shape}')}")
+    return column
+
+
+def _converted(name: str, column: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return a column with the dtype of its space; raise ValueError where that would change integers or drop parts."""
+    check_numbers(name, column)
+    with np.errstate(invalid="ignore"):
+        converted = column.astype(dtype, copy=False) if dtype.kind == "c" or column.dtype.kind != "c" else None
+    if converted is None or (dtype.kind in "biu" and not np.array_equal(converted, column)):
+        raise ValueError(f"{name}: {mismatch(f'values of {dtype}', f'other values, of {column.dtype}')}")
+    return converted
 
 
 def _last_flags(name: str, flags: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
@@ -424,8 +303,8 @@ def _split_infos(infos: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[in
             check_numbers(f"infos/{name}", column, _INFO_HINT)
             if column.ndim == 0 or len(column) not in (length, length + 1):
                 raise ValueError(f"infos/{name}: {mismatch(f'{length} or {length + 1} rows', f'shape {column.shape}')}")
-            if name.startswith(_AGENT):
-                groups["agent_infos"][-1][name.removeprefix(_AGENT)] = column[-length:]
+            if name.startswith(AGENT):
+                groups["agent_infos"][-1][name.removeprefix(AGENT)] = column[-length:]
                 continue
             if is_mask(name, found):
                 continue
@@ -442,11 +321,15 @@ def _split_infos(infos: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[in
 
 
 def _headers(attributes: Sequence[Mapping[str, Any]], units: range) -> dict[str, Any]:
-    found: dict[str, Any] = {"episode_indices": np.array(units, np.int64), "env_seeds": None}
-    for name, key in _ATTRIBUTES.items():
-        values = [each.get(key) for each in attributes]
-        if values and all(value is not None for value in values):
-            found[name] = np.array([int(value) for value in values], np.int64)  # type: ignore[arg-type]
+    """Return the headers of episodes. Seeds are None if one of the episodes has none."""
+    unknown: dict[str, Sequence[int]] = {"policy_versions": [0] * len(units), "episode_indices": units}
+    found: dict[str, Any] = {"env_seeds": None}
+    for name, key in ATTRIBUTES.items():
+        if name in unknown:
+            values = [int(each.get(key, other)) for each, other in zip(attributes, unknown[name], strict=True)]
+            found[name] = np.array(values, np.int64)
+        elif all(key in each for each in attributes):
+            found[name] = np.array([int(each[key]) for each in attributes], np.int64)
     return found
 
 
@@ -466,19 +349,8 @@ def _length(shape: tuple[int, ...]) -> int:
     return shape[0]
 
 
-def _dtype_and_shape(space: Any) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return dtype and shape of the rows of a leaf."""
-    match space:
-        case Discrete():
-            return np.dtype(np.int64), ()
-        case Text():
-            return np.dtype(np.uint32), (space.max_length,)
-    shape = space.nvec.shape if hasattr(space, "nvec") else tuple(space.shape)
-    return np.dtype(getattr(space, "dtype", np.int8)), shape
-
-
 def _row_bytes(space: Space) -> int:
-    dtype, shape = _dtype_and_shape(space)
+    dtype, shape = dtype_and_shape(space)
     return dtype.itemsize * int(np.prod(shape, dtype=object))
 
 
@@ -488,8 +360,3 @@ def _is_encoded(space: Space, dataset: Any) -> bool:
         return True
     image = load("minari.dataset.minari_storage", EXTRA).is_image_space
     return bool(getattr(dataset.storage, "jpeg_encoding", True)) and bool(image(gymnasium_space(space)))
-
-
-def _hdf5_path(field: str, parts: tuple[str | int, ...]) -> bytes:
-    names = (f"_index_{part}" if isinstance(part, int) else part for part in parts)
-    return "/".join((field, *names)).encode()

@@ -13,6 +13,7 @@ from typing import Any
 from rollserve import __version__
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.cli.administration import add_create, add_delete, add_resize, add_samplers, add_status, add_top
+from rollserve.cli.recording import add_record
 from rollserve.cli.sampling import add_evaluate, add_sample
 from rollserve.cli.saving import add_agent, add_restore, add_save
 from rollserve.cli.verifying import add_verify
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Show, sample from, evaluate, render, resize, save, restore, create and delete samplers.",
+        description="Show, sample from, evaluate, record, render, resize, save, restore, create and delete samplers.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -114,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         add_top,
         add_sample,
         add_evaluate,
+        add_record,
         add_video,
         add_resize,
         add_samplers,

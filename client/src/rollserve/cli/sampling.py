@@ -13,7 +13,6 @@ from rollserve.agents import RandomAgent
 from rollserve.cli.argument_types import count, numbers
 from rollserve.cli.files import check_writable, write
 from rollserve.errors import InvalidArgumentError
-from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.plots import check_plot, plot_batch
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from rollserve.options import SamplingOptions
     from rollserve.sampler import Sampler
 
-__all__ = ["add_evaluate", "add_sample"]
+__all__ = ["add_acting", "add_evaluate", "add_sample"]
 
 _EXPLORATIONS = {
     "temperature": "divide the logits of actions by X",
@@ -75,14 +74,19 @@ def add_sample(commands: Commands, common: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave out episodes whose environments raise errors in every attempt",
     )
-    sample.add_argument("--deterministic", action="store_true", help="act without randomness")
+    add_acting(sample)
+    sample.set_defaults(run=_sample)
+
+
+def add_acting(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who acts, and how freely."""
+    parser.add_argument("--deterministic", action="store_true", help="act without randomness")
     for name, effect in _EXPLORATIONS.items():
         help_text = f"{effect}; episodes take turns with several numbers"
-        sample.add_argument(f"--{name.replace('_', '-')}", type=numbers, metavar="X[,X...]", help=help_text)
-    sample.add_argument(
+        parser.add_argument(f"--{name.replace('_', '-')}", type=numbers, metavar="X[,X...]", help=help_text)
+    parser.add_argument(
         "--random-agent", action="store_true", help="first give the sampler an agent that acts at random"
     )
-    sample.set_defaults(run=_sample)
 
 
 def add_evaluate(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -108,6 +112,10 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         check_plot(options.plot)
     for path in filter(None, (options.out, options.plot)):
         check_writable(path)
+    agents = sampler.status().agents
+    if agents:
+        expected = "an environment with one agent, because the command shows and writes its episodes"
+        raise InvalidArgumentError.of("sample", expected=expected, got=f"agents {', '.join(agents)}")
     if options.random_agent:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
@@ -133,10 +141,6 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     else:
         batch = sampler.obtain_samples(options.steps, **sampling_options)
     seconds = time.monotonic() - began
-    received: object = batch
-    if isinstance(received, MultiAgentBatch):
-        expected = "an environment with one agent, because the command shows and writes its episodes"
-        raise InvalidArgumentError.of("sample", expected=expected, got=f"agents {', '.join(received.agents)}")
     print(_summary(batch, seconds))
     if options.out is not None:
         write(options.out, _with_receipt(sampler, batch).save)

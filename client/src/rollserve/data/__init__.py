@@ -8,12 +8,16 @@ from rollserve.data.agent_files import save_agent
 from rollserve.data.mixing import mix
 from rollserve.data.opening import Format
 from rollserve.data.reader import Position, Reader, read
+from rollserve.data.sources import Files, Live, MixPosition
 from rollserve.data.verification import EpisodeCheck, Verification, verify
 from rollserve.data.videos import write_video
 
 __all__ = [
     "EpisodeCheck",
+    "Files",
     "Format",
+    "Live",
+    "MixPosition",
     "Position",
     "Reader",
     "Verification",

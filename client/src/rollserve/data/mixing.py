@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 
-from rollserve._checks import check_choice, check_integer
+from rollserve._checks import check_choice, check_integer, check_type, type_error
 from rollserve.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from rollserve.episode_batch import EpisodeBatch
 
 __all__ = ["mix"]
 
+_T = TypeVar("_T")
+
 
 def mix(
-    sources: Sequence[tuple[Iterable[EpisodeBatch], float]],
+    sources: Sequence[tuple[Iterable[_T], float]],
     *,
     seed: int,
     num_drawn: int = 0,
     until: str = "first",
-) -> Iterator[EpisodeBatch]:
+) -> Iterator[_T]:
     """Yield batches of several sources, each drawn with the probability of its source's weight.
 
     Any iterable of batches can be a source, so live experience is one, too; a batch is asked for when it is drawn.
@@ -47,25 +47,30 @@ def mix(
     """
     if not sources:
         raise InvalidArgumentError.of("sources", expected="at least one", got="none")
-    for position, (_, weight) in enumerate(sources):
+    for position, source in enumerate(sources):
+        if not isinstance(source, tuple | list) or len(source) != 2:
+            raise type_error(f"sources[{position}]", "a pair of an iterable and a weight", source)
+        weight = source[1]
+        check_type(f"sources[{position}]", weight, numbers.Real, "a positive weight")
         if not (math.isfinite(weight) and weight > 0):
             raise InvalidArgumentError.of(f"sources[{position}]", expected="a positive weight", got=weight)
     check_integer("seed", seed, 64, signed=False)
     check_integer("num_drawn", num_drawn, 63, signed=False)
     check_choice("until", until, ("first", "last"))
     weights = np.array([weight for _, weight in sources], np.float64)
+    weights /= weights.max()  # whose sum could be infinite
     return _mixed(
         [iter(source) for source, _ in sources], weights, np.random.Generator(np.random.PCG64(seed)), num_drawn, until
     )
 
 
 def _mixed(
-    sources: list[Iterator[EpisodeBatch]],
+    sources: list[Iterator[_T]],
     weights: np.ndarray,
     generator: np.random.Generator,
     num_drawn: int,
     until: str,
-) -> Iterator[EpisodeBatch]:
+) -> Iterator[_T]:
     generator.bit_generator.advance(num_drawn)  # type: ignore[attr-defined]  # of PCG64; each draw takes one number
     while True:
         number = generator.random()

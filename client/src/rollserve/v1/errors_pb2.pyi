@@ -62,7 +62,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: NOT_FOUND.
     """
     ERROR_REASON_PACKAGE_NOT_FOUND: _ErrorReason.ValueType  # 15
-    """An environment, a wrapper or a format of videos needs a package that is not installed on the server.
+    """An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
     Status: NOT_FOUND.
     """
     ERROR_REASON_SERVICE_NOT_FOUND: _ErrorReason.ValueType  # 16
@@ -71,6 +71,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_PROFILE_NOT_FOUND: _ErrorReason.ValueType  # 19
     """The operator has declared no environment profile of that name.
+    Status: NOT_FOUND.
+    """
+    ERROR_REASON_DATASET_NOT_FOUND: _ErrorReason.ValueType  # 222
+    """The operator's folder (`--data-dir`) has no dataset of that name.
     Status: NOT_FOUND.
     """
     ERROR_REASON_LEASE_EXPIRED: _ErrorReason.ValueType  # 18
@@ -94,7 +98,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: PERMISSION_DENIED.
     """
     ERROR_REASON_PATH_NOT_ALLOWED: _ErrorReason.ValueType  # 23
-    """The operator does not allow that path in arguments (`--allow-path`).
+    """The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
     Status: PERMISSION_DENIED.
     """
     ERROR_REASON_RENDER_MODE_NOT_ALLOWED: _ErrorReason.ValueType  # 24
@@ -163,6 +167,19 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """An episode that is rendered differs from the recorded one; the message says where.
     Status: FAILED_PRECONDITION.
     """
+    ERROR_REASON_DATASET_DIFFERS: _ErrorReason.ValueType  # 223
+    """The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+    Status: FAILED_PRECONDITION.
+    """
+    ERROR_REASON_DATASET_IN_USE: _ErrorReason.ValueType  # 224
+    """The dataset is being recorded by another call or server.
+    Status: FAILED_PRECONDITION.
+    """
+    ERROR_REASON_DATASET_UNREADABLE: _ErrorReason.ValueType  # 225
+    """The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+    are read.
+    Status: FAILED_PRECONDITION.
+    """
     ERROR_REASON_MODEL_TOO_LARGE: _ErrorReason.ValueType  # 40
     """A model or a pickle is larger than `--max-model-bytes`.
     Status: RESOURCE_EXHAUSTED.
@@ -210,6 +227,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Ray's object store, and the disk it spills to, have no room for results.
     Status: RESOURCE_EXHAUSTED.
     """
+    ERROR_REASON_DISK_FULL: _ErrorReason.ValueType  # 226
+    """The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+    Status: RESOURCE_EXHAUSTED.
+    """
     ERROR_REASON_NO_EPISODE_ENDED: _ErrorReason.ValueType  # 50
     """No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
     (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
@@ -218,7 +239,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_CALL_TOO_LARGE: _ErrorReason.ValueType  # 51
     """The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
-    it asks for.
+    it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_TOO_MANY_SAMPLERS: _ErrorReason.ValueType  # 55
@@ -360,7 +381,7 @@ ERROR_REASON_MODULE_NOT_FOUND: ErrorReason.ValueType  # 14
 Status: NOT_FOUND.
 """
 ERROR_REASON_PACKAGE_NOT_FOUND: ErrorReason.ValueType  # 15
-"""An environment, a wrapper or a format of videos needs a package that is not installed on the server.
+"""An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
 Status: NOT_FOUND.
 """
 ERROR_REASON_SERVICE_NOT_FOUND: ErrorReason.ValueType  # 16
@@ -369,6 +390,10 @@ Status: NOT_FOUND.
 """
 ERROR_REASON_PROFILE_NOT_FOUND: ErrorReason.ValueType  # 19
 """The operator has declared no environment profile of that name.
+Status: NOT_FOUND.
+"""
+ERROR_REASON_DATASET_NOT_FOUND: ErrorReason.ValueType  # 222
+"""The operator's folder (`--data-dir`) has no dataset of that name.
 Status: NOT_FOUND.
 """
 ERROR_REASON_LEASE_EXPIRED: ErrorReason.ValueType  # 18
@@ -392,7 +417,7 @@ ERROR_REASON_METHOD_NOT_ALLOWED: ErrorReason.ValueType  # 22
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_PATH_NOT_ALLOWED: ErrorReason.ValueType  # 23
-"""The operator does not allow that path in arguments (`--allow-path`).
+"""The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
 Status: PERMISSION_DENIED.
 """
 ERROR_REASON_RENDER_MODE_NOT_ALLOWED: ErrorReason.ValueType  # 24
@@ -461,6 +486,19 @@ ERROR_REASON_REPLAY_DIFFERS: ErrorReason.ValueType  # 231
 """An episode that is rendered differs from the recorded one; the message says where.
 Status: FAILED_PRECONDITION.
 """
+ERROR_REASON_DATASET_DIFFERS: ErrorReason.ValueType  # 223
+"""The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+Status: FAILED_PRECONDITION.
+"""
+ERROR_REASON_DATASET_IN_USE: ErrorReason.ValueType  # 224
+"""The dataset is being recorded by another call or server.
+Status: FAILED_PRECONDITION.
+"""
+ERROR_REASON_DATASET_UNREADABLE: ErrorReason.ValueType  # 225
+"""The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+are read.
+Status: FAILED_PRECONDITION.
+"""
 ERROR_REASON_MODEL_TOO_LARGE: ErrorReason.ValueType  # 40
 """A model or a pickle is larger than `--max-model-bytes`.
 Status: RESOURCE_EXHAUSTED.
@@ -508,6 +546,10 @@ ERROR_REASON_OBJECT_STORE_FULL: ErrorReason.ValueType  # 49
 """Ray's object store, and the disk it spills to, have no room for results.
 Status: RESOURCE_EXHAUSTED.
 """
+ERROR_REASON_DISK_FULL: ErrorReason.ValueType  # 226
+"""The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+Status: RESOURCE_EXHAUSTED.
+"""
 ERROR_REASON_NO_EPISODE_ENDED: ErrorReason.ValueType  # 50
 """No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
 (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
@@ -516,7 +558,7 @@ Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_CALL_TOO_LARGE: ErrorReason.ValueType  # 51
 """The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
-it asks for.
+it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_TOO_MANY_SAMPLERS: ErrorReason.ValueType  # 55

@@ -26,6 +26,11 @@ class MultiAgentBatch(google.protobuf.message.Message):
     To join the messages of a stream, join the batches of the same policy: an episode that does not fit into the rest of a
     message continues in the next one, and so do the lives that had not ended, as segments of the same episode and agent
     whose `first_steps` have grown by their lengths so far. The lives of an agent follow each other in time.
+
+    A fragment has the steps of agents that are complete within it, with their rewards and the observations that followed.
+    Where a fragment ends before an agent's last step is complete, as it does for most agents of an AEC environment, the
+    agent's segment ends before that step, with the observation in which the agent acted. The step is the agent's first in
+    the fragment in which it becomes complete: as a segment of its own, with the version that acted.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -46,7 +51,7 @@ class MultiAgentBatch(google.protobuf.message.Message):
 
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(E) The index of each episode, rising; see EpisodeBatch."""
+        """(E) The index of each episode, rising except for fragments; see EpisodeBatch."""
 
     @property
     def first_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -131,7 +136,9 @@ class PolicyBatch(google.protobuf.message.Message):
 
     @property
     def environment_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(T) The environment step of the episode, from 0, in which the agent acted; rising within a segment."""
+        """(T) The environment step of the episode, from 0, in which the agent acted; rising within a segment. Of a fragment, it
+        may be one of an earlier fragment, see MultiAgentBatch.
+        """
 
     @property
     def rewards_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:

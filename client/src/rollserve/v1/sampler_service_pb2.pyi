@@ -11,6 +11,7 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import rollserve.v1.agent_pb2
+import rollserve.v1.datasets_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
 import rollserve.v1.evaluation_pb2
@@ -671,6 +672,9 @@ class Fragments(google.protobuf.message.Message):
     names, types and shapes. With any other policy, those episodes continue from the new policy's initial states. An
     episode that starts without a reset, after a soft horizon, also starts with the initial states.
 
+    In an environment with many agents, steps are the environment's, and MultiAgentBatch says which steps of agents a
+    fragment has.
+
     A call that fails, is cancelled or breaks off has no effect: the rows are where they were before. Only if an
     environment raised an error in the sampler's own row sequence, the next call starts another one, with another seed.
     Rows that are lost with their worker, or have advanced, are restored by a reset with the seed of their episode and
@@ -701,7 +705,7 @@ class Fragments(google.protobuf.message.Message):
     """Whether an episode that reaches its maximum length (`options.max_episode_length`, or the server's setting) ends
     without a reset: it is truncated, and the row's next episode starts in the same state, with the same
     `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT
-    without a maximum length.
+    without a maximum length, and in an environment with many agents.
     """
     fraction_of_workers: builtins.float
     """The fraction of the workers that have to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT. As soon
@@ -871,7 +875,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether small messages of the stream may come joined; see JoinedResponses."""
     return_last_values: builtins.bool
     """Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-    INVALID_ARGUMENT for an agent without a number `value` among its infos.
+    INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
+    delivered.
     """
     return_last_states: builtins.bool
     """Whether to deliver `last_states`: the recurrent states after each segment's last step. No effect with agents that
@@ -882,9 +887,9 @@ class SamplingOptions(google.protobuf.message.Message):
     return_spaces: builtins.bool
     """Whether Beginning has the spaces of the environment that the call samples in."""
     observation_moments: builtins.bool
-    """Whether the account has the moments of the delivered observations. INVALID_ARGUMENT with `blackhole`, if the
-    observation space has no Box or MultiBinary leaf, and if such leaves have more than 131,072 elements in all: the
-    account takes 16 bytes for each, beside `max_message_bytes`.
+    """Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
+    policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
+    have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
     """
     return_discount: builtins.float
     """The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
@@ -1671,6 +1676,7 @@ class StreamRound(google.protobuf.message.Message):
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_MOMENTS_FIELD_NUMBER: builtins.int
+    POLICY_MOMENTS_FIELD_NUMBER: builtins.int
     round_number: builtins.int
     """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
     seed: builtins.int
@@ -1707,6 +1713,10 @@ class StreamRound(google.protobuf.message.Message):
         from round to round, also through discarded ones. Only with `return_discount` of the stream's options.
         """
 
+    @property
+    def policy_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.episode_batch_pb2.PolicyMoments]:
+        """The moments of each delivered policy, as in Account."""
+
     def __init__(
         self,
         *,
@@ -1725,9 +1735,10 @@ class StreamRound(google.protobuf.message.Message):
         next_episode_index: builtins.int = ...,
         observation_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.NamedMoments] | None = ...,
         return_moments: rollserve.v1.episode_batch_pb2.Moments | None = ...,
+        policy_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.PolicyMoments] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_moments", b"policy_moments", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
 
 global___StreamRound = StreamRound
 
@@ -2380,3 +2391,181 @@ class EvaluatePopulationResponse(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "progress", "evaluation"] | None: ...
 
 global___EvaluatePopulationResponse = EvaluatePopulationResponse
+
+@typing.final
+class RecordDatasetRequest(google.protobuf.message.Message):
+    """A request for a recording."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    DATASET_FIELD_NUMBER: builtins.int
+    EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    STEP_COUNT_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    dataset: builtins.str
+    """Minari's id of the dataset, such as `cartpole/expert-v0`, which is its folder in `--data-dir`. PERMISSION_DENIED
+    (PATH_NOT_ALLOWED) on a server without one, for absolute paths, for `..`, and for links that leave the folder;
+    INVALID_ARGUMENT for another form.
+    """
+    episode_count: builtins.int
+    """The number of episodes, from 1 to 2^40, else INVALID_ARGUMENT."""
+    step_count: builtins.int
+    """The least number of steps, as in ObtainSamplesRequest: the fewest episodes that have so many."""
+    @property
+    def options(self) -> global___SamplingOptions:
+        """Options of sampling. Not set, `seed` is a random one, or that of the dataset. FAILED_PRECONDITION (DATASET_DIFFERS)
+        if the dataset was recorded with another seed, first episode, agent, environment, maximum length or exploration.
+        INVALID_ARGUMENT for `agent_update`, `prefetch`, `blackhole`, moments and deliveries of single policies, for an
+        environment version that is not the current one, and in environments with many agents or where rows differ.
+        """
+
+    @property
+    def description(self) -> rollserve.v1.datasets_pb2.DatasetDescription:
+        """What a new dataset says about itself. A dataset that exists keeps its own."""
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        dataset: builtins.str = ...,
+        episode_count: builtins.int = ...,
+        step_count: builtins.int = ...,
+        options: global___SamplingOptions | None = ...,
+        description: rollserve.v1.datasets_pb2.DatasetDescription | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["amount", b"amount", "description", b"description", "episode_count", b"episode_count", "options", b"options", "step_count", b"step_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["amount", b"amount", "dataset", b"dataset", "description", b"description", "episode_count", b"episode_count", "options", b"options", "sampler", b"sampler", "step_count", b"step_count"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["amount", b"amount"]) -> typing.Literal["episode_count", "step_count"] | None: ...
+
+global___RecordDatasetRequest = RecordDatasetRequest
+
+@typing.final
+class RecordDatasetResponse(google.protobuf.message.Message):
+    """A message of a recording."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: builtins.int
+    RECORDING_FIELD_NUMBER: builtins.int
+    @property
+    def progress(self) -> rollserve.v1.datasets_pb2.RecordingProgress:
+        """How far the recording is."""
+
+    @property
+    def recording(self) -> rollserve.v1.datasets_pb2.Recording:
+        """The end of the stream."""
+
+    def __init__(
+        self,
+        *,
+        progress: rollserve.v1.datasets_pb2.RecordingProgress | None = ...,
+        recording: rollserve.v1.datasets_pb2.Recording | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "progress", b"progress", "recording", b"recording"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "progress", b"progress", "recording", b"recording"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["progress", "recording"] | None: ...
+
+global___RecordDatasetResponse = RecordDatasetResponse
+
+@typing.final
+class ReadDatasetRequest(google.protobuf.message.Message):
+    """A request for batches of datasets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    SOURCES_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    MIX_SEED_FIELD_NUMBER: builtins.int
+    UNTIL_LAST_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
+    LIVE_OPTIONS_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name, for its scopes and for live episodes; empty for `default`."""
+    batch_size: builtins.int
+    """The number of segments of each batch of files, up to 2^20, else INVALID_ARGUMENT. Not set: 256."""
+    mix_seed: builtins.int
+    """The seed of the draws among several sources. All 64 bits count: in JavaScript, use a string or BigInt."""
+    until_last: builtins.bool
+    """Whether the stream goes on with the other sources when one has ended."""
+    max_message_bytes: builtins.int
+    """The maximum size of each message; as in SamplingOptions. A message holds at least one step."""
+    @property
+    def sources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.datasets_pb2.DatasetSource]:
+        """What is read: from 1 to 64 sources, else INVALID_ARGUMENT."""
+
+    @property
+    def position(self) -> rollserve.v1.datasets_pb2.DatasetPosition:
+        """Where to go on: the last position of a stream with an equal request. INVALID_ARGUMENT for another number of sources."""
+
+    @property
+    def live_options(self) -> global___SamplingOptions:
+        """Options of live episodes; as in ObtainSamples. INVALID_ARGUMENT for `prefetch`, `blackhole`, a seed, moments and
+        `agent_update`.
+        """
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        sources: collections.abc.Iterable[rollserve.v1.datasets_pb2.DatasetSource] | None = ...,
+        batch_size: builtins.int | None = ...,
+        mix_seed: builtins.int = ...,
+        until_last: builtins.bool = ...,
+        position: rollserve.v1.datasets_pb2.DatasetPosition | None = ...,
+        max_message_bytes: builtins.int | None = ...,
+        live_options: global___SamplingOptions | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_batch_size", b"_batch_size", "_max_message_bytes", b"_max_message_bytes", "batch_size", b"batch_size", "live_options", b"live_options", "max_message_bytes", b"max_message_bytes", "position", b"position"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_batch_size", b"_batch_size", "_max_message_bytes", b"_max_message_bytes", "batch_size", b"batch_size", "live_options", b"live_options", "max_message_bytes", b"max_message_bytes", "mix_seed", b"mix_seed", "position", b"position", "sampler", b"sampler", "sources", b"sources", "until_last", b"until_last"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_batch_size", b"_batch_size"]) -> typing.Literal["batch_size"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_message_bytes", b"_max_message_bytes"]) -> typing.Literal["max_message_bytes"] | None: ...
+
+global___ReadDatasetRequest = ReadDatasetRequest
+
+@typing.final
+class ReadDatasetResponse(google.protobuf.message.Message):
+    """A message of a read."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGINNING_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve.v1.datasets_pb2.DatasetBeginning:
+        """The start of the stream."""
+
+    @property
+    def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
+        """Segments of a batch. One may continue in the next message, as in ObtainSamples."""
+
+    @property
+    def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
+        """A sign of life while the next batch is read or sampled."""
+
+    @property
+    def end(self) -> rollserve.v1.datasets_pb2.DatasetBatchEnd:
+        """The end of a batch."""
+
+    def __init__(
+        self,
+        *,
+        beginning: rollserve.v1.datasets_pb2.DatasetBeginning | None = ...,
+        batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
+        progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
+        end: rollserve.v1.datasets_pb2.DatasetBatchEnd | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "end", b"end", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "end", b"end", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "end"] | None: ...
+
+global___ReadDatasetResponse = ReadDatasetResponse

@@ -180,6 +180,16 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.FromString,
                 _registered_method=True)
+        self.RecordDataset = channel.unary_stream(
+                '/rollserve.v1.SamplerService/RecordDataset',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.RecordDatasetRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.RecordDatasetResponse.FromString,
+                _registered_method=True)
+        self.ReadDataset = channel.unary_stream(
+                '/rollserve.v1.SamplerService/ReadDataset',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.ReadDatasetRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.ReadDatasetResponse.FromString,
+                _registered_method=True)
         self.CreateSampler = channel.unary_unary(
                 '/rollserve.v1.SamplerService/CreateSampler',
                 request_serializer=rollserve_dot_v1_dot_samplers__pb2.CreateSamplerRequest.SerializeToString,
@@ -525,6 +535,44 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordDataset(self, request, context):
+        """Records whole episodes into a Minari dataset in the folder that the operator allows (`--data-dir`). Workers sample as
+        for ObtainSamples; the server writes what they deliver, and nothing of it passes through the client. On disk is
+        always a dataset that Minari loads. It has the spaces, the environment's specification, seeds, infos and rewards of
+        the environment, receipts, and in the metadata `rollserve_recording` what the episodes are a function of, and how the
+        recording ended.
+
+        The stream has progress at least every second and, last, the recording. A recording that is cancelled or fails has
+        written the whole episodes that had arrived. An equal request goes on at the episode where it stopped: the dataset
+        becomes the one of a recording that was never interrupted. A request for more steps or episodes extends the dataset.
+
+        The client needs the scope `data:write` beside `sample`. Two recordings into one dataset at a time are refused.
+
+        Reasons: as for ObtainSamples; PATH_NOT_ALLOWED, DATASET_IN_USE, DATASET_DIFFERS, DATASET_UNREADABLE, DISK_FULL,
+        PACKAGE_NOT_FOUND (the server lacks Minari).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadDataset(self, request, context):
+        """Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
+        `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
+        mixed by weights, one of which may be the sampler's live experience.
+
+        The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
+        the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
+        the client. At most 16 of these calls are open at a time, 4 by connection.
+
+        The client needs the scope `data:read`, and `sample` for live episodes.
+
+        Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+        PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateSampler(self, request, context):
         """Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
         its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
@@ -646,6 +694,16 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.GetMetrics,
                     request_deserializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.SerializeToString,
+            ),
+            'RecordDataset': grpc.unary_stream_rpc_method_handler(
+                    servicer.RecordDataset,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.RecordDatasetRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.RecordDatasetResponse.SerializeToString,
+            ),
+            'ReadDataset': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadDataset,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.ReadDatasetRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.ReadDatasetResponse.SerializeToString,
             ),
             'CreateSampler': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateSampler,
@@ -1180,6 +1238,60 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/GetMetrics',
             rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.SerializeToString,
             rollserve_dot_v1_dot_episode__records__pb2.GetMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordDataset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/RecordDataset',
+            rollserve_dot_v1_dot_sampler__service__pb2.RecordDatasetRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.RecordDatasetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadDataset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/ReadDataset',
+            rollserve_dot_v1_dot_sampler__service__pb2.ReadDatasetRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.ReadDatasetResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -349,6 +349,44 @@ class SamplerServiceStub:
     Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
     """
 
+    RecordDataset: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.RecordDatasetRequest,
+        rollserve.v1.sampler_service_pb2.RecordDatasetResponse,
+    ]
+    """Records whole episodes into a Minari dataset in the folder that the operator allows (`--data-dir`). Workers sample as
+    for ObtainSamples; the server writes what they deliver, and nothing of it passes through the client. On disk is
+    always a dataset that Minari loads. It has the spaces, the environment's specification, seeds, infos and rewards of
+    the environment, receipts, and in the metadata `rollserve_recording` what the episodes are a function of, and how the
+    recording ended.
+
+    The stream has progress at least every second and, last, the recording. A recording that is cancelled or fails has
+    written the whole episodes that had arrived. An equal request goes on at the episode where it stopped: the dataset
+    becomes the one of a recording that was never interrupted. A request for more steps or episodes extends the dataset.
+
+    The client needs the scope `data:write` beside `sample`. Two recordings into one dataset at a time are refused.
+
+    Reasons: as for ObtainSamples; PATH_NOT_ALLOWED, DATASET_IN_USE, DATASET_DIFFERS, DATASET_UNREADABLE, DISK_FULL,
+    PACKAGE_NOT_FOUND (the server lacks Minari).
+    """
+
+    ReadDataset: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.ReadDatasetRequest,
+        rollserve.v1.sampler_service_pb2.ReadDatasetResponse,
+    ]
+    """Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
+    `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
+    mixed by weights, one of which may be the sampler's live experience.
+
+    The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
+    the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
+    the client. At most 16 of these calls are open at a time, 4 by connection.
+
+    The client needs the scope `data:read`, and `sample` for live episodes.
+
+    Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+    PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+    """
+
     CreateSampler: grpc.UnaryUnaryMultiCallable[
         rollserve.v1.samplers_pb2.CreateSamplerRequest,
         rollserve.v1.samplers_pb2.CreateSamplerResponse,
@@ -709,6 +747,44 @@ class SamplerServiceAsyncStub:
     At most 64 of these calls are open at a time, 16 by connection.
 
     Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
+    """
+
+    RecordDataset: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.RecordDatasetRequest,
+        rollserve.v1.sampler_service_pb2.RecordDatasetResponse,
+    ]
+    """Records whole episodes into a Minari dataset in the folder that the operator allows (`--data-dir`). Workers sample as
+    for ObtainSamples; the server writes what they deliver, and nothing of it passes through the client. On disk is
+    always a dataset that Minari loads. It has the spaces, the environment's specification, seeds, infos and rewards of
+    the environment, receipts, and in the metadata `rollserve_recording` what the episodes are a function of, and how the
+    recording ended.
+
+    The stream has progress at least every second and, last, the recording. A recording that is cancelled or fails has
+    written the whole episodes that had arrived. An equal request goes on at the episode where it stopped: the dataset
+    becomes the one of a recording that was never interrupted. A request for more steps or episodes extends the dataset.
+
+    The client needs the scope `data:write` beside `sample`. Two recordings into one dataset at a time are refused.
+
+    Reasons: as for ObtainSamples; PATH_NOT_ALLOWED, DATASET_IN_USE, DATASET_DIFFERS, DATASET_UNREADABLE, DISK_FULL,
+    PACKAGE_NOT_FOUND (the server lacks Minari).
+    """
+
+    ReadDataset: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.ReadDatasetRequest,
+        rollserve.v1.sampler_service_pb2.ReadDatasetResponse,
+    ]
+    """Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
+    `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
+    mixed by weights, one of which may be the sampler's live experience.
+
+    The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
+    the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
+    the client. At most 16 of these calls are open at a time, 4 by connection.
+
+    The client needs the scope `data:read`, and `sample` for live episodes.
+
+    Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+    PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
     """
 
     CreateSampler: grpc.aio.UnaryUnaryMultiCallable[
@@ -1105,6 +1181,48 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         At most 64 of these calls are open at a time, 16 by connection.
 
         Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
+        """
+
+    @abc.abstractmethod
+    def RecordDataset(
+        self,
+        request: rollserve.v1.sampler_service_pb2.RecordDatasetRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.RecordDatasetResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.RecordDatasetResponse]]:
+        """Records whole episodes into a Minari dataset in the folder that the operator allows (`--data-dir`). Workers sample as
+        for ObtainSamples; the server writes what they deliver, and nothing of it passes through the client. On disk is
+        always a dataset that Minari loads. It has the spaces, the environment's specification, seeds, infos and rewards of
+        the environment, receipts, and in the metadata `rollserve_recording` what the episodes are a function of, and how the
+        recording ended.
+
+        The stream has progress at least every second and, last, the recording. A recording that is cancelled or fails has
+        written the whole episodes that had arrived. An equal request goes on at the episode where it stopped: the dataset
+        becomes the one of a recording that was never interrupted. A request for more steps or episodes extends the dataset.
+
+        The client needs the scope `data:write` beside `sample`. Two recordings into one dataset at a time are refused.
+
+        Reasons: as for ObtainSamples; PATH_NOT_ALLOWED, DATASET_IN_USE, DATASET_DIFFERS, DATASET_UNREADABLE, DISK_FULL,
+        PACKAGE_NOT_FOUND (the server lacks Minari).
+        """
+
+    @abc.abstractmethod
+    def ReadDataset(
+        self,
+        request: rollserve.v1.sampler_service_pb2.ReadDatasetRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.ReadDatasetResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.ReadDatasetResponse]]:
+        """Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
+        `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
+        mixed by weights, one of which may be the sampler's live experience.
+
+        The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
+        the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
+        the client. At most 16 of these calls are open at a time, 4 by connection.
+
+        The client needs the scope `data:read`, and `sample` for live episodes.
+
+        Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+        PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
         """
 
     @abc.abstractmethod

@@ -35,6 +35,8 @@ SCOPES: Mapping[str, Scope] = {
     "RenderEpisode": Scope.SAMPLE,
     "Evaluate": Scope.SAMPLE,
     "EvaluatePopulation": Scope.SAMPLE,
+    "RecordDataset": Scope.DATA_WRITE,
+    "ReadDataset": Scope.DATA_READ,
     "GetAgentParameters": Scope.AGENT_READ,
     "GetAgent": Scope.AGENT_READ,
     "UpdateAgent": Scope.AGENT_WRITE,

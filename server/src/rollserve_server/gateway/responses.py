@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rollserve._codec.records import message_from_record
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
-from rollserve.v1 import episode_batch_pb2
+from rollserve.v1 import datasets_pb2, episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import describe_space
 from rollserve_server.gateway.messages.accounts import account_to_proto, moments_to_proto
@@ -28,6 +28,8 @@ __all__ = [
     "delivered_messages",
     "evaluation_response",
     "population_response",
+    "read_response",
+    "recording_response",
     "round_response",
     "sample_response",
     "shared_or_sent",
@@ -82,6 +84,24 @@ def population_response(item: Beginning | Progress | Evaluation) -> bytes:
     if isinstance(item, Evaluation):
         return pb.EvaluatePopulationResponse(evaluation=population_evaluation_to_proto(item)).SerializeToString()
     return _response_before_result(pb.EvaluatePopulationResponse, item)
+
+
+def recording_response(item: datasets_pb2.RecordingProgress | datasets_pb2.Recording) -> bytes:
+    """Return a response of `RecordDataset`."""
+    if isinstance(item, datasets_pb2.Recording):
+        return pb.RecordDatasetResponse(recording=item).SerializeToString()
+    return pb.RecordDatasetResponse(progress=item).SerializeToString()
+
+
+def read_response(item: datasets_pb2.DatasetBeginning | Progress | datasets_pb2.DatasetBatchEnd) -> bytes:
+    """Return a response of `ReadDataset` that holds no segments."""
+    match item:
+        case Progress():
+            progress = message_from_record(episode_batch_pb2.Progress, item)
+            return pb.ReadDatasetResponse(progress=progress).SerializeToString()
+        case datasets_pb2.DatasetBeginning():
+            return pb.ReadDatasetResponse(beginning=item).SerializeToString()
+    return pb.ReadDatasetResponse(end=item).SerializeToString()
 
 
 def _response_before_result(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from rollserve_server.datasets import DataFolder
 from rollserve_server.errors import StoppingError
 from rollserve_server.gateway.access import Access
 from rollserve_server.gateway.audit import AuditLog
@@ -113,6 +114,7 @@ class Gateway:
             rings,
             PrivateArguments(env),
             self.metrics,
+            DataFolder(settings.data_dir),
             allow_free_env=allow_free_env,
             audits=self._audit_log.is_on,
             max_renders=settings.max_renders,

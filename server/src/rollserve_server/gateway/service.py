@@ -31,12 +31,16 @@ from rollserve_server.gateway.messages.episode_records import episode_records_to
 from rollserve_server.gateway.messages.samplers import created_to_proto, summary_to_proto
 from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
 from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.reading import DatasetReads
+from rollserve_server.gateway.recording import Recordings
 from rollserve_server.gateway.rendering import rendered
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
     delivered_messages,
     evaluation_response,
     population_response,
+    read_response,
+    recording_response,
     round_response,
     sample_response,
     shared_or_sent,
@@ -55,6 +59,7 @@ from rollserve_server.pool import (
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
+    from rollserve_server.datasets import DataFolder
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.requests.reader import RequestReader
@@ -93,6 +98,7 @@ class SamplerService:
         rings: SamplerRings,
         private: PrivateArguments,
         metrics: Metrics,
+        data_folder: DataFolder,
         *,
         allow_free_env: bool = True,
         audits: bool = False,
@@ -108,6 +114,7 @@ class SamplerService:
             rings: memory for clients that read results from there.
             private: arguments of environments that clients do not get to see.
             metrics: counts the calls.
+            data_folder: the folder with datasets.
             allow_free_env: whether requests may name environments of no profile.
             audits: whether digests of what updates change are needed.
             max_renders: number of videos that are made at a time; 0 for none at all.
@@ -122,6 +129,8 @@ class SamplerService:
         self._metrics = metrics
         self._allow_free_env = allow_free_env
         self._record_streams = RecordStreams()
+        self._recordings = Recordings(data_folder, private)
+        self._reads = DatasetReads(data_folder)
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
@@ -153,6 +162,8 @@ class SamplerService:
             "GetAgentParameters": self.get_agent_parameters,
             "GetAgent": self.get_agent,
             "SaveSampler": self.save_sampler,
+            "RecordDataset": self.record_dataset,
+            "ReadDataset": self.read_dataset,
             "RenderEpisode": self.render_episode,
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
@@ -388,6 +399,29 @@ class SamplerService:
                             yield sample_response(item, ring)
         finally:
             listening.cancel()
+
+    async def record_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `RecordDataset`."""
+        sampler, request = self._reader.recording(rpc, await self._intake.small_request(rpc))
+        async with contextlib.aclosing(self._recordings.record(request, _use(sampler, rpc), rpc)) as items:
+            async for item in items:
+                if isinstance(item, Account):
+                    self._metrics.count_call(sampler.name, rpc.name, item)
+                else:
+                    yield recording_response(item)
+
+    async def read_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `ReadDataset`."""
+        sampler, request = self._reader.dataset_read(rpc, await self._intake.small_request(rpc))
+        async with contextlib.aclosing(self._reads.read(request, _use(sampler, rpc), rpc)) as items:
+            async for item in items:
+                if isinstance(item, Delivery):
+                    for message in delivered_messages(item):
+                        yield message.tobytes()
+                elif isinstance(item, Account):
+                    self._metrics.count_call(sampler.name, rpc.name, item)
+                else:
+                    yield item if isinstance(item, bytes) else read_response(item)
 
     async def _listen(self, rpc: OpenRpc, client: StreamClient) -> None:
         """Tell a stream what its client sends, until the client ends the stream or sends something else."""

@@ -35,6 +35,10 @@ class Scope(enum.StrEnum):
     """Change the number of workers."""
     SAMPLER_ADMIN = "sampler:admin"
     """Create and delete samplers, and see what is hidden from others."""
+    DATA_READ = "data:read"
+    """Read datasets in the operator's folder."""
+    DATA_WRITE = "data:write"
+    """Record datasets into the operator's folder."""
     PICKLE = "pickle"
     """Send agents as pickles, which run any code."""
 

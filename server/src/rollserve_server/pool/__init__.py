@@ -4,7 +4,7 @@ from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.accounts.episode_log import CallKind, EpisodeLog, EpisodeRecords, Histogram
-from rollserve_server.pool.accounts.moments import DeliveredMoments
+from rollserve_server.pool.accounts.moments import DeliveredMoments, FormMoments
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
@@ -83,6 +83,7 @@ __all__ = [
     "Exactly",
     "Expectation",
     "FailedEpisode",
+    "FormMoments",
     "Fragments",
     "Histogram",
     "InAll",

@@ -39,7 +39,12 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.expectation import Expectation
-    from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
+    from rollserve_server.pool.interface.requests import (
+        EvaluationRequest,
+        PopulationRequest,
+        SampleRequest,
+        SamplingOptions,
+    )
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
     from rollserve_server.pool.interface.streams import StreamClient, StreamRequest, StreamRound
     from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, EnvValues
@@ -96,6 +101,10 @@ class Pool:
     def max_workers(self) -> int:
         """Number of workers that a resize may ask for."""
         return self._parts.settings.max_workers or self.num_workers
+
+    def max_episode_length(self, options: SamplingOptions) -> int | None:
+        """Return the number of steps after which a call's episodes are truncated; None for no limit."""
+        return self._parts.max_episode_length(options)
 
     @classmethod
     async def start(

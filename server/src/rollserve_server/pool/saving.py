@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.checkpoints import RowPoint
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.state.saved_sampler import SavedRowSequence
+    from rollserve_server.sampling import EnvDescription
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["restore_into", "save", "settings_of"]
@@ -183,10 +184,19 @@ def _check_rows(parts: PoolParts, saved: SavedRowSequence) -> None:
     if shape != [num_rows] * num_workers:
         expected = f"{num_workers * num_rows}, {num_rows} of each of {num_workers} workers"
         raise InvalidValueError.of("rows", expected=expected, got=sum(shape))
-    leaves = [(leaf.dtype, leaf.shape) for leaf in leaves_of_space(env.description.action_space, "actions")]
+    leaves = _logged(env.description)
     for row, point in enumerate(point for points in state.current.workers for point in points):
         with within(f"rows[{row}]"):
             _check_point(point, leaves)
+
+
+def _logged(description: EnvDescription) -> list[_Column]:
+    """Return dtype and shape of each column of a step's actions."""
+    space, agents = description.action_space, description.agents
+    if not agents:
+        return [(leaf.dtype, leaf.shape) for leaf in leaves_of_space(space, "actions")]
+    leaves = [leaf for agent in agents for leaf in leaves_of_space(space[agent], "actions")]  # type: ignore[index]
+    return [(np.dtype(np.int8), (len(agents),)), *((leaf.dtype, leaf.shape) for leaf in leaves)]
 
 
 def _check_point(point: RowPoint, leaves: Sequence[_Column]) -> None:

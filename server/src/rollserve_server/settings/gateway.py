@@ -146,6 +146,11 @@ class GatewaySettings(Group):
         description="Number of videos that are made at a time, each in a process of its own on the gateway's machine; "
         "further ones queue. With 0, none are made.",
     )
+    data_dir: Path | None = Field(
+        default=None,
+        description="A folder in which clients with the scopes for it record and read datasets, which they name by "
+        "paths within it. Without it, nothing is recorded or read.",
+    )
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
     )
@@ -157,6 +162,13 @@ class GatewaySettings(Group):
         tls = info.data.get("tls")
         if value.tls_principals is not None and tls is not None and tls.tls_client_ca is None:
             raise ValueError("expected authorities of clients' certificates, too (--tls-client-ca)")
+        return value
+
+    @field_validator("data_dir")
+    @classmethod
+    def _check_folder(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_dir():
+            raise ValueError("expected a folder that exists")
         return value
 
     @field_validator("listen")

@@ -11,7 +11,7 @@ from rollserve.errors import mismatch
 if TYPE_CHECKING:
     from gymnasium import Space
 
-__all__ = ["Turn", "TurnEnv", "check_known", "positions_of"]
+__all__ = ["Turn", "TurnEnv", "check_agents", "positions_of"]
 
 
 class Turn(NamedTuple):
@@ -91,8 +91,10 @@ def positions_of(agents: Sequence[str]) -> dict[Any, int]:
     return {agent: position for position, agent in enumerate(agents)}
 
 
-def check_known(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
-    """Raise ValueError if an agent has appeared that is not among the possible ones."""
+def check_agents(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
+    """Raise ValueError if an agent has appeared that is not among the possible ones, or appears twice."""
     for agent in agents:
         if agent not in known:
             raise ValueError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
+    if len(set(agents)) < len(agents):
+        raise ValueError(f"agents: {mismatch('each agent once', list(agents))}")

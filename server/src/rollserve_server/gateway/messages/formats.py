@@ -46,7 +46,10 @@ def evaluation_format_from_proto(delivery: evaluation_pb2.EpisodeDelivery) -> Me
 
 
 def message_limit_from_proto(
-    message: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery | agent_versions_pb2.GetAgentParametersRequest,
+    message: pb.SamplingOptions
+    | pb.ReadDatasetRequest
+    | evaluation_pb2.EpisodeDelivery
+    | agent_versions_pb2.GetAgentParametersRequest,
 ) -> int:
     """Return the size in bytes that no message of a stream may exceed.
 

@@ -13,6 +13,12 @@ from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2, 
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle, is_pickle
+from rollserve_server.gateway.messages.dataset_requests import (
+    ReadRequest,
+    RecordingRequest,
+    read_request_from_proto,
+    recording_request_from_proto,
+)
 from rollserve_server.gateway.messages.environments import env_updates_from_proto, method_call_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
 from rollserve_server.gateway.messages.fields import (
@@ -208,6 +214,21 @@ class RequestReader:
     def saved_sampler(self, rpc: OpenRpc, data: bytes) -> Sampler:
         """Read the request of `SaveSampler`."""
         return self._sampler(rpc, parse(samplers_pb2.SaveSamplerRequest, data).sampler)
+
+    def recording(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, RecordingRequest]:
+        """Read the request of `RecordDataset`."""
+        request = parse(pb.RecordDatasetRequest, data)
+        sampler = self._sampler(rpc, request.sampler)
+        rpc.require(Scope.SAMPLE, "a recording")
+        return sampler, recording_request_from_proto(request)
+
+    def dataset_read(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, ReadRequest]:
+        """Read the request of `ReadDataset`."""
+        request = parse(pb.ReadDatasetRequest, data)
+        sampler = self._sampler(rpc, request.sampler)
+        if any(source.WhichOneof("content") == "live" for source in request.sources):
+            rpc.require(Scope.SAMPLE, "live episodes")
+        return sampler, read_request_from_proto(request)
 
     def restoration(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, SavedSampler, str]:
         """Read the request of `RestoreSampler`: the sampler, the saved one, and the client's id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,8 +14,12 @@ from rollserve_server.sampling.encode.fields import Rows
 from rollserve_server.sampling.encode.segment_content import SegmentContent
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.sampling.encode.many_segments import ManySegment
     from rollserve_server.sampling.encode.segments import Segment
+    from rollserve_server.sampling.record.columns import Piece
+    from rollserve_server.sampling.record.lives import Life
 
 __all__ = ["ManyContent", "ManyHeaders", "PolicyPart"]
 
@@ -70,7 +75,7 @@ class ManyContent:
         segments = self._segments
         return ManyHeaders(
             episode_indices=np.array([segment.episode.index for segment in segments], "<u8"),
-            first_steps=np.array([segment.start for segment in segments], "<u8"),
+            first_steps=np.array([segment.episode.first_step + segment.start for segment in segments], "<u8"),
             lengths=np.array([segment.stop - segment.start for segment in segments], "<u4"),
             terminated=np.array([segment.ends and segment.episode.terminated for segment in segments]),
             truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),
@@ -98,6 +103,24 @@ class ManyContent:
                 np.concatenate(steps).astype("<u4"),
                 np.array(rewards, "<f8"),
             )
+
+    def ending_pieces(self, policy: str) -> Sequence[Sequence[Piece]]:
+        """Return the pieces of column buffers with all steps of each life in the episodes that end with a part.
+
+        They are the lives in which a policy acted, whatever its version, by episode, agent and time.
+        """
+        return [[piece for life in parts for piece in life.segment.pieces] for parts in self._ending_lives(policy)]
+
+    def ending_discounted_before(self, policy: str) -> NDArray[np.float64]:
+        """Return the discounted returns before the first steps of the lives of `ending_pieces`."""
+        return np.array([parts[0].segment.discounted_before for parts in self._ending_lives(policy)])
+
+    def _ending_lives(self, policy: str) -> list[list[Life]]:
+        """Return the lives of a policy in ending episodes; parts of one life with the same version are together."""
+        lives = (life for segment in self._segments if segment.ends for life in segment.episode.lives)
+        its = (life for life in lives if self._policies[life.policy][0] == policy)
+        groups = itertools.groupby(its, lambda life: (life.segment.index, life.agent, life.number, life.policy))
+        return [list(parts) for _, parts in groups]
 
     def global_states(self) -> tuple[Rows, Rows] | None:
         """Return the states before each environment step, and after the last one of each part; None for none."""

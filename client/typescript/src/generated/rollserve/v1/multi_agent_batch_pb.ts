@@ -28,6 +28,11 @@ export const file_rollserve_v1_multi_agent_batch: GenFile = /*@__PURE__*/
  * message continues in the next one, and so do the lives that had not ended, as segments of the same episode and agent
  * whose `first_steps` have grown by their lengths so far. The lives of an agent follow each other in time.
  *
+ * A fragment has the steps of agents that are complete within it, with their rewards and the observations that followed.
+ * Where a fragment ends before an agent's last step is complete, as it does for most agents of an AEC environment, the
+ * agent's segment ends before that step, with the observation in which the agent acted. The step is the agent's first in
+ * the fragment in which it becomes complete: as a segment of its own, with the version that acted.
+ *
  * @generated from message rollserve.v1.MultiAgentBatch
  */
 export type MultiAgentBatch = Message<"rollserve.v1.MultiAgentBatch"> & {
@@ -39,7 +44,7 @@ export type MultiAgentBatch = Message<"rollserve.v1.MultiAgentBatch"> & {
   agents: string[];
 
   /**
-   * (E) The index of each episode, rising; see EpisodeBatch.
+   * (E) The index of each episode, rising except for fragments; see EpisodeBatch.
    *
    * @generated from field: repeated fixed64 episode_indices = 2;
    */
@@ -143,7 +148,8 @@ export type PolicyBatch = Message<"rollserve.v1.PolicyBatch"> & {
   agentPositions: number[];
 
   /**
-   * (T) The environment step of the episode, from 0, in which the agent acted; rising within a segment.
+   * (T) The environment step of the episode, from 0, in which the agent acted; rising within a segment. Of a fragment, it
+   * may be one of an earlier fragment, see MultiAgentBatch.
    *
    * @generated from field: repeated fixed32 environment_steps = 4;
    */

@@ -1,0 +1,210 @@
+"""A file that grows in steps: after each of them, all that a step has written is there, or nothing of it."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["GrowingFile"]
+
+_PAGE_BYTES = 1 << 12
+_MAGIC = b"rollserve pages\n"
+_END_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
+"""Offset of the end of the file's content in the superblock of HDF5, by the superblock's version."""
+
+
+class GrowingFile(io.RawIOBase):
+    """File for HDF5 (h5py's driver `fileobj`) that stays as it was until `commit`.
+
+    HDF5 adds most of what it writes behind the end. That goes to the file at once, because nobody reads there. What it
+    changes before the end, a few pages of its indices, stays in memory until the commit, which first puts these pages
+    into a journal beside the file. A process that is killed leaves either no journal, and the content as it was; or a
+    whole one, which is applied when the file is opened again.
+
+    An error of the disk is raised by `commit` alone, which then leaves the file as it was: HDF5 cannot close a file
+    whose writes fail.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file.
+
+        Args:
+            path: the file. A `journal` of it is in the same folder, hidden.
+
+        Raises:
+            OSError: the file cannot be opened or written.
+        """
+        self._journal = path.with_name(f".{path.name}.journal")
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._recover()
+            self._committed = self._end = _content_end(self._descriptor)
+            os.ftruncate(self._descriptor, self._end)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._pages: dict[int, bytearray] = {}
+        self._position = 0
+        self._error: OSError | None = None
+
+    def __len__(self) -> int:
+        return self._end
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._end)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        found = os.pread(self._descriptor, len(view), self._position)
+        view[: len(found)] = found
+        view[len(found) :] = bytes(len(view) - len(found))
+        for number, start, stop, offset in _parts(self._position, len(view)):
+            if number in self._pages:
+                view[offset : offset + stop - start] = self._pages[number][start:stop]
+        self._position += len(view)
+        return len(view)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        kept = len(view) if self._error else min(max(self._committed - self._position, 0), len(view))
+        self._keep(view[:kept], self._position)
+        rest, start = view[kept:], self._position + kept
+        try:
+            _write_all(self._descriptor, rest, start)
+        except OSError as error:
+            self._error = error
+        # The page in which the last commit ends can be in memory, too.
+        self._keep(rest, start, only_present=self._error is None)
+        self._position += len(view)
+        self._end = max(self._end, self._position)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._end = self._position if size is None else size
+        return self._end
+
+    def commit(self) -> None:
+        """Make what was written since the last commit the file's content, after HDF5 has closed it.
+
+        Raises:
+            OSError: it cannot be written, such as because the disk is full. Nothing has changed then.
+        """
+        try:
+            if self._error is not None:
+                raise self._error
+            os.ftruncate(self._descriptor, max(self._end, self._committed))
+            os.fdatasync(self._descriptor)
+            if self._pages:
+                self._write_journal()
+        except OSError:
+            self.rollback()
+            raise
+        self._apply(self._pages.items())
+        os.ftruncate(self._descriptor, self._end)
+        self._journal.unlink(missing_ok=True)
+        self._pages.clear()
+        self._committed = self._end
+
+    def rollback(self) -> None:
+        """Drop what was written since the last commit."""
+        self._journal.unlink(missing_ok=True)
+        self._pages.clear()
+        self._error = None
+        self._end = self._committed
+        os.ftruncate(self._descriptor, self._end)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+    def _keep(self, view: memoryview, position: int, *, only_present: bool = False) -> None:
+        """Keep bytes in memory until the commit; of pages that are there already, if `only_present`."""
+        if only_present and not self._pages:
+            return
+        for number, start, stop, offset in _parts(position, len(view)):
+            page = self._pages.get(number)
+            if page is None:
+                if only_present:
+                    continue
+                found = os.pread(self._descriptor, _PAGE_BYTES, number * _PAGE_BYTES)
+                page = self._pages[number] = bytearray(found.ljust(_PAGE_BYTES, b"\0"))
+            page[start:stop] = view[offset : offset + stop - start]
+
+    def _apply(self, pages: Any) -> None:
+        """Write pages to the file, as far as they are before the end of the last commit: the rest is there."""
+        for number, page in pages:
+            start = number * _PAGE_BYTES
+            _write_all(self._descriptor, memoryview(page)[: max(self._committed - start, 0)], start)
+        os.fdatasync(self._descriptor)
+
+    def _write_journal(self) -> None:
+        parts = [_MAGIC, struct.pack("<QQ", self._committed, len(self._pages))]
+        for number, page in self._pages.items():
+            parts += [struct.pack("<Q", number), bytes(page)]
+        content = b"".join(parts)
+        temporary = self._journal.with_suffix(".new")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content + struct.pack("<I", zlib.crc32(content)))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._journal)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def _recover(self) -> None:
+        """Apply the journal of a process that was killed in a commit."""
+        if not self._journal.exists():
+            return
+        content = self._journal.read_bytes()
+        body, checksum = content[:-4], content[-4:]
+        if body.startswith(_MAGIC) and struct.pack("<I", zlib.crc32(body)) == checksum:
+            self._committed, count = struct.unpack_from("<QQ", body, len(_MAGIC))
+            step, first = 8 + _PAGE_BYTES, len(_MAGIC) + 16
+            starts = range(first, first + count * step, step)
+            self._apply((struct.unpack_from("<Q", body, start)[0], body[start + 8 : start + step]) for start in starts)
+        self._journal.unlink()
+
+
+def _parts(position: int, size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each page of a range: its number, the part's start and stop in it, and the part's offset in the range."""
+    offset = 0
+    while offset < size:
+        number, start = divmod(position + offset, _PAGE_BYTES)
+        stop = min(start + size - offset, _PAGE_BYTES)
+        yield number, start, stop, offset
+        offset += stop - start
+
+
+def _write_all(descriptor: int, view: memoryview, position: int) -> None:
+    while view:
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
+
+
+def _content_end(descriptor: int) -> int:
+    """Return where the content of a file ends: an interrupted step may have left bytes behind it."""
+    size = os.fstat(descriptor).st_size
+    start = os.pread(descriptor, 64, 0)
+    offset = _END_OFFSETS.get(start[8], 0) if start.startswith(b"\x89HDF\r\n\x1a\n") and len(start) == 64 else 0
+    return min(size, struct.unpack_from("<Q", start, offset)[0]) if offset else size

@@ -1,0 +1,47 @@
+"""Names and shapes in the files of a Minari dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollserve.spaces import Discrete, Text
+
+__all__ = [
+    "AGENT",
+    "ATTRIBUTES",
+    "DATA_FILE",
+    "HEADERS",
+    "METADATA_FILE",
+    "RECEIPTS",
+    "dtype_and_shape",
+    "hdf5_path",
+]
+
+METADATA_FILE, DATA_FILE = "metadata.json", "main_data.hdf5"
+RECEIPTS = "rollserve_receipts"
+"""Name in the metadata of receipts, a list of texts."""
+HEADERS = ("policy_versions", "episode_indices")
+"""Headers that the attributes `rollserve_NAME` of an episode hold."""
+AGENT = "agent/"
+"""Prefix of infos that are the agent's."""
+ATTRIBUTES = {"env_seeds": "seed", **{name: f"rollserve_{name}" for name in HEADERS}}
+"""Names of the attributes of episodes that hold headers."""
+
+
+def dtype_and_shape(space: Any) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return dtype and shape of the rows of a leaf."""
+    match space:
+        case Discrete():
+            return np.dtype(np.int64), ()
+        case Text():
+            return np.dtype(np.uint32), (space.max_length,)
+    shape = space.nvec.shape if hasattr(space, "nvec") else tuple(space.shape)
+    return np.dtype(getattr(space, "dtype", np.int8)), shape
+
+
+def hdf5_path(field: str, parts: tuple[str | int, ...]) -> bytes:
+    """Return the path of a leaf in the group of an episode."""
+    names = (f"_index_{part}" if isinstance(part, int) else part for part in parts)
+    return "/".join((field, *names)).encode()

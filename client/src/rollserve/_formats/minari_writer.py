@@ -1,0 +1,451 @@
+"""Writing of Minari datasets: episodes are added, and the dataset on disk is valid after each addition."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from rollserve._codec.columns import is_mask, leaves_of, mask_name
+from rollserve._formats.growing_file import GrowingFile
+from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
+from rollserve._formats.minari_layout import (
+    AGENT,
+    ATTRIBUTES,
+    DATA_FILE,
+    HEADERS,
+    METADATA_FILE,
+    RECEIPTS,
+    dtype_and_shape,
+    hdf5_path,
+)
+from rollserve._formats.replays import has_own_seeds
+from rollserve._formats.sources import EXTRA
+from rollserve.bridges.loading import load
+from rollserve.errors import mismatch
+from rollserve.spaces import Space, Text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["MinariWriter", "env_spec_of", "write_minari"]
+
+_DATA_FOLDER = "data"
+_SEED = ATTRIBUTES["env_seeds"]
+
+
+class MinariWriter:
+    """Adds whole episodes to a Minari dataset in HDF5.
+
+    On disk is always a dataset that Minari loads, with the episodes of all additions that have ended: also after an
+    error, such as of a full disk, and after the process was killed. Episodes that an interrupted addition has left
+    behind those that the metadata count are replaced. A dataset has one writer at a time.
+
+    Attributes:
+        folder: folder of the dataset.
+        spaces: spaces of observations and actions.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open a dataset, which `create` makes.
+
+        Raises:
+            ImportError: Minari or h5py is not installed.
+            OSError: a file of the dataset cannot be opened.
+            ValueError: the folder holds no dataset in HDF5.
+        """
+        self._h5 = load("h5py", EXTRA)
+        self.folder = folder
+        self._data = folder / _DATA_FOLDER
+        try:
+            self.metadata: Mapping[str, Any] = json.loads((self._data / METADATA_FILE).read_text())
+            self.num_episodes, self.num_steps = (int(self.metadata[f"total_{n}"]) for n in ("episodes", "steps"))
+            deserialize = load("minari.serialization", EXTRA).deserialize_space
+            spaces = [space_of_gymnasium(deserialize(self.metadata[f"{n}_space"])) for n in ("observation", "action")]
+            if self.metadata["data_format"] != "hdf5":
+                raise ValueError(f"data_format: {mismatch('hdf5', self.metadata['data_format'])}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{folder}: {mismatch('a Minari dataset with its spaces', error)}") from None
+        self.spaces: tuple[Space, Space] = spaces[0], spaces[1]
+        self._types = _Types(self._h5)
+        self._file = GrowingFile(self._data / DATA_FILE)
+
+    @classmethod
+    def create(
+        cls, folder: Path, dataset_id: str, spaces: tuple[Space, Space], *, env_spec: Any, metadata: Mapping[str, Any]
+    ) -> Self:
+        """Create a dataset without episodes.
+
+        Args:
+            folder: folder of the dataset, which may exist and hold files that are no dataset.
+            dataset_id: Minari's id.
+            spaces: spaces of observations and actions.
+            env_spec: specification of gymnasium's environment; None if there is none.
+            metadata: further metadata.
+
+        Raises:
+            ImportError: Minari or h5py is not installed.
+            OSError: the dataset cannot be written.
+        """
+        h5, minari = load("h5py", EXTRA), load("minari", EXTRA)
+        serialize = load("minari.serialization", EXTRA).serialize_space
+        content = {
+            "total_episodes": 0,
+            "total_steps": 0,
+            "data_format": "hdf5",
+            "jpeg_encoding": False,  # JPEG would change images
+            "observation_space": serialize(gymnasium_space(spaces[0])),
+            "action_space": serialize(gymnasium_space(spaces[1])),
+            "dataset_id": dataset_id,
+            "minari_version": minari.__version__,
+            **({} if env_spec is None else _env_metadata(env_spec)),
+            **metadata,
+        }
+        data = folder / _DATA_FOLDER
+        data.mkdir(parents=True, exist_ok=True)
+        (data / DATA_FILE).unlink(missing_ok=True)
+        with contextlib.closing(GrowingFile(data / DATA_FILE)) as file:
+            h5.File(file, "w", libver=("v108", "v108")).close()
+            file.commit()
+        _write_json(data / METADATA_FILE, content)
+        return cls(folder)
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether there is a dataset in a folder."""
+        return (folder / _DATA_FOLDER / METADATA_FILE).exists()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file with the episodes."""
+        return len(self._file)
+
+    def add(self, batches: Sequence[Any], **metadata: Any) -> None:
+        """Add the episodes of batches, and change metadata with them. An addition that fails changes nothing.
+
+        Raises:
+            OSError: the dataset cannot be written.
+            ValueError: segments that are no whole episodes, or other spaces than the dataset's.
+        """
+        for batch in batches:
+            _check_whole(batch)
+            _check_spaces(batch, self.spaces)
+        num_episodes, num_steps = self.num_episodes, self.num_steps
+        try:
+            with self._opened() as file:
+                for unit in range(num_episodes, len(file)):
+                    del file[f"episode_{unit}"]
+                for batch in batches:
+                    _write_episodes(file, batch, self.spaces, num_episodes, self._types)
+                    num_episodes, num_steps = num_episodes + len(batch), num_steps + batch.num_steps
+        except BaseException:
+            self._file.rollback()
+            raise
+        self._file.commit()
+        size = round(len(self._file) / 1e6, 1)
+        self.update_metadata(
+            {**metadata, "total_episodes": num_episodes, "total_steps": num_steps, "dataset_size": size}
+        )
+        self.num_episodes, self.num_steps = num_episodes, num_steps
+
+    def has_seeds(self) -> bool:
+        """Whether the first episode has the seed of its reset."""
+        with self._opened() as file:
+            return self.num_episodes > 0 and _SEED in file["episode_0"].attrs
+
+    def update_metadata(self, changes: Mapping[str, Any]) -> None:
+        """Change metadata; raise OSError if they cannot be written."""
+        metadata = {**self.metadata, **changes}
+        _write_json(self._data / METADATA_FILE, metadata)
+        self.metadata = metadata
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        # Version 1.8 of the format links groups by few pages, and has no mark of an open file that a killed process
+        # would leave.
+        file = self._h5.File(self._file, "r+", libver=("v108", "v108"))
+        try:
+            yield file
+        finally:
+            file.close()
+
+
+class _Types:
+    """HDF5's objects that describe columns, each made once."""
+
+    def __init__(self, h5: Any) -> None:
+        self.h5 = h5
+        self.scalar = h5.h5s.create(h5.h5s.SCALAR)
+        self.int64 = h5.h5t.py_create(np.dtype(np.int64))
+        self.links = h5.h5p.create(h5.h5p.LINK_CREATE)
+        self.links.set_create_intermediate_group(True)
+        self.creation = h5.h5p.create(h5.h5p.DATASET_CREATE)
+        self.creation.set_obj_track_times(False)  # so that the same episodes are the same bytes
+        self.texts = h5.string_dtype(encoding="utf-8")
+
+
+class _Column(NamedTuple):
+    """Rows of all episodes for one dataset of their groups: an episode has its steps, and `num_extra` rows more."""
+
+    path: bytes
+    rows: Any
+    num_extra: int
+
+
+def _write_episodes(file: Any, batch: Any, spaces: tuple[Space, Space], first: int, types: _Types) -> None:
+    h5, lengths = types.h5, batch.lengths.tolist()
+    columns = [*_columns(batch, spaces)]
+    described = [(each, types.h5.h5t.py_create(each.rows.dtype, logical=True)) for each in columns]
+    infos = _Infos(batch)
+    has_seeds = has_own_seeds(batch) and (not first or _SEED in file["episode_0"].attrs)
+    attributes = [(_SEED.encode(), batch.env_seeds)] if has_seeds else []
+    names = [name for name in HEADERS if batch.policy_versions.any() or name != "policy_versions"]
+    attributes += [(f"rollserve_{name}".encode(), getattr(batch, name)) for name in names]
+    start = 0
+    for episode, length in enumerate(lengths):
+        group = h5.h5g.create(file.id, b"episode_%d" % (first + episode))
+        for name, value in (
+            (b"id", first + episode),
+            (b"total_steps", length),
+            *((name, int(values[episode])) for name, values in attributes),
+        ):
+            attribute = h5.h5a.create(group, name, types.int64, types.scalar)
+            attribute.write(np.array(value, np.int64))
+        for column, kind in described:
+            begin = start + episode * column.num_extra
+            _write_column(group, column.path, column.rows[begin : begin + length + column.num_extra], kind, types)
+        for path, rows in infos.of(episode, slice(start, start + length)):
+            _write_column(group, path, rows, h5.h5t.py_create(rows.dtype, logical=True), types)
+        start += length
+
+
+def _write_column(group: Any, path: bytes, rows: np.ndarray, kind: Any, types: _Types) -> None:
+    h5 = types.h5
+    if rows.dtype == types.texts:
+        h5.Group(group).create_dataset(path.decode(), data=rows)
+        return
+    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.creation, types.links)
+    dataset.write(h5.h5s.ALL, h5.h5s.ALL, np.ascontiguousarray(rows), kind)
+
+
+def _columns(batch: Any, spaces: tuple[Space, Space]) -> Iterator[_Column]:
+    observations, last = leaves_of(batch.observations), leaves_of(batch.last_observations)
+    actions = leaves_of(batch.actions if batch.env_actions is None else batch.env_actions)
+    for parts, space in leaf_spaces(spaces[0]):
+        name = "/".join(map(str, parts))
+        rows = _with_rows(observations[name], last[name], batch.lengths, behind=True)
+        yield _Column(hdf5_path("observations", parts), _as_stored(rows, space), 1)
+    for parts, space in leaf_spaces(spaces[1]):
+        yield _Column(hdf5_path("actions", parts), _as_stored(actions["/".join(map(str, parts))], space), 0)
+    yield _Column(b"rewards", batch.rewards if batch.raw_rewards is None else batch.raw_rewards, 0)
+    for path, flags in ((b"terminations", batch.terminated), (b"truncations", batch.truncated)):
+        rows = np.zeros(batch.num_steps, np.bool_)
+        rows[np.cumsum(batch.lengths) - 1] = flags
+        yield _Column(path, rows, 0)
+
+
+def _with_rows(rows: np.ndarray, others: np.ndarray, lengths: np.ndarray, *, behind: bool) -> np.ndarray:
+    """Return the rows of all segments, each with a row of its own before or behind them."""
+    ends = np.cumsum(lengths)
+    return np.insert(rows, ends if behind else ends - lengths, others, axis=0)
+
+
+def _as_stored(rows: np.ndarray, space: Space) -> np.ndarray:
+    """Return rows as Minari keeps them: texts as objects."""
+    if not isinstance(space, Text):
+        return rows
+    h5 = load("h5py", EXTRA)
+    return np.array(space.decode(rows).tolist(), dtype=h5.string_dtype(encoding="utf-8"))
+
+
+class _Infos:
+    """Infos of a batch: of each episode, a row for its reset and one for each step; masks say where values are."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._names = _info_names(batch)
+
+    def of(self, segment: int, steps: slice) -> Iterator[tuple[bytes, np.ndarray]]:
+        """Yield the path and the rows of each info of an episode."""
+        for name in self._names:
+            rows, valids = self._rows(name, segment, steps)
+            yield f"infos/{name}".encode(), rows
+            if not valids.all():
+                yield f"infos/{mask_name(name)}".encode(), valids
+        for name, column in self._batch.agent_infos.items():
+            yield f"infos/{AGENT}{name}".encode(), np.concatenate([np.zeros_like(column[:1]), column[steps]])
+
+    def _rows(self, name: str, segment: int, steps: slice) -> tuple[np.ndarray, np.ndarray]:
+        env_infos, episode_infos = self._batch.env_infos, self._batch.episode_infos
+        column, resets = env_infos.get(name), episode_infos.get(name)
+        length = steps.stop - steps.start
+        model = resets if column is None else column
+        later = np.zeros((length, *model.shape[1:]), model.dtype) if column is None else column[steps]
+        first = np.zeros_like(later[:1]) if resets is None else resets[segment, np.newaxis]
+        masks = episode_infos.get(mask_name(name)), env_infos.get(mask_name(name))
+        valids = np.empty(length + 1, np.bool_)
+        valids[0] = resets is not None and (masks[0] is None or masks[0][segment])
+        valids[1:] = column is not None if masks[1] is None else masks[1][steps]
+        return np.concatenate([first, later]), valids
+
+
+def _info_names(batch: Any) -> list[str]:
+    """Return the names of the environment's infos, without masks.
+
+    Raises:
+        ValueError: a name that is the beginning of another one, which HDF5 cannot hold beside it.
+    """
+    names = [
+        name
+        for name in dict.fromkeys((*batch.env_infos, *batch.episode_infos))
+        if not (is_mask(name, batch.env_infos) or is_mask(name, batch.episode_infos))
+    ]
+    found = {*names, *(f"{AGENT}{name}" for name in batch.agent_infos)}
+    for name in found:
+        for depth in range(1, name.count("/") + 1):
+            beginning = name.rsplit("/", depth)[0]
+            if beginning in found:
+                raise ValueError(f"infos: {mismatch('names of which none is the beginning of another', name)}")
+    return names
+
+
+def write_minari(
+    batch: Any,
+    dataset_id: str,
+    *,
+    root: str | os.PathLike[str] | None,
+    env: Any,
+    metadata: Mapping[str, Any],
+    receipt: str | None,
+    append: bool,
+) -> Path:
+    """Write a batch as a Minari dataset, or add it to one; see `EpisodeBatch.to_minari`."""
+    load("h5py", EXTRA)
+    load("minari.dataset.minari_dataset", EXTRA).parse_dataset_id(dataset_id)
+    _check_whole(batch)
+    _info_names(batch)  # refuses some before a dataset is created
+    folder = Path(root) / dataset_id if root is not None else _default_folder(dataset_id)
+    spec = env_spec_of(env)
+    known = MinariWriter.exists(folder)
+    if known and not append:
+        raise ValueError(f"dataset_id: {mismatch('a new dataset', f'{folder}, which exists', '`append` adds to it')}")
+    if not known:
+        spaces = _spaces_of(batch, spec)
+        _check_spaces(batch, spaces)
+    with (
+        MinariWriter(folder)
+        if known
+        else MinariWriter.create(folder, dataset_id, spaces, env_spec=spec, metadata=metadata) as writer
+    ):
+        if writer.num_episodes:
+            _check_seeds(batch, has_seeds=writer.has_seeds())
+        receipts = {} if receipt is None else {RECEIPTS: [*writer.metadata.get(RECEIPTS, []), receipt]}
+        writer.add([batch], **receipts)
+    return folder
+
+
+def env_spec_of(env: Any) -> Any:
+    """Return gymnasium's specification of an environment that is given by its id, specification or object."""
+    if env is None:
+        return None
+    gymnasium = load("gymnasium", EXTRA)
+    if not isinstance(env, str):
+        return getattr(env, "spec", env)
+    try:
+        return gymnasium.spec(env)
+    except (gymnasium.error.Error, ImportError) as error:
+        text = mismatch("the id of an environment of gymnasium", f"{env!r}: {' '.join(str(error).split())}")
+        raise ValueError(f"env: {text}") from None
+
+
+def _env_metadata(spec: Any) -> dict[str, str]:
+    """Return the metadata of an environment, none if its arguments are no JSON."""
+    with contextlib.suppress(TypeError):
+        return {"env_spec": spec.to_json()}
+    return {}
+
+
+def _check_seeds(batch: Any, *, has_seeds: bool) -> None:
+    """Raise ValueError if seeds would be lost, as readers give them for all episodes or for none."""
+    if has_own_seeds(batch) != has_seeds:
+        names = "episodes with seeds", "episodes without"
+        expected, got = names if has_seeds else names[::-1]
+        raise ValueError(f"env_seeds: {mismatch(f'{expected}, as in the dataset', got)}")
+
+
+def _check_whole(batch: Any) -> None:
+    late = np.flatnonzero(batch.first_steps)
+    if len(late):
+        text = mismatch(
+            "segments that begin with their episode", f"segment {late[0]} at step {batch.first_steps[late[0]]}"
+        )
+        raise ValueError(f"first_steps: {text}")
+    going = np.flatnonzero(~(batch.terminated | batch.truncated))
+    if len(going):
+        text = mismatch("episodes that have ended", f"segment {going[0]}, whose episode goes on")
+        raise ValueError(f"terminated, truncated: {text}")
+
+
+def _check_spaces(batch: Any, spaces: tuple[Space, Space]) -> None:
+    actions = batch.actions if batch.env_actions is None else batch.env_actions
+    for field, columns, space in zip(("observations", "actions"), (batch.observations, actions), spaces, strict=True):
+        leaves = leaves_of(columns)
+        expected = {"/".join(map(str, path)): leaf for path, leaf in leaf_spaces(space)}
+        if leaves.keys() != expected.keys():
+            raise ValueError(f"{field}: {mismatch(f'leaves {sorted(expected)} of the space', sorted(leaves))}")
+        for name, leaf in expected.items():
+            shape = dtype_and_shape(leaf)[1]
+            if leaves[name].shape[1:] != shape:
+                raise ValueError(f"{field}: {mismatch(f'rows of shape {shape}', leaves[name].shape[1:])}")
+
+
+def _spaces_of(batch: Any, spec: Any) -> tuple[Space, Space]:
+    if batch.observation_space is not None and batch.action_space is not None:
+        return batch.observation_space, batch.action_space
+    if spec is None:
+        hint = "the option `return_spaces` delivers the spaces, and `env` names the environment"
+        raise ValueError(f"observation_space: {mismatch('the spaces of the batch', None, hint)}")
+    env = load("gymnasium", EXTRA).make(spec)
+    try:
+        return space_of_gymnasium(env.observation_space), space_of_gymnasium(env.action_space)
+    finally:
+        env.close()
+
+
+def _default_folder(dataset_id: str) -> Path:
+    return Path(load("minari.storage.datasets_root_dir", EXTRA).get_dataset_path(dataset_id))
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file by JSON, at once."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with open(temporary, "w") as file:
+            json.dump(content, file, default=_json_value)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, set):
+        return sorted(value)
+    raise TypeError(mismatch("metadata that JSON can hold", type(value).__name__))

@@ -1,0 +1,320 @@
+"""Recordings: what a pool delivers goes to the process that writes a dataset."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+
+from rollserve import Reason
+from rollserve.environments import env_spec_to_proto
+from rollserve.spaces import space_to_proto
+from rollserve.v1 import datasets_pb2
+from rollserve_server.datasets import Recorder
+from rollserve_server.envs import describe_space
+from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError
+from rollserve_server.futures import in_background
+from rollserve_server.gateway.messages.accounts import account_to_proto
+from rollserve_server.gateway.responses import delivered_messages
+from rollserve_server.pool import (
+    Account,
+    AtLeast,
+    Beginning,
+    Delivery,
+    InAll,
+    MessageFormat,
+    Progress,
+    SampleRequest,
+)
+from rollserve_server.sampling import ColumnFormat
+
+if TYPE_CHECKING:
+    from rollserve_server.datasets import DataFolder, Written
+    from rollserve_server.gateway.messages.dataset_requests import RecordingRequest
+    from rollserve_server.gateway.messages.privacy import PrivateArguments
+    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
+    from rollserve_server.pool import Pool, PoolStatus
+
+__all__ = ["Recordings"]
+
+_log = logging.getLogger(__name__)
+
+_FORMAT = MessageFormat(256 << 20, ColumnFormat(None, True))
+"""Messages have about 2 MiB; the limit is for steps that take more."""
+_ADD_BYTES, _MAX_WAITING_BYTES = 8 << 20, 32 << 20
+"""Bytes of messages that an addition is worth, and that wait for the one before it at most."""
+_ADD_SECONDS = 1.0
+"""How long messages wait for an addition."""
+
+
+class Recordings:
+    """Recordings into datasets of a folder. A dataset has one recording at a time."""
+
+    def __init__(self, folder: DataFolder, private: PrivateArguments) -> None:
+        """Record into the folder, without arguments of environments that are private."""
+        self._folder = folder
+        self._private = private
+        self._claims: dict[Path, _Claim] = {}
+
+    async def record(
+        self, request: RecordingRequest, pool: Pool, rpc: OpenRpc
+    ) -> AsyncGenerator[datasets_pb2.RecordingProgress | datasets_pb2.Recording | Account, None]:
+        """Record a dataset; yield how far it is, the accounts of calls, and at last what has been recorded.
+
+        Closing the iterator early ends the recording, as an error does: whole episodes that have arrived are written.
+
+        Raises:
+            InvalidValueError: the request does not go with the pool, or the name is no id.
+            NotAllowedError: the operator does not allow the path.
+            NotReadyError: the dataset is recorded by another call, or was recorded otherwise.
+            OverLimitError: the disk is full.
+            DomainError: as of `Pool.sample`.
+        """
+        folder = await asyncio.to_thread(self._folder.dataset, request.dataset)
+        async with contextlib.AsyncExitStack() as stack:
+            claim = await stack.enter_async_context(self._claimed(folder))
+            opening = await self._opening(request, folder, pool)
+            recorder = await Recorder.start(opening, _space_messages(pool.status()))
+            job = _Job(request, pool, rpc, recorder)
+            stack.push_async_exit(job.end)
+            stack.callback(claim.is_ending.set)
+            async with contextlib.aclosing(job.run()) as items:
+                async for item in items:
+                    yield item
+
+    @contextlib.asynccontextmanager
+    async def _claimed(self, folder: Path) -> AsyncGenerator[_Claim, None]:
+        """Keep other recordings from a dataset for the block, once one that is ending has ended."""
+        while (other := self._claims.get(folder)) is not None:
+            if not other.is_ending.is_set():
+                expected, got = "a dataset that nothing records", "one that another call records"
+                raise NotReadyError.of("dataset", expected=expected, got=got, reason=Reason.DATASET_IN_USE)
+            await other.has_ended.wait()
+        claim = self._claims[folder] = _Claim()
+        try:
+            yield claim
+        finally:
+            del self._claims[folder]
+            claim.has_ended.set()
+
+    async def _opening(self, request: RecordingRequest, folder: Path, pool: Pool) -> dict[str, Any]:
+        """Return the request that opens the dataset: what a new one gets, and what one that exists has to have."""
+        status, options = pool.status(), request.options
+        _check_env(status, request)
+        policy_version = options.policy_version or status.policy_version
+        agents = [each for each in await pool.agents.listed() if each.number == policy_version]
+        hashes = [summary.content_hash for each in agents for summary in each.agents]
+        spec = self._private.without(status.env_specs[0])
+        env = json_format.MessageToDict(env_spec_to_proto(spec), preserving_proto_field_name=True)
+        is_block = status.env.num_episodes_per_row is not None
+        origin = {
+            "seed": options.seed,
+            "first_episode_index": options.first_index,
+            "agent": hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else "".join(hashes),
+            "environment": env,
+            "max_episode_length": pool.max_episode_length(options),
+            "exploration": dataclasses.asdict(options.exploration),
+            "skip_failed_episodes": options.skip_failed,
+            "rows_of_a_block": status.env.num_rows if is_block else None,
+        }
+        wrappers = [{"name": wrapper.name, "kwargs": dict(wrapper.kwargs)} for wrapper in spec.wrappers]
+        return {
+            "folder": str(folder),
+            "dataset": request.dataset,
+            "metadata": request.metadata,
+            "origin": origin,
+            "env": {"id": spec.id, "kwargs": dict(spec.kwargs), "wrappers": wrappers},
+            "receipt": None
+            if self._private.hidden(status.env_specs)
+            else {
+                "environment": env,
+                "reproducibility": status.env.reproducibility.name,
+                "packages": dict(status.packages),
+                "env_version": status.env_version,
+            },
+        }
+
+
+@dataclasses.dataclass
+class _Claim:
+    """A recording's claim to a dataset: whether it is only ending, and whether it has ended."""
+
+    is_ending: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    has_ended: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+
+class _Job:
+    """Work of one recording: calls that deliver, and additions to the dataset beside them."""
+
+    def __init__(self, request: RecordingRequest, pool: Pool, rpc: OpenRpc, recorder: Recorder) -> None:
+        self._request, self._pool, self._rpc, self._recorder = request, pool, rpc, recorder
+        self._before = recorder.written
+        self._env_version = pool.status().env_version
+        self._messages: list[bytes] = []
+        self._num_bytes = 0
+        self._adding: asyncio.Task[None] | None = None
+        self._added = time.monotonic()
+        self._progress = Progress(0)
+        self._account: Account | None = None
+
+    async def run(self) -> AsyncGenerator[datasets_pb2.RecordingProgress | datasets_pb2.Recording | Account, None]:
+        """Sample until the dataset is as long as requested; yields as `Recordings.record`."""
+        yield self._reported()
+        while (target := self._left()) is not None:
+            before = self._recorder.written
+            try:
+                async for item in self._sampled(target):
+                    yield item
+                break
+            except CallTooLongError:
+                await self._write_rest()
+                if self._recorder.written.num_episodes == before.num_episodes:
+                    raise
+                await self._recorder.drop_part()
+        await self._write_rest()
+        yield self._recording()
+
+    async def end(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """Write what has arrived, note how the recording has ended, and end its process."""
+        await asyncio.shield(in_background(self._end(error)))
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            if error is not None:
+                with contextlib.suppress(DomainError):  # the first error is the one that counts
+                    await self._write_rest()
+            await self._recorder.end(**_state_of(error))
+        except DomainError as unwritten:
+            _log.warning("end of a recording not noted", extra={"error": unwritten.message})
+        finally:
+            await self._recorder.close()
+
+    async def _sampled(self, target: InAll | AtLeast) -> AsyncGenerator[datasets_pb2.RecordingProgress | Account, None]:
+        """Make a call, and hand over what it delivers."""
+        async with contextlib.aclosing(self._pool.sample(self._sample_request(target), self._rpc)) as items:
+            reported = time.monotonic()
+            async for item in items:
+                if isinstance(item, Delivery):
+                    for message in delivered_messages(item):
+                        self._messages.append(message.tobytes())
+                        self._num_bytes += message.nbytes
+                elif isinstance(item, Progress):
+                    self._progress = item
+                elif isinstance(item, Account):
+                    self._account = item
+                    yield item
+                else:
+                    assert isinstance(item, Beginning)  # noqa: S101  # recordings make no updates
+                self._begin_addition()
+                while self._num_bytes > _MAX_WAITING_BYTES and self._adding is not None:
+                    await asyncio.wait({self._adding}, timeout=_ADD_SECONDS)
+                    self._begin_addition()
+                    yield self._reported()
+                if time.monotonic() - reported >= _ADD_SECONDS:
+                    reported = time.monotonic()
+                    yield self._reported()
+
+    def _begin_addition(self) -> None:
+        """Begin to write the messages that wait, if the addition before has ended and they are worth another one."""
+        if self._adding is not None:
+            if not self._adding.done():
+                return
+            adding, self._adding = self._adding, None
+            self._added = time.monotonic()
+            adding.result()
+        if self._messages and (self._num_bytes >= _ADD_BYTES or time.monotonic() - self._added >= _ADD_SECONDS):
+            messages, self._messages, self._num_bytes = self._messages, [], 0
+            self._adding = asyncio.create_task(self._recorder.add(messages))
+
+    async def _write_rest(self) -> None:
+        """Write all messages that have arrived."""
+        await self._addition_ended()
+        messages, self._messages, self._num_bytes = self._messages, [], 0
+        if messages:
+            self._adding = asyncio.create_task(self._recorder.add(messages))
+            await self._addition_ended()
+
+    async def _addition_ended(self) -> None:
+        if self._adding is not None:
+            await asyncio.wait({self._adding})  # which goes on if the recording is cancelled
+            adding, self._adding = self._adding, None
+            adding.result()
+
+    def _left(self) -> InAll | AtLeast | None:
+        """Return what is left to sample; None for nothing."""
+        target, written = self._request.target, self._recorder.written
+        if isinstance(target, AtLeast):
+            return AtLeast(target.num_steps - written.num_steps) if target.num_steps > written.num_steps else None
+        num_episodes = self._request.options.first_index + target.num_episodes - written.next_index
+        return InAll(num_episodes) if num_episodes > 0 else None
+
+    def _sample_request(self, target: InAll | AtLeast) -> SampleRequest:
+        written = self._recorder.written
+        options = dataclasses.replace(
+            self._request.options, seed=written.seed, first_index=written.next_index, env_version=self._env_version
+        )
+        return SampleRequest(target, _FORMAT, options, num_workers=self._request.num_workers)
+
+    def _reported(self) -> datasets_pb2.RecordingProgress:
+        return datasets_pb2.RecordingProgress(
+            **_counts(self._recorder.written),
+            simulated_step_count=self._progress.num_simulated_steps,
+            waiting_for=self._progress.waiting_for,
+        )
+
+    def _recording(self) -> datasets_pb2.Recording:
+        written, account = self._recorder.written, self._account
+        return datasets_pb2.Recording(
+            dataset=self._request.dataset,
+            **_counts(written),
+            added_episode_count=written.num_episodes - self._before.num_episodes,
+            added_step_count=written.num_steps - self._before.num_steps,
+            seed=written.seed,
+            next_episode_index=written.next_index,
+            policy_version=0 if account is None else account.policy_version,
+            environment_version=0 if account is None else account.env_version,
+            account=None if account is None else account_to_proto(account),
+        )
+
+
+def _check_env(status: PoolStatus, request: RecordingRequest) -> None:
+    """Raise InvalidValueError for environments that a dataset of Minari does not hold."""
+    if status.env.agents:
+        raise InvalidValueError.of("", expected="an environment with one agent for a recording", got="many agents")
+    if len(status.env_specs) != 1:
+        got = f"{len(status.env_specs)} of them"
+        raise InvalidValueError.of("", expected="one environment for all rows for a recording", got=got)
+    version = request.options.env_version
+    if version not in (None, status.env_version):
+        expected = f"the current version {status.env_version}, or none"
+        raise InvalidValueError.of("options.environment_version", expected=expected, got=version)
+
+
+def _space_messages(status: PoolStatus) -> list[bytes]:
+    spaces = status.env.observation_space, status.env.action_space
+    return [space_to_proto(describe_space(space)).SerializeToString() for space in spaces]
+
+
+def _counts(written: Written) -> Mapping[str, int]:
+    return {
+        "episode_count": written.num_episodes,
+        "step_count": written.num_steps,
+        "dataset_bytes": written.num_bytes,
+    }
+
+
+def _state_of(error: BaseException | None) -> dict[str, str]:
+    """Return how a recording has ended, for its metadata."""
+    if error is None:
+        return {"state": "complete", "error": ""}
+    if isinstance(error, DomainError):
+        return {"state": "failed", "error": f"{error.reason}: {error.message}"}
+    return {"state": "cancelled", "error": ""}
