@@ -37,7 +37,7 @@ const (
 	// Status: NOT_FOUND.
 	ReasonModuleNotFound Reason = "MODULE_NOT_FOUND"
 	// ReasonPackageNotFound:
-	// An environment or a wrapper needs a package that is not installed on the server.
+	// An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
 	// Status: NOT_FOUND.
 	ReasonPackageNotFound Reason = "PACKAGE_NOT_FOUND"
 	// ReasonServiceNotFound:
@@ -48,6 +48,10 @@ const (
 	// The operator has declared no environment profile of that name.
 	// Status: NOT_FOUND.
 	ReasonProfileNotFound Reason = "PROFILE_NOT_FOUND"
+	// ReasonDatasetNotFound:
+	// The operator's folder (`--data-dir`) has no dataset of that name.
+	// Status: NOT_FOUND.
+	ReasonDatasetNotFound Reason = "DATASET_NOT_FOUND"
 	// ReasonLeaseExpired:
 	// The sampler was deleted because no call had named it for as long as its lease says.
 	// Status: NOT_FOUND.
@@ -69,7 +73,7 @@ const (
 	// Status: PERMISSION_DENIED.
 	ReasonMethodNotAllowed Reason = "METHOD_NOT_ALLOWED"
 	// ReasonPathNotAllowed:
-	// The operator does not allow that path in arguments (`--allow-path`).
+	// The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
 	// Status: PERMISSION_DENIED.
 	ReasonPathNotAllowed Reason = "PATH_NOT_ALLOWED"
 	// ReasonRenderModeNotAllowed:
@@ -134,6 +138,19 @@ const (
 	// sampler has an agent that cannot be saved.
 	// Status: FAILED_PRECONDITION.
 	ReasonSavedSampler Reason = "SAVED_SAMPLER"
+	// ReasonDatasetDiffers:
+	// The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+	// Status: FAILED_PRECONDITION.
+	ReasonDatasetDiffers Reason = "DATASET_DIFFERS"
+	// ReasonDatasetInUse:
+	// The dataset is being recorded by another call or server.
+	// Status: FAILED_PRECONDITION.
+	ReasonDatasetInUse Reason = "DATASET_IN_USE"
+	// ReasonDatasetUnreadable:
+	// The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+	// are read.
+	// Status: FAILED_PRECONDITION.
+	ReasonDatasetUnreadable Reason = "DATASET_UNREADABLE"
 	// ReasonModelTooLarge:
 	// A model or a pickle is larger than `--max-model-bytes`.
 	// Status: RESOURCE_EXHAUSTED.
@@ -181,6 +198,10 @@ const (
 	// Ray's object store, and the disk it spills to, have no room for results.
 	// Status: RESOURCE_EXHAUSTED.
 	ReasonObjectStoreFull Reason = "OBJECT_STORE_FULL"
+	// ReasonDiskFull:
+	// The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+	// Status: RESOURCE_EXHAUSTED.
+	ReasonDiskFull Reason = "DISK_FULL"
 	// ReasonNoEpisodeEnded:
 	// No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
 	// (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
@@ -189,7 +210,7 @@ const (
 	ReasonNoEpisodeEnded Reason = "NO_EPISODE_ENDED"
 	// ReasonCallTooLarge:
 	// The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
-	// it asks for.
+	// it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
 	// Status: RESOURCE_EXHAUSTED.
 	ReasonCallTooLarge Reason = "CALL_TOO_LARGE"
 	// ReasonTooManySamplers:

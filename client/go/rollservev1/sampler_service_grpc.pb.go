@@ -182,6 +182,34 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
 	GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (SamplerService_GetMetricsClient, error)
+	// Records whole episodes into a Minari dataset in the folder that the operator allows (`--data-dir`). Workers sample as
+	// for ObtainSamples; the server writes what they deliver, and nothing of it passes through the client. On disk is
+	// always a dataset that Minari loads. It has the spaces, the environment's specification, seeds, infos and rewards of
+	// the environment, receipts, and in the metadata `rollserve_recording` what the episodes are a function of, and how the
+	// recording ended.
+	//
+	// The stream has progress at least every second and, last, the recording. A recording that is cancelled or fails has
+	// written the whole episodes that had arrived. An equal request goes on at the episode where it stopped: the dataset
+	// becomes the one of a recording that was never interrupted. A request for more steps or episodes extends the dataset.
+	//
+	// The client needs the scope `data:write` beside `sample`. Two recordings into one dataset at a time are refused.
+	//
+	// Reasons: as for ObtainSamples; PATH_NOT_ALLOWED, DATASET_IN_USE, DATASET_DIFFERS, DATASET_UNREADABLE, DISK_FULL,
+	// PACKAGE_NOT_FOUND (the server lacks Minari).
+	RecordDataset(ctx context.Context, in *RecordDatasetRequest, opts ...grpc.CallOption) (SamplerService_RecordDatasetClient, error)
+	// Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
+	// `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
+	// mixed by weights, one of which may be the sampler's live experience.
+	//
+	// The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
+	// the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
+	// the client. At most 16 of these calls are open at a time, 4 by connection.
+	//
+	// The client needs the scope `data:read`, and `sample` for live episodes.
+	//
+	// Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+	// PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+	ReadDataset(ctx context.Context, in *ReadDatasetRequest, opts ...grpc.CallOption) (SamplerService_ReadDatasetClient, error)
 	// Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
 	// its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
 	// with `--max-samplers`.
@@ -561,6 +589,70 @@ func (x *samplerServiceGetMetricsClient) Recv() (*GetMetricsResponse, error) {
 	return m, nil
 }
 
+func (c *samplerServiceClient) RecordDataset(ctx context.Context, in *RecordDatasetRequest, opts ...grpc.CallOption) (SamplerService_RecordDatasetClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[9], "/rollserve.v1.SamplerService/RecordDataset", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceRecordDatasetClient{stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+type SamplerService_RecordDatasetClient interface {
+	Recv() (*RecordDatasetResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceRecordDatasetClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceRecordDatasetClient) Recv() (*RecordDatasetResponse, error) {
+	m := new(RecordDatasetResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (c *samplerServiceClient) ReadDataset(ctx context.Context, in *ReadDatasetRequest, opts ...grpc.CallOption) (SamplerService_ReadDatasetClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[10], "/rollserve.v1.SamplerService/ReadDataset", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceReadDatasetClient{stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+type SamplerService_ReadDatasetClient interface {
+	Recv() (*ReadDatasetResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceReadDatasetClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceReadDatasetClient) Recv() (*ReadDatasetResponse, error) {
+	m := new(ReadDatasetResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 func (c *samplerServiceClient) CreateSampler(ctx context.Context, in *CreateSamplerRequest, opts ...grpc.CallOption) (*CreateSamplerResponse, error) {
 	out := new(CreateSamplerResponse)
 	err := c.cc.Invoke(ctx, "/rollserve.v1.SamplerService/CreateSampler", in, out, opts...)
@@ -757,6 +849,34 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: SAMPLER_RUN (the position is of another log, because the server or its sampler has started again).
 	GetMetrics(*GetMetricsRequest, SamplerService_GetMetricsServer) error
+	// Records whole episodes into a Minari dataset in the folder that the operator allows (`--data-dir`). Workers sample as
+	// for ObtainSamples; the server writes what they deliver, and nothing of it passes through the client. On disk is
+	// always a dataset that Minari loads. It has the spaces, the environment's specification, seeds, infos and rewards of
+	// the environment, receipts, and in the metadata `rollserve_recording` what the episodes are a function of, and how the
+	// recording ended.
+	//
+	// The stream has progress at least every second and, last, the recording. A recording that is cancelled or fails has
+	// written the whole episodes that had arrived. An equal request goes on at the episode where it stopped: the dataset
+	// becomes the one of a recording that was never interrupted. A request for more steps or episodes extends the dataset.
+	//
+	// The client needs the scope `data:write` beside `sample`. Two recordings into one dataset at a time are refused.
+	//
+	// Reasons: as for ObtainSamples; PATH_NOT_ALLOWED, DATASET_IN_USE, DATASET_DIFFERS, DATASET_UNREADABLE, DISK_FULL,
+	// PACKAGE_NOT_FOUND (the server lacks Minari).
+	RecordDataset(*RecordDatasetRequest, SamplerService_RecordDatasetServer) error
+	// Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
+	// `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
+	// mixed by weights, one of which may be the sampler's live experience.
+	//
+	// The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
+	// the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
+	// the client. At most 16 of these calls are open at a time, 4 by connection.
+	//
+	// The client needs the scope `data:read`, and `sample` for live episodes.
+	//
+	// Reasons: PATH_NOT_ALLOWED, DATASET_NOT_FOUND, DATASET_UNREADABLE, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+	// PACKAGE_NOT_FOUND (the server lacks the format's library); for live episodes those of ObtainSamples.
+	ReadDataset(*ReadDatasetRequest, SamplerService_ReadDatasetServer) error
 	// Creates a sampler beside `default`, with workers, versions, sequences, queues and limits of its own. Responds once
 	// its workers are ready. A creation that fails, or whose RPC ends early, leaves nothing. An operator permits samplers
 	// with `--max-samplers`.
@@ -830,6 +950,12 @@ func (UnimplementedSamplerServiceServer) EvaluatePopulation(*EvaluatePopulationR
 }
 func (UnimplementedSamplerServiceServer) GetMetrics(*GetMetricsRequest, SamplerService_GetMetricsServer) error {
 	return status.Errorf(codes.Unimplemented, "method GetMetrics not implemented")
+}
+func (UnimplementedSamplerServiceServer) RecordDataset(*RecordDatasetRequest, SamplerService_RecordDatasetServer) error {
+	return status.Errorf(codes.Unimplemented, "method RecordDataset not implemented")
+}
+func (UnimplementedSamplerServiceServer) ReadDataset(*ReadDatasetRequest, SamplerService_ReadDatasetServer) error {
+	return status.Errorf(codes.Unimplemented, "method ReadDataset not implemented")
 }
 func (UnimplementedSamplerServiceServer) CreateSampler(context.Context, *CreateSamplerRequest) (*CreateSamplerResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method CreateSampler not implemented")
@@ -1173,6 +1299,48 @@ func (x *samplerServiceGetMetricsServer) Send(m *GetMetricsResponse) error {
 	return x.ServerStream.SendMsg(m)
 }
 
+func _SamplerService_RecordDataset_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(RecordDatasetRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SamplerServiceServer).RecordDataset(m, &samplerServiceRecordDatasetServer{stream})
+}
+
+type SamplerService_RecordDatasetServer interface {
+	Send(*RecordDatasetResponse) error
+	grpc.ServerStream
+}
+
+type samplerServiceRecordDatasetServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceRecordDatasetServer) Send(m *RecordDatasetResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
+func _SamplerService_ReadDataset_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadDatasetRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SamplerServiceServer).ReadDataset(m, &samplerServiceReadDatasetServer{stream})
+}
+
+type SamplerService_ReadDatasetServer interface {
+	Send(*ReadDatasetResponse) error
+	grpc.ServerStream
+}
+
+type samplerServiceReadDatasetServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceReadDatasetServer) Send(m *ReadDatasetResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
 func _SamplerService_CreateSampler_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateSamplerRequest)
 	if err := dec(in); err != nil {
@@ -1317,6 +1485,16 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "GetMetrics",
 			Handler:       _SamplerService_GetMetrics_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "RecordDataset",
+			Handler:       _SamplerService_RecordDataset_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadDataset",
+			Handler:       _SamplerService_ReadDataset_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -37,7 +37,7 @@ inline constexpr const char* AGENT_NOT_FOUND = "AGENT_NOT_FOUND";
 /// Status: NOT_FOUND.
 inline constexpr const char* MODULE_NOT_FOUND = "MODULE_NOT_FOUND";
 
-/// An environment or a wrapper needs a package that is not installed on the server.
+/// An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
 /// Status: NOT_FOUND.
 inline constexpr const char* PACKAGE_NOT_FOUND = "PACKAGE_NOT_FOUND";
 
@@ -48,6 +48,10 @@ inline constexpr const char* SERVICE_NOT_FOUND = "SERVICE_NOT_FOUND";
 /// The operator has declared no environment profile of that name.
 /// Status: NOT_FOUND.
 inline constexpr const char* PROFILE_NOT_FOUND = "PROFILE_NOT_FOUND";
+
+/// The operator's folder (`--data-dir`) has no dataset of that name.
+/// Status: NOT_FOUND.
+inline constexpr const char* DATASET_NOT_FOUND = "DATASET_NOT_FOUND";
 
 /// The sampler was deleted because no call had named it for as long as its lease says.
 /// Status: NOT_FOUND.
@@ -69,7 +73,7 @@ inline constexpr const char* WRAPPER_NOT_ALLOWED = "WRAPPER_NOT_ALLOWED";
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED";
 
-/// The operator does not allow that path in arguments (`--allow-path`).
+/// The operator does not allow that path: in arguments (`--allow-path`), or as a dataset (`--data-dir`).
 /// Status: PERMISSION_DENIED.
 inline constexpr const char* PATH_NOT_ALLOWED = "PATH_NOT_ALLOWED";
 
@@ -135,6 +139,19 @@ inline constexpr const char* UNEXPECTED_VERSION = "UNEXPECTED_VERSION";
 /// Status: FAILED_PRECONDITION.
 inline constexpr const char* SAVED_SAMPLER = "SAVED_SAMPLER";
 
+/// The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* DATASET_DIFFERS = "DATASET_DIFFERS";
+
+/// The dataset is being recorded by another call or server.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* DATASET_IN_USE = "DATASET_IN_USE";
+
+/// The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+/// are read.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* DATASET_UNREADABLE = "DATASET_UNREADABLE";
+
 /// A model or a pickle is larger than `--max-model-bytes`.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* MODEL_TOO_LARGE = "MODEL_TOO_LARGE";
@@ -182,6 +199,10 @@ inline constexpr const char* ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE";
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* OBJECT_STORE_FULL = "OBJECT_STORE_FULL";
 
+/// The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+/// Status: RESOURCE_EXHAUSTED.
+inline constexpr const char* DISK_FULL = "DISK_FULL";
+
 /// No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
 /// (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
 /// environment's own limit for each row, whichever is most.
@@ -189,7 +210,7 @@ inline constexpr const char* OBJECT_STORE_FULL = "OBJECT_STORE_FULL";
 inline constexpr const char* NO_EPISODE_ENDED = "NO_EPISODE_ENDED";
 
 /// The call asks for more steps than the operator allows (`--max-call-steps`), or has made as many for the episodes that
-/// it asks for.
+/// it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* CALL_TOO_LARGE = "CALL_TOO_LARGE";
 

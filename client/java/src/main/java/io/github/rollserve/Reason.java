@@ -53,7 +53,7 @@ public final class Reason {
     public static final String MODULE_NOT_FOUND = "MODULE_NOT_FOUND";
 
     /**
-     * An environment or a wrapper needs a package that is not installed on the server.
+     * An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
      * Status: {@code NOT_FOUND}.
      */
     public static final String PACKAGE_NOT_FOUND = "PACKAGE_NOT_FOUND";
@@ -69,6 +69,12 @@ public final class Reason {
      * Status: {@code NOT_FOUND}.
      */
     public static final String PROFILE_NOT_FOUND = "PROFILE_NOT_FOUND";
+
+    /**
+     * The operator's folder ({@code --data-dir}) has no dataset of that name.
+     * Status: {@code NOT_FOUND}.
+     */
+    public static final String DATASET_NOT_FOUND = "DATASET_NOT_FOUND";
 
     /**
      * The sampler was deleted because no call had named it for as long as its lease says.
@@ -101,7 +107,7 @@ public final class Reason {
     public static final String METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED";
 
     /**
-     * The operator does not allow that path in arguments ({@code --allow-path}).
+     * The operator does not allow that path: in arguments ({@code --allow-path}), or as a dataset ({@code --data-dir}).
      * Status: {@code PERMISSION_DENIED}.
      */
     public static final String PATH_NOT_ALLOWED = "PATH_NOT_ALLOWED";
@@ -199,6 +205,25 @@ public final class Reason {
     public static final String SAVED_SAMPLER = "SAVED_SAMPLER";
 
     /**
+     * The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
+     * Status: {@code FAILED_PRECONDITION}.
+     */
+    public static final String DATASET_DIFFERS = "DATASET_DIFFERS";
+
+    /**
+     * The dataset is being recorded by another call or server.
+     * Status: {@code FAILED_PRECONDITION}.
+     */
+    public static final String DATASET_IN_USE = "DATASET_IN_USE";
+
+    /**
+     * The files of a dataset are incomplete, changed or of an unknown format, do not fit the request, or change while they
+     * are read.
+     * Status: {@code FAILED_PRECONDITION}.
+     */
+    public static final String DATASET_UNREADABLE = "DATASET_UNREADABLE";
+
+    /**
      * A model or a pickle is larger than {@code --max-model-bytes}.
      * Status: {@code RESOURCE_EXHAUSTED}.
      */
@@ -266,6 +291,12 @@ public final class Reason {
     public static final String OBJECT_STORE_FULL = "OBJECT_STORE_FULL";
 
     /**
+     * The server's disk has no room for more of the dataset. What was recorded before is a whole dataset.
+     * Status: {@code RESOURCE_EXHAUSTED}.
+     */
+    public static final String DISK_FULL = "DISK_FULL";
+
+    /**
      * No episode of a call without {@code max_episode_length} has ended in the last 1,000,000 steps of its rows
      * ({@code --max-unended-steps}), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
      * environment's own limit for each row, whichever is most.
@@ -275,7 +306,7 @@ public final class Reason {
 
     /**
      * The call asks for more steps than the operator allows ({@code --max-call-steps}), or has made as many for the episodes that
-     * it asks for.
+     * it asks for; or a batch, a shuffle buffer or an episode of a dataset takes more memory than it may.
      * Status: {@code RESOURCE_EXHAUSTED}.
      */
     public static final String CALL_TOO_LARGE = "CALL_TOO_LARGE";
