@@ -31,8 +31,9 @@ FROM build AS build-server
 # EnvPool, which `atari,envpool,mujoco` adds, takes 740 MB.
 ARG EXTRAS=atari,mujoco
 COPY server/pyproject.toml server/pyproject.toml
+# rlcard, which `pettingzoo` adds, comes as source alone.
 RUN python requirements.py server "$EXTRAS" > server.txt \
-    && pip install --require-hashes --constraint requirements.lock --requirement server.txt
+    && pip install --no-binary rlcard --require-hashes --constraint requirements.lock --requirement server.txt
 COPY protos protos
 COPY client client
 COPY server server

@@ -32,7 +32,7 @@ NUM_EVALUATION_EPISODES = 50
 PLAYERS = "player_0", "player_1"
 NUM_SNAPSHOTS = 4
 """Number of earlier versions that are kept as opponents."""
-CURRENT, EARLIER, RANDOM = 0.6, 0.35, 0.05
+CURRENT, EARLIER, RANDOM = 0.5, 0.35, 0.15
 """Weights of the opponents: the current version, the earlier ones together, and random moves."""
 MASK = rollserve.ActionMask(observation="action_mask")
 

@@ -13,6 +13,7 @@ WORKLOADS = {
     "w2": "HalfCheetah-v5, MLP 17-64-64-6, Gaussian",
     "w3": "ALE/Pong-v5, 84x84x4 uint8, random actions",
     "w4": "566 MB of random bytes, 1 MiB a step",
+    "w8": "MPE's simple_spread, three agents, MLP 18-64-64-5, categorical; environment steps",
     "w10-cartpole-rows": "update + 2,048 steps of CartPole-v1, rows one by one, MLP 4-64-64-2, categorical",
     "w10-cartpole-native": "update + 2,048 steps of CartPole-v1, native rows, MLP 4-64-64-2, categorical",
     "w10-cheetah-rows": "update + 2,048 steps of HalfCheetah-v5, rows one by one, MLP 17-64-64-6, Gaussian",
@@ -105,6 +106,8 @@ def variants_of(workload: str, num_workers: int, num_bulk_steps: int) -> list[Va
             ]
         case "w4":
             return _arrow_flight(num_bulk_steps)
+        case "w8":
+            return [_rllib("multi_agent", num_workers, count) for count in (1, 16)]
         case "w10-cartpole-rows":
             return _iterations(num_workers, 32, [8, 64])
         case "w10-cartpole-native":
@@ -158,7 +161,7 @@ def _iterations(num_workers: int, num_rows: int, stable_baselines3_rows: Sequenc
 
 def _rllib(rows: str, num_workers: int, num_rows: int) -> Variant:
     settings = {"call": "async", "rows": rows, "num_workers": num_workers, "num_rows": num_rows}
-    native = " native" if rows == "vector_entry_point" else ""
+    native = {"vector_entry_point": " native", "multi_agent": " multi-agent"}.get(rows, "")
     title = f"EnvRunnerGroup, asynchronous, {num_workers} x {num_rows}{native} rows"
     return Variant("rllib", title, {**settings, "num_fragment_steps": 32})
 

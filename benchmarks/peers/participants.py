@@ -20,6 +20,7 @@ from benchmarks.peers.virtual_environments import InstallError
 from benchmarks.service.results import Options, Result
 from benchmarks.service.workloads.bulk import measure_bulk
 from benchmarks.service.workloads.iterations import measure_iterations
+from benchmarks.service.workloads.many_agents import measure_many_agents
 from benchmarks.service.workloads.sampling import measure_sampling
 from benchmarks.service.workloads.specs import ITERATIONS, SAMPLING
 from benchmarks.shared.machine import versions
@@ -143,6 +144,8 @@ class RollserveParticipant:
     def _measure(self) -> list[Result]:
         if self.name in SAMPLING:
             return measure_sampling(self.name, self.options)
+        if self.name == "w8-many":
+            return measure_many_agents(self.name, self.options)
         if self.name in ITERATIONS:
             return measure_iterations(self.name, self.options, num_steps=NUM_ITERATION_STEPS)
         return measure_bulk(self.name, self.options)
@@ -155,6 +158,8 @@ def rollserve_participants(workload: str, options: Options) -> list[RollservePar
             RollserveParticipant(workload, "w4-bulk", options),
             RollserveParticipant(workload, "w4-bulk", options, MALLOC_RETAINS, note=", MALLOC_ set"),
         ]
+    if workload == "w8":
+        return [RollserveParticipant(workload, "w8-many", options)]
     if workload in ITERATIONS:
         return [RollserveParticipant(workload, workload, options)]
     return [RollserveParticipant(workload, name, options) for name in SAMPLING if name.startswith(f"{workload}-")]

@@ -3,8 +3,9 @@
     python -m benchmarks.studies.transforms [--workers N] [--rounds N] [--scale X]
 
 Each pair samples fragments in turns, without transforms and with them, from the same server. Speeds are steps per
-second of CPU time of the workers, the gateway and this client together, so that other load on the machine hardly
-matters. The table has the medians of the rounds, their ratio, and the lowest and the highest ratio of a round.
+second of CPU time of the workers, the gateway and this client together, so that other load on the machine matters
+less. Which of both goes first alternates. The table has the medians of the rounds, the median of their ratios, and the
+lowest and the highest ratio of a round.
 """
 
 from __future__ import annotations
@@ -94,16 +95,19 @@ def main() -> None:
     table = Table("rows", "steps/CPU s without", "with", "ratio", "of rounds", "steps/s without", "with")
     with cartpole_server(arguments.workers) as (server, sampler):
         for name, (env, transforms, num_steps) in PAIRS.items():
-            plain, transformed = [], []
-            for _ in range(arguments.rounds):
-                for speeds, used in ((plain, ()), (transformed, transforms)):
+            plain: list[tuple[float, float]] = []
+            transformed: list[tuple[float, float]] = []
+            for number in range(arguments.rounds):
+                turns: list[tuple[list[tuple[float, float]], Sequence[Transform]]]
+                turns = [(plain, ()), (transformed, transforms)]
+                for speeds, used in turns if number % 2 else reversed(turns):
                     spec = dataclasses.replace(env, transforms=used)
                     speeds.append(steps_per_second(server, sampler, spec, round(num_steps * arguments.scale)))
             (cpu, wall), (cpu_with, wall_with) = (zip(*speeds, strict=True) for speeds in (plain, transformed))
             ratios = [after / before for before, after in zip(cpu, cpu_with, strict=True)]
             medians = [statistics.median(speeds) for speeds in (cpu, cpu_with, wall, wall_with)]
             texts = [f"{each:,.0f}" for each in medians]
-            ratio, spread = f"{medians[1] / medians[0]:.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
+            ratio, spread = f"{statistics.median(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"
             table.add_row(name, *texts[:2], ratio, spread, *texts[2:])
     Console(width=120).print(table)
 

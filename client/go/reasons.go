@@ -16,6 +16,11 @@ const (
 	// A Python agent refused its arguments or parameters, or failed when it was tried.
 	// Status: INVALID_ARGUMENT.
 	ReasonAgentRefused Reason = "AGENT_REFUSED"
+	// ReasonEnvNotRenderable:
+	// The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+	// their seeds.
+	// Status: INVALID_ARGUMENT.
+	ReasonEnvNotRenderable Reason = "ENV_NOT_RENDERABLE"
 	// ReasonSamplerNotFound:
 	// The server has no sampler of that name.
 	// Status: NOT_FOUND.
@@ -37,7 +42,7 @@ const (
 	// Status: NOT_FOUND.
 	ReasonModuleNotFound Reason = "MODULE_NOT_FOUND"
 	// ReasonPackageNotFound:
-	// An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
+	// An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
 	// Status: NOT_FOUND.
 	ReasonPackageNotFound Reason = "PACKAGE_NOT_FOUND"
 	// ReasonServiceNotFound:
@@ -138,6 +143,10 @@ const (
 	// sampler has an agent that cannot be saved.
 	// Status: FAILED_PRECONDITION.
 	ReasonSavedSampler Reason = "SAVED_SAMPLER"
+	// ReasonReplayDiffers:
+	// An episode that is rendered differs from the recorded one; the message says where.
+	// Status: FAILED_PRECONDITION.
+	ReasonReplayDiffers Reason = "REPLAY_DIFFERS"
 	// ReasonDatasetDiffers:
 	// The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
 	// Status: FAILED_PRECONDITION.
@@ -222,6 +231,10 @@ const (
 	// quota or lease as large; the message says how many it permits.
 	// Status: RESOURCE_EXHAUSTED.
 	ReasonQuotaExceeded Reason = "QUOTA_EXCEEDED"
+	// ReasonVideoTooLarge:
+	// The episode has more pictures than `--max-video-frames`, or its video more bytes than `--max-video-bytes`.
+	// Status: RESOURCE_EXHAUSTED.
+	ReasonVideoTooLarge Reason = "VIDEO_TOO_LARGE"
 	// ReasonWorkerLost:
 	// A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
 	// again.
@@ -257,8 +270,8 @@ const (
 	// Status: UNAVAILABLE.
 	ReasonJournalLost Reason = "JOURNAL_LOST"
 	// ReasonCallTooLong:
-	// The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
-	// by a client with fewer calls. The rest can be asked for, in a call that queues again.
+	// The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for videos), or was
+	// paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
 	// Status: UNAVAILABLE.
 	ReasonCallTooLong Reason = "CALL_TOO_LONG"
 	// ReasonWorkerOutOfMemory:

@@ -8,6 +8,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from onnx import TensorProto
+from onnx_models import agent_of, model, node
 
 import rollserve
 from rollserve import EnvSpec, EpisodeBatch, Wrapper, cli
@@ -66,6 +68,123 @@ def test_specifications_are_replayed(
     assert not found.not_compared
 
 
+POLE = EnvSpec("CartPole-v1")
+MASK = rollserve.ActionMask(info="action_mask")
+
+
+def masked(kind: str, source: str = "info") -> EnvSpec:
+    return EnvSpec("sample_envs:Masked", {"kind": kind, "source": source})
+
+
+AGENTS: dict[str, tuple[EnvSpec, dict[str, object]]] = {
+    "gru": (POLE, {"core": "gru", "core_size": 7, "normalization": True, "previous_reward": True}),
+    "lstm": (POLE, {"core": "lstm", "hidden_sizes": (), "value": "shared"}),
+    "masked lstm": (masked("discrete"), {"action_mask": MASK, "core": "lstm"}),
+    "masked observation": (
+        masked("discrete", "observation"),
+        {"action_mask": rollserve.ActionMask(observation="action_mask")},
+    ),
+    "hybrid": (
+        EnvSpec("sample_envs:Hybrid", transforms=[rollserve.transforms.ClipActions()]),
+        {"predicted_log_std": True},
+    ),
+}
+"""Agents that an MLP or a model can be."""
+MLPS: dict[str, tuple[EnvSpec, dict[str, object]]] = {
+    "previous, gru": (POLE, {"core": "gru", "previous_action": True, "previous_reward": True, "layer_norm": True}),
+    "previous": (EnvSpec("Pendulum-v1", {"max_episode_steps": 20}), {"previous_action": True, "previous_reward": True}),
+    "masked multi": (
+        masked("multi", "observation"),
+        {"action_mask": rollserve.ActionMask(observation="action_mask"), "previous_action": True},
+    ),
+    "masked parts": (EnvSpec("sample_envs:MaskedParts"), {"action_mask": MASK, "previous_action": True}),
+}
+"""Agents that only an MLP can be."""
+
+
+def check_log_probs(batch: EpisodeBatch, agent: rollserve.Agent, folder: Path) -> None:
+    """Check that log-probabilities are found, and that another one is."""
+    batch.save(folder / "a.npz")
+    save_agent(agent, folder / "agent")
+    found = verify(folder / "a.npz", agent=folder / "agent", allowed_modules=["sample_envs"])
+    assert found.is_equal, found
+    errors = [check.log_prob_error for check in found.episodes]
+    assert all(error is not None and error < 1e-4 for error in errors)
+    assert any(errors)
+    log_probs = np.array(batch.agent_infos["log_prob"])
+    log_probs[3] += 0.01
+    changed = dataclasses.replace(batch, agent_infos={**batch.agent_infos, "log_prob": log_probs})
+    changed.save(folder / "a.npz")
+    found = verify(folder / "a.npz", agent=folder / "agent", allowed_modules=["sample_envs"])
+    assert [check.is_equal for check in found.episodes].count(False) == 1
+
+
+@pytest.mark.parametrize("name", [*AGENTS, *MLPS])
+def test_log_probs_of_mlps_are_found(name: str, thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    env, layers = (AGENTS | MLPS)[name]
+    check_log_probs(*sampled(thread_sampler, env, **layers), tmp_path)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_log_probs_of_models_are_found(name: str, thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    env, layers = AGENTS[name]
+    _, mlp = sampled(thread_sampler, env, **layers)
+    status = thread_sampler.status()
+    agent = rollserve.OnnxAgent.from_mlp(mlp, status.observation_space, status.action_space)
+    thread_sampler.update_agent(agent)
+    batch = thread_sampler.with_receipt(thread_sampler.obtain_samples(120), agent)
+    check_log_probs(batch, agent, tmp_path)
+
+
+def test_log_probs_of_a_model_with_the_action_before_are_found(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    made = model(
+        [
+            node("Cast", "previous_action", "before", to=TensorProto.FLOAT),
+            node("Reshape", "before shape", "column"),
+            node("Mul", "column factors", "logits"),
+        ],
+        {"observation": ["N", 4], "previous_action": ["N"]},
+        {"logits": ["N", 2]},
+        {"factors": np.array([[1.5, -0.5]], np.float32), "shape": np.array([-1, 1])},
+        types={"previous_action": TensorProto.INT64},
+    )
+    thread_sampler.update_env("CartPole-v1")
+    agent = agent_of(made, "categorical")
+    thread_sampler.update_agent(agent)
+    batch = thread_sampler.with_receipt(thread_sampler.obtain_samples(120), agent)
+    check_log_probs(batch, agent, tmp_path)
+
+
+def test_log_probs_of_recurrent_fragments_begin_with_their_states(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    _, agent = sampled(thread_sampler, core="gru", previous_action=True, previous_reward=True)
+    thread_sampler.obtain_fragments(40)
+    thread_sampler.with_receipt(thread_sampler.obtain_fragments(80), agent).save(tmp_path / "a.npz")
+    save_agent(agent, tmp_path / "agent")
+    found = verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+    assert any(not check.replayed for check in found.episodes)
+    assert all((check.log_prob_error or 0) < 1e-5 for check in found.episodes)
+
+
+def test_agents_that_are_not_evaluated_are_named(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, agent = sampled(thread_sampler)
+    batch.save(tmp_path / "a.npz")
+    for other, text in (
+        (
+            dataclasses.replace(agent, head="epsilon_greedy", epsilon=0.1),
+            "agent: expected a head among .* epsilon_greedy",
+        ),
+        (rollserve.OnnxAgent(b"no model", "categorical"), "agent: expected a model of ONNX"),
+        (rollserve.OnnxAgent(b"no model", "actions"), "agent: expected a head among .* got actions"),
+    ):
+        save_agent(other, tmp_path / "agent")
+        with pytest.raises(ValueError, match=text):
+            verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+
+
 def test_each_change_is_found_and_named(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
     batch, _ = sampled(thread_sampler)
     assert batch.env_seeds is not None
@@ -93,6 +212,49 @@ def test_each_change_is_found_and_named(thread_sampler: rollserve.Sampler, tmp_p
         assert found.episodes[episode].difference.startswith(text)
 
 
+def test_truncations_that_nothing_made_are_found(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, _ = sampled(thread_sampler)
+    dataclasses.replace(batch, truncated=np.ones_like(batch.truncated)).save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    longest = batch.lengths.max()
+    assert [check.is_equal for check in found.episodes] == (batch.lengths == longest).tolist()
+    assert f"truncated: a limit of the call may have cut episodes after {longest} steps" in found.not_compared
+    differences = {check.difference for check in found.episodes if not check.is_equal}
+    assert all(text.startswith("terminated, truncated: (True, True) at step") for text in differences)
+
+
+def test_limits_of_calls_are_not_compared(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    sampled(thread_sampler)
+    batch = thread_sampler.with_receipt(thread_sampler.obtain_samples(100, max_episode_length=8))
+    batch.save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    assert found.is_equal, found
+    assert found.not_compared == ("truncated: a limit of the call may have cut episodes after 8 steps",)
+
+
+def test_columns_and_agents_without_digest_are_named(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, agent = sampled(thread_sampler)
+    assert batch.receipt is not None
+    dataclasses.replace(batch, receipt=dataclasses.replace(batch.receipt, digests={}, agent="")).save(
+        tmp_path / "a.npz"
+    )
+    save_agent(agent, tmp_path / "agent")
+    found = verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+    names = {text.partition(":")[0] for text in found.not_compared}
+    assert names == {"agent", *batch.receipt.digests}
+    assert "rewards: the receipt has no digest of it" in found.not_compared
+
+
+def test_errors_of_environments_are_differences(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, _ = sampled(thread_sampler)
+    actions = np.array(batch.actions)
+    actions[batch.lengths[0]] = 7
+    dataclasses.replace(batch, actions=actions).save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    assert [check.is_equal for check in found.episodes] == [i != 1 for i in range(len(batch))]
+    assert found.episodes[1].difference.startswith("the environment failed at step 0: AssertionError: ")
+
+
 def test_another_agent_is_found(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
     batch, agent = sampled(thread_sampler)
     batch.save(tmp_path / "a.npz")
@@ -102,7 +264,7 @@ def test_another_agent_is_found(thread_sampler: rollserve.Sampler, tmp_path: Pat
     assert found.num_equal == 0
     assert [text.partition(":")[0] for text in found.changed_columns] == ["agent"]
     save_agent(rollserve.RandomAgent(), tmp_path / "agent")
-    with pytest.raises(ValueError, match="agent: expected an MLP, to evaluate it here, got random"):
+    with pytest.raises(ValueError, match="agent: expected an MLP or a model of ONNX, to evaluate it here, got random"):
         verify(tmp_path / "a.npz", agent=tmp_path / "agent")
     (tmp_path / "agent").write_bytes(b"\xff\xff")
     with pytest.raises(ValueError, match="agent: expected an agent, got "):
@@ -143,11 +305,12 @@ def test_files_that_cannot_be_replayed_say_why(thread_sampler: rollserve.Sampler
     batch, _ = sampled(thread_sampler)
     receipt = batch.receipt
     assert receipt is not None
+    window = {"id": "CartPole-v1", "kwargs_json": '{"render_mode": "human"}', "reset_options_json": "{}"}
     for changes, text in (
         ({"receipt": None}, "receipt: expected a receipt in the files, got none: `env` names"),
         (
             {"receipt": dataclasses.replace(receipt, reproducibility="BLOCK")},
-            "receipt.reproducibility: expected EPISODE",
+            "receipt.reproducibility: expected EPISODE, so that an episode is a function of its seed, got BLOCK: nat",
         ),
         (
             {"receipt": dataclasses.replace(receipt, num_segments=99)},
@@ -160,6 +323,10 @@ def test_files_that_cannot_be_replayed_say_why(thread_sampler: rollserve.Sampler
                 )
             },
             "receipt.environment: expected an environment of gymnasium, got profile:x",
+        ),
+        (
+            {"receipt": dataclasses.replace(receipt, environment=window)},
+            "receipt.environment.kwargs.render_mode: expected a render mode that opens no window, got 'human'",
         ),
         (
             {
@@ -206,5 +373,11 @@ def test_command_line_says_episode_by_episode_what_is_equal(
     shown = capsys.readouterr().out
     assert "steps: differs: rewards: 5.0 at step 0, replayed 1.0" in shown
     assert "changed: rewards" in shown
-    assert cli.main(["verify", str(tmp_path / "none")]) == 1
+    assert cli.main(["verify", str(tmp_path / "none")]) == 4
     assert "rollserve: " in capsys.readouterr().err
+    changed = {**batch.agent_infos, "log_prob": batch.agent_infos["log_prob"] - np.float32(1)}
+    dataclasses.replace(batch, agent_infos=changed).save(tmp_path / "a.npz")
+    assert cli.main(["verify", str(tmp_path / "a.npz"), "--agent", str(tmp_path / "agent")]) == 1
+    shown = capsys.readouterr().out
+    assert "steps: differs: log-probabilities by up to 1.0e+00\n" in shown
+    assert ": equal" not in shown

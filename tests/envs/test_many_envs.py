@@ -10,10 +10,10 @@ import pytest
 from many_agents import plain_env
 
 import rollserve
-from rollserve import EnvSpec, Reproducibility
+from rollserve import EnvSpec, Reproducibility, Wrapper
 from rollserve_server.envs import ManyEnvs
 from rollserve_server.envs.legal_actions import legal_action
-from rollserve_server.errors import EnvFailedError, InvalidValueError, NotFoundError
+from rollserve_server.errors import EnvFailedError, InvalidValueError, NotAllowedError, NotFoundError
 
 SPECS = [
     EnvSpec("sample_envs:crowd", {"length": 40}, multi_agent="parallel"),
@@ -24,7 +24,41 @@ SPECS = [
     EnvSpec("classic/leduc_holdem-v4", multi_agent="aec"),
     EnvSpec("classic/chess-v6", multi_agent="aec"),
     EnvSpec("butterfly/pistonball-v6", {"max_cycles": 6}, multi_agent="parallel"),
+    EnvSpec("sisl/multiwalker-v9", {"max_cycles": 20}, multi_agent="parallel"),
+    EnvSpec("sisl/pursuit-v5", {"max_cycles": 20}, multi_agent="aec"),
+    EnvSpec(
+        "butterfly/pistonball-v6",
+        {"max_cycles": 5, "n_pistons": 4},
+        [
+            Wrapper("color_reduction_v0", {"mode": "B"}),
+            Wrapper("resize_v1", {"x_size": 12, "y_size": 16}),
+            Wrapper("frame_stack_v1", {"stack_size": 3}),
+            Wrapper("sticky_actions_v0", {"repeat_action_probability": 0.5}),
+            Wrapper("reshape_v0", {"shape": [16, 36]}),
+        ],
+        multi_agent="parallel",
+    ),
+    EnvSpec(
+        "mpe/simple_adversary-v3",
+        {"max_cycles": 10},
+        [
+            Wrapper("pad_observations_v0"),
+            Wrapper("clip_reward_v0", {"lower_bound": -0.5}),
+            Wrapper("agent_indicator_v0"),
+        ],
+        multi_agent="aec",
+    ),
+    EnvSpec(
+        "sample_envs:relay",
+        {"num_agents": 3},
+        [Wrapper("OrderEnforcingWrapper"), Wrapper("sample_envs:halved_rewards")],
+        multi_agent="aec",
+    ),
 ]
+
+
+def relay_in(*wrappers: Wrapper) -> EnvSpec:
+    return EnvSpec("sample_envs:relay", wrappers=wrappers, multi_agent="aec")
 
 
 class Event(NamedTuple):
@@ -154,7 +188,7 @@ def crowd_lives(seed: int) -> tuple[dict[str, float], dict[str, float], int]:
         for turn in turns:
             sums[envs.agents[turn.agent]] += turn.reward
             num_ended += turn.ended
-        _, rewards, *_ = plain.step({envs.agents[agent]: action for agent, action in actions.items()})
+        _, rewards, *_ = plain.step({agent: actions[envs.agents.index(agent)] for agent in plain.agents})
         for agent, reward in rewards.items():
             expected[agent] += reward
     return sums, expected, num_ended
@@ -190,6 +224,7 @@ def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got() -> Non
     [
         ("crowd", "parallel", "unknown", "agents: expected some of possible_agents, .* got 'stranger'"),
         ("crowd", "parallel", "stays", "agents: expected an agent '.*' that is terminated or truncated to leave them"),
+        ("crowd", "parallel", "twice", "agents: expected each agent once, got "),
         ("relay", "aec", "out_of_turn", "agent_selection: expected one of agents, .* got 'nobody'"),
     ],
 )
@@ -219,10 +254,31 @@ def test_rows_name_broken_rules(env_id: str, api: rollserve.MultiAgentApi, fault
         ),
         (EnvSpec("sample_envs:relay", {"x": 0}, multi_agent="aec"), InvalidValueError, "kwargs_json: refused by"),
         (
-            EnvSpec("sample_envs:relay", wrappers=[rollserve.Wrapper("TimeLimit")], multi_agent="aec"),
-            InvalidValueError,
-            "wrappers: expected none",
+            relay_in(Wrapper("TimeLimit")),
+            NotFoundError,
+            r"wrappers\[0\].name: expected a wrapper of PettingZoo or SuperSuit",
         ),
+        (relay_in(Wrapper("frame_stack_v9")), NotFoundError, "did you mean 'frame_stack_v"),
+        (relay_in(Wrapper("observation_lambda_v0")), NotFoundError, "name: expected a wrapper"),
+        (relay_in(Wrapper("RecordVideo")), NotAllowedError, "name: .* it writes files on the server"),
+        (
+            relay_in(Wrapper("pettingzoo.utils.wrappers:CaptureStdoutWrapper")),
+            NotAllowedError,
+            "name: .* it takes what",
+        ),
+        (
+            relay_in(Wrapper("MultiEpisodeParallelEnv", {"num_episodes": 2})),
+            InvalidValueError,
+            "kwargs_json: refused by MultiEpisodeP",
+        ),
+        (relay_in(Wrapper("frame_stack_v1", {"size": 2})), InvalidValueError, "kwargs_json: refused by frame_stack_v1"),
+        (
+            relay_in(Wrapper("dtype_v0", {"dtype": "number"})),
+            InvalidValueError,
+            "kwargs_json: expected the name of a dtype",
+        ),
+        (relay_in(Wrapper("sample_envs:nothing")), NotFoundError, "name: expected a class or function of module"),
+        (relay_in(Wrapper("sample_envs:crowded")), InvalidValueError, "name: expected a wrapper that returns"),
         (
             EnvSpec("sample_envs:relay", vectorization="native", multi_agent="aec"),
             InvalidValueError,

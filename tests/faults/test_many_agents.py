@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
-from many_agents import CROWD, POLICIES, many_equal
+from many_agents import CROWD, POLICIES, RELAY, many_equal
 from pools import adds_up
 
 import rollserve
@@ -40,3 +41,51 @@ def test_calls_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sample
     assert adds_up(batch.account)
     # A replaced worker has the policies, too.
     assert many_equal(MultiAgentBatch.of(sampler.obtain_samples(8_000, seed=3)), expected)
+
+
+@pytest.mark.slow
+def test_cross_play_survives_lost_workers_with_the_same_bits(sampler: rollserve.Sampler) -> None:
+    sampler.update_env(LONG)
+    versions = sampler.update_agent(POLICIES[CROWD.id]), sampler.update_agent({"runner": rollserve.RandomAgent()})
+    maps = [{"runner_*": ("runner", version), "guard": "guard", "late": "late"} for version in versions]
+    expected = sampler.evaluate(60, policy_map=maps, seed=3).agent_returns
+    victim = sampler.status().workers[0].process_id
+    thread = threading.Timer(0.2, os.kill, (victim, signal.SIGKILL))
+    thread.start()
+    result = sampler.evaluate(60, policy_map=maps, seed=3)
+    thread.join()
+    assert expected is not None
+    assert result.agent_returns is not None
+    assert result.account.num_retried_episodes > 0
+    assert result.agent_returns.policies == expected.policies
+    np.testing.assert_array_equal(result.agent_returns.returns, expected.returns)
+    np.testing.assert_array_equal(result.agent_returns.policy_positions, expected.policy_positions)
+
+
+@pytest.mark.slow
+def test_fragments_survive_lost_workers_with_the_same_bits(sampler: rollserve.Sampler) -> None:
+    """A lost worker's rows are brought back, with the steps whose reward had not come when its last call ended."""
+    updated = sampler.update_env(EnvSpec(RELAY.id, {"num_agents": 4}, num_rows=4, multi_agent="aec"))
+    spaces = [space.spaces["relay_0"] for space in (updated.observation_space, updated.action_space)]
+    mask = rollserve.ActionMask(info="action_mask")
+    agent = rollserve.MlpAgent.initial(*spaces, seed=0, core="gru", core_size=4, action_mask=mask)
+    sampler.update_agent({"main": agent})
+    num_steps = 500 * 4 * len(sampler.status().workers)
+    before = MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3))
+    expected = MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3, row_step_count=500))
+    assert many_equal(MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3)), before)
+    victim = sampler.status().workers[0].process_id
+
+    def kill() -> None:
+        time.sleep(0.1)
+        os.kill(victim, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    batch = MultiAgentBatch.of(sampler.obtain_fragments(num_steps, seed=3, row_step_count=500))
+    thread.join()
+    assert many_equal(batch, expected)
+    assert batch.account is not None
+    assert batch.account.num_retried_episodes > 0
+    assert batch.account.num_broken_off_episodes == 0
+    assert adds_up(batch.account)

@@ -174,6 +174,43 @@ def test_calls_of_the_run_before_fail(thread_sampler: rollserve.Sampler, thread_
     thread_sampler.obtain_samples(10)
 
 
+def test_clients_of_the_run_before_are_told_of_the_new_one(
+    thread_sampler: rollserve.Sampler, thread_server: LocalServer
+) -> None:
+    thread_sampler.update_env("CartPole-v1")
+    thread_sampler.update_agent(mlp(thread_sampler))
+    saved = thread_sampler.save()
+    with rollserve.connect(thread_server.address) as another:
+        another.restore(saved)
+        with raises(rollserve.PreconditionError, reason=Reason.SAMPLER_RUN):
+            thread_sampler.obtain_samples(10)
+        another.obtain_samples(10)
+        another.update_agent(mlp(another, seed=1))
+        with raises(rollserve.PreconditionError, reason=Reason.UNEXPECTED_VERSION):
+            thread_sampler.obtain_samples(10)
+
+
+@pytest.mark.parametrize("current", [False, True], ids=["older", "current"])
+def test_agents_without_an_environment_are_left_out(
+    thread_sampler: rollserve.Sampler, other: rollserve.Sampler, other_server: LocalServer, current: bool
+) -> None:
+    thread_sampler.update_agent(mlp(thread_sampler))
+    for number in range(5):  # until the first environment is not kept any more
+        thread_sampler.update_env(rollserve.EnvSpec("Acrobot-v1", {"max_episode_steps": 20 + number}))
+    if not current:
+        thread_sampler.update_agent(mlp(thread_sampler))
+    other.restore(thread_sampler.save())
+    version = 1 if current else 2
+    assert other.status().policy_version == thread_sampler.status().policy_version == version
+    with rollserve.connect(other_server.address, shared=True) as shared:
+        if current:
+            with raises(rollserve.PreconditionError, reason=Reason.NO_AGENT):
+                shared.obtain_samples(10)
+        else:
+            assert equal(shared.obtain_samples(60), thread_sampler.obtain_samples(60))
+        assert shared.update_agent(mlp(shared, seed=1)) == version + 1
+
+
 def test_async_sampler_saves_and_restores(thread_sampler: rollserve.Sampler, other_server: LocalServer) -> None:
     thread_sampler.update_agent(mlp(thread_sampler))
     use(thread_sampler)
@@ -278,7 +315,27 @@ CHANGES: dict[str, tuple[Callable[[list[pb.SavedRecord]], None], str]] = {
         ),
         "rows[0].rows[0].recurrent_state['h']",
     ),
-    "negative steps": (lambda parts: setattr(part(parts, "rows").rows[0], "step_count", -1), "rows[0].rows[0]"),
+    "negative steps": (
+        lambda parts: setattr(part(parts, "rows").rows[0], "step_count", -1),
+        "data.rows[0].rows[0].step_count",
+    ),
+    "two headers": (lambda parts: parts.append(parts[0]), "data.header"),
+    "a version without a next one": (
+        lambda parts: setattr(part(parts, "agents"), "policy_version", 2**63 - 1),
+        "data.agents",
+    ),
+    "a current version below the highest": (
+        lambda parts: setattr(part(parts, "agents"), "policy_version", 2),
+        "data.header.policy_version",
+    ),
+    "an episode without a next one": (
+        lambda parts: setattr(part(parts, "rows").rows[0], "episode_index", 2**63 - 1),
+        "data.rows[0].rows[0].episode_index",
+    ),
+    "a negative counter": (
+        lambda parts: part(parts, "header").counters.update(num_steps=-1),
+        "data.header.counters['num_steps']",
+    ),
 }
 
 

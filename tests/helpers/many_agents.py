@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -29,7 +30,17 @@ POLICIES = {
 
 
 def plain_env(spec: EnvSpec) -> Any:
-    """Return the environment as a user of PettingZoo makes it."""
+    """Return the environment in its wrappers as a user of PettingZoo and SuperSuit makes it."""
+    env = _plain_env(spec)
+    for wrapper in spec.wrappers:
+        module, _, name = wrapper.name.rpartition(":")
+        owner = module or ("supersuit" if re.search(r"_v\d$", name) else "pettingzoo.utils.wrappers")
+        kwargs = {key: tuple(value) if isinstance(value, list) else value for key, value in wrapper.kwargs.items()}
+        env = getattr(importlib.import_module(owner), name)(env, **kwargs)
+    return env
+
+
+def _plain_env(spec: EnvSpec) -> Any:
     kwargs: dict[str, Any] = dict(spec.kwargs)
     if spec.id.startswith("mpe/"):
         module = importlib.import_module("mpe2." + spec.id[len("mpe/") :].replace("-", "_"))
@@ -194,6 +205,10 @@ def many_equal(first: MultiAgentBatch, second: MultiAgentBatch) -> bool:
     if first.agents != second.agents or len(first.policies) != len(second.policies):
         return False
     headers = all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
+    for name in ("global_states", "last_global_states"):
+        one_states, other_states = getattr(first, name), getattr(second, name)
+        headers = headers and (one_states is None) == (other_states is None)
+        headers = headers and (one_states is None or np.array_equal(one_states, other_states))
     return headers and all(
         one.policy == other.policy
         and equal(one.batch, other.batch)

@@ -33,6 +33,7 @@ def saved_file(env: rollserve.EnvSpec, num_rows: int) -> bytes:
         counters={"num_steps": 7, "unknown": 1},
         envs={1: SavedEnvs([env], num_rows, None)},
         agents={1: SavedAgents([RandomSpec()], 0.0)},
+        policy_version=1,
         own=SavedOwnSequences(1, 0, [SavedOwnSequence(1, 0, None)]),
         rows=SavedRowSequences(0, []),
     )

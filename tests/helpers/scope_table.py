@@ -89,6 +89,7 @@ REQUESTS: Mapping[str, tuple[str, Message]] = {
         "StreamSamples",
         stream(pb.SamplingOptions(agent_update=update(PICKLE).all_workers)),
     ),
+    "RenderEpisode": ("RenderEpisode", pb.RenderEpisodeRequest()),
     "Evaluate": ("Evaluate", pb.EvaluateRequest(episode_count=1)),
     "Evaluate, in another environment": (
         "Evaluate",

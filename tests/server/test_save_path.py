@@ -77,14 +77,24 @@ def test_server_saves_at_its_end(tmp_path: Path) -> None:
 
 
 def test_sampler_that_cannot_be_saved_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "missing" / "sampler.saved"
+    path = tmp_path / "folder" / "sampler.saved"
+    path.parent.mkdir()
     log = tmp_path / "server.log"
     options = (*OPTIONS, *THREADS, "--save-path", str(path), "--save-every", "0.1")
     with local_server(*options, log=log, environment=server_environment()) as server:
         with rollserve.connect(server.address) as sampler:
             prepare(sampler)
+        path.parent.rename(tmp_path / "elsewhere")
         assert soon(lambda: log.read_text().count("sampler not saved") > 1)
         assert server.process.poll() is None
+
+
+def test_server_does_not_start_with_a_path_that_it_cannot_write(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    for path in (tmp_path, tmp_path / "missing" / "sampler.saved"):
+        options = (*OPTIONS, *THREADS, "--save-path", str(path))
+        with pytest.raises(RuntimeError, match="save_path: expected"), local_server(*options, log=log):
+            pass
 
 
 @pytest.mark.parametrize("content", [b"", b"rollserve saved\n", b"something else"])

@@ -13,6 +13,8 @@ from ray import tune
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 
 from benchmarks.peers.runs.common.environments import make_env
 from benchmarks.peers.runs.common.measuring import run
@@ -20,6 +22,8 @@ from benchmarks.peers.runs.common.policy import HIDDEN_SIZES
 
 _MAX_REQUESTS = 2
 _WAIT_SECONDS = 0.02
+_POLICY = "main"
+"""Policy of all agents, where there are several."""
 
 
 @contextlib.contextmanager
@@ -55,15 +59,19 @@ def collecting(
 
 
 def _config(workload: str, rows: str, num_workers: int, num_rows: int, num_fragment_steps: int) -> PPOConfig:
-    name, options = "rollserve-benchmark", {"gym_env_vectorize_mode": rows}
-    if rows == "vector_entry_point":
-        name = "CartPole-v1"
+    name, options, config = "rollserve-benchmark", {}, PPOConfig()
+    if rows == "multi_agent":
+        tune.register_env(name, lambda _: ParallelPettingZooEnv(make_env(workload)))
+        config.multi_agent(policies={_POLICY}, policy_mapping_fn=lambda *_, **__: _POLICY)
     else:
-        tune.register_env(name, lambda _: make_env(workload))
+        options["gym_env_vectorize_mode"] = rows
+        if rows == "vector_entry_point":
+            name = "CartPole-v1"
+        else:
+            tune.register_env(name, lambda _: make_env(workload))
     model = DefaultModelConfig(fcnet_hiddens=list(HIDDEN_SIZES), fcnet_activation="tanh", vf_share_layers=False)
     return (
-        PPOConfig()
-        .environment(name)
+        config.environment(name)
         .env_runners(
             num_env_runners=num_workers,
             num_envs_per_env_runner=num_rows,
@@ -85,11 +93,13 @@ def _to_arrays(episodes: Any) -> int:
     num_steps = 0
     for episode in episodes:
         episode.to_numpy()
-        episode.get_observations(), episode.get_actions(), episode.get_rewards()
-        episode.extra_model_outputs.get("action_logp")
-        num_steps += len(episode)
+        is_many = isinstance(episode, MultiAgentEpisode)
+        for each in episode.agent_episodes.values() if is_many else (episode,):
+            each.get_observations(), each.get_actions(), each.get_rewards()
+            each.extra_model_outputs.get("action_logp")
+        num_steps += episode.env_steps()
     return num_steps
 
 
 if __name__ == "__main__":
-    run(collecting, ("ray", "torch", "gymnasium", "mujoco"))
+    run(collecting, ("ray", "torch", "gymnasium", "mujoco", "mpe2", "pettingzoo"))

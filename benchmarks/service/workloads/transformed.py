@@ -47,8 +47,11 @@ def measure_transformed(name: str, options: Options) -> list[Result]:
     transformed = dataclasses.replace(spec.env, transforms=transforms)
     result = Result(name, title, spec.settings | {"transforms": list(map(repr, transforms))} | call)
     with running_service(spec.env, spec.agent, options.num_workers) as service:
-        for _ in range(options.num_rounds):
-            plain, figures = (_call(service, env, spec.agent, call) for env in (spec.env, transformed))
+        for number in range(options.num_rounds):
+            envs = {"plain": spec.env, "transformed": transformed}
+            order = sorted(envs, reverse=bool(number % 2))  # alternates, so that being the later one evens out
+            found = {each: _call(service, envs[each], spec.agent, call) for each in order}
+            plain, figures = found["plain"], found["transformed"]
             others = {f"untransformed_{key}": value for key, value in plain.items()}
             ratio = _cpu_seconds(plain) / _cpu_seconds(figures)
             result.rounds.append({**figures, **others, "ratio_to_untransformed": ratio})

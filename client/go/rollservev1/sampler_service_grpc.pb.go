@@ -170,6 +170,23 @@ type SamplerServiceClient interface {
 	//
 	// Reasons: as for Evaluate.
 	EvaluatePopulation(ctx context.Context, in *EvaluatePopulationRequest, opts ...grpc.CallOption) (SamplerService_EvaluatePopulationClient, error)
+	// Renders an episode: replays it in an environment of its own, made with `render_mode="rgb_array"` in a child process of
+	// the server, and returns its pictures, one after the reset and one after each step. An episode that the client has
+	// not recorded is sampled first, as ObtainSamples would, and delivered to nobody. The replay is compared with the
+	// episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
+	// on meanwhile; the child process has a lower priority.
+	//
+	// The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+	// (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+	//
+	// INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
+	// many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+	// class WORKER (see Reproducibility).
+	//
+	// Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
+	// ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
+	// TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+	RenderEpisode(ctx context.Context, in *RenderEpisodeRequest, opts ...grpc.CallOption) (SamplerService_RenderEpisodeClient, error)
 	// Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
 	// evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
 	// the last records (`--episode-records`, 10,000 by default) until it ends. A client that is late loses the oldest
@@ -557,8 +574,40 @@ func (x *samplerServiceEvaluatePopulationClient) Recv() (*EvaluatePopulationResp
 	return m, nil
 }
 
+func (c *samplerServiceClient) RenderEpisode(ctx context.Context, in *RenderEpisodeRequest, opts ...grpc.CallOption) (SamplerService_RenderEpisodeClient, error) {
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[8], "/rollserve.v1.SamplerService/RenderEpisode", opts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &samplerServiceRenderEpisodeClient{stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+type SamplerService_RenderEpisodeClient interface {
+	Recv() (*RenderEpisodeResponse, error)
+	grpc.ClientStream
+}
+
+type samplerServiceRenderEpisodeClient struct {
+	grpc.ClientStream
+}
+
+func (x *samplerServiceRenderEpisodeClient) Recv() (*RenderEpisodeResponse, error) {
+	m := new(RenderEpisodeResponse)
+	if err := x.ClientStream.RecvMsg(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 func (c *samplerServiceClient) GetMetrics(ctx context.Context, in *GetMetricsRequest, opts ...grpc.CallOption) (SamplerService_GetMetricsClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[8], "/rollserve.v1.SamplerService/GetMetrics", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[9], "/rollserve.v1.SamplerService/GetMetrics", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -590,7 +639,7 @@ func (x *samplerServiceGetMetricsClient) Recv() (*GetMetricsResponse, error) {
 }
 
 func (c *samplerServiceClient) RecordDataset(ctx context.Context, in *RecordDatasetRequest, opts ...grpc.CallOption) (SamplerService_RecordDatasetClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[9], "/rollserve.v1.SamplerService/RecordDataset", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[10], "/rollserve.v1.SamplerService/RecordDataset", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -622,7 +671,7 @@ func (x *samplerServiceRecordDatasetClient) Recv() (*RecordDatasetResponse, erro
 }
 
 func (c *samplerServiceClient) ReadDataset(ctx context.Context, in *ReadDatasetRequest, opts ...grpc.CallOption) (SamplerService_ReadDatasetClient, error) {
-	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[10], "/rollserve.v1.SamplerService/ReadDataset", opts...)
+	stream, err := c.cc.NewStream(ctx, &_SamplerService_serviceDesc.Streams[11], "/rollserve.v1.SamplerService/ReadDataset", opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -837,6 +886,23 @@ type SamplerServiceServer interface {
 	//
 	// Reasons: as for Evaluate.
 	EvaluatePopulation(*EvaluatePopulationRequest, SamplerService_EvaluatePopulationServer) error
+	// Renders an episode: replays it in an environment of its own, made with `render_mode="rgb_array"` in a child process of
+	// the server, and returns its pictures, one after the reset and one after each step. An episode that the client has
+	// not recorded is sampled first, as ObtainSamples would, and delivered to nobody. The replay is compared with the
+	// episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
+	// on meanwhile; the child process has a lower priority.
+	//
+	// The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+	// (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+	//
+	// INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
+	// many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+	// class WORKER (see Reproducibility).
+	//
+	// Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
+	// ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
+	// TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+	RenderEpisode(*RenderEpisodeRequest, SamplerService_RenderEpisodeServer) error
 	// Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
 	// evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
 	// the last records (`--episode-records`, 10,000 by default) until it ends. A client that is late loses the oldest
@@ -947,6 +1013,9 @@ func (UnimplementedSamplerServiceServer) Evaluate(*EvaluateRequest, SamplerServi
 }
 func (UnimplementedSamplerServiceServer) EvaluatePopulation(*EvaluatePopulationRequest, SamplerService_EvaluatePopulationServer) error {
 	return status.Errorf(codes.Unimplemented, "method EvaluatePopulation not implemented")
+}
+func (UnimplementedSamplerServiceServer) RenderEpisode(*RenderEpisodeRequest, SamplerService_RenderEpisodeServer) error {
+	return status.Errorf(codes.Unimplemented, "method RenderEpisode not implemented")
 }
 func (UnimplementedSamplerServiceServer) GetMetrics(*GetMetricsRequest, SamplerService_GetMetricsServer) error {
 	return status.Errorf(codes.Unimplemented, "method GetMetrics not implemented")
@@ -1278,6 +1347,27 @@ func (x *samplerServiceEvaluatePopulationServer) Send(m *EvaluatePopulationRespo
 	return x.ServerStream.SendMsg(m)
 }
 
+func _SamplerService_RenderEpisode_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(RenderEpisodeRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SamplerServiceServer).RenderEpisode(m, &samplerServiceRenderEpisodeServer{stream})
+}
+
+type SamplerService_RenderEpisodeServer interface {
+	Send(*RenderEpisodeResponse) error
+	grpc.ServerStream
+}
+
+type samplerServiceRenderEpisodeServer struct {
+	grpc.ServerStream
+}
+
+func (x *samplerServiceRenderEpisodeServer) Send(m *RenderEpisodeResponse) error {
+	return x.ServerStream.SendMsg(m)
+}
+
 func _SamplerService_GetMetrics_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(GetMetricsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -1480,6 +1570,11 @@ var _SamplerService_serviceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "EvaluatePopulation",
 			Handler:       _SamplerService_EvaluatePopulation_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "RenderEpisode",
+			Handler:       _SamplerService_RenderEpisode_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -49,7 +49,7 @@ from rollserve.errors import (
 from rollserve.evaluation import Evaluation, PopulationEvaluation
 from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.memory import give_back_memory, hold_on_to_memory
-from rollserve.moments import RunningMoments
+from rollserve.moments import PolicyMoments, RunningMoments
 from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
@@ -66,6 +66,7 @@ from rollserve.sampler import Sampler, connect
 from rollserve.samplers import Quota, SamplerSummary
 from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
 from rollserve.summaries import Summary
+from rollserve.video import Video
 
 __version__ = importlib.metadata.version("rollserve")
 
@@ -114,6 +115,7 @@ __all__ = [
     "Policies",
     "PolicyBatch",
     "PolicyEstimates",
+    "PolicyMoments",
     "PolicyVersion",
     "PopulationEvaluation",
     "PreconditionError",
@@ -146,6 +148,7 @@ __all__ = [
     "Transitions",
     "UnavailableError",
     "Vectorization",
+    "Video",
     "WorkerAccount",
     "WorkerStatus",
     "Wrapper",

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
-from rollserve.moments import moments_of
+from rollserve.moments import moments_of, policy_moments_of
 
 if TYPE_CHECKING:
-    from rollserve.moments import RunningMoments
+    from rollserve.moments import PolicyMoments, RunningMoments
     from rollserve.v1 import episode_batch_pb2
 
 __all__ = ["Account", "EpisodeFailure", "WorkerAccount", "account_from_proto"]
@@ -131,6 +131,8 @@ class Account:
         return_moments: moments of the discounted returns after each delivered step; None without the option
             `return_discount`. Of a stream that was interrupted, both are None: compute them from its batches, by
             `RunningMoments` and `RunningReturns`.
+        policy_moments: in an environment with many agents, moments of each delivered policy by name, which the two
+            attributes above do not have. Of a stream that was interrupted, empty.
     """
 
     num_steps: int
@@ -168,6 +170,7 @@ class Account:
     num_reassigned_episodes: int = 0
     observation_moments: RunningMoments | None = None
     return_moments: RunningMoments | None = None
+    policy_moments: Mapping[str, PolicyMoments] = field(default_factory=dict)
     num_rounds: int = 0
     num_stale_steps: int = 0
     num_overflow_steps: int = 0
@@ -197,5 +200,6 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         episode_failures=failures,
         observation_moments=observation_moments,
         return_moments=return_moments,
+        policy_moments=policy_moments_of(message),
         lag_step_counts=tuple(message.lag_step_counts),
     )

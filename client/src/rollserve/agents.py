@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from rollserve._checks import check_names, check_type, choices_text, type_error
+from rollserve._checks import check_names, check_text, check_type, choices_text, type_error
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
@@ -235,8 +235,10 @@ class Policies:
 
     def __post_init__(self) -> None:
         check_type("updates", self.updates, Mapping, "a mapping from names to agents")
-        check_names("updates", self.updates)
         for name, update in self.updates.items():
+            if not isinstance(name, str):
+                raise type_error("updates", "names of policies, which are texts, as keys", name)
+            check_text("updates", name)
             if not isinstance(update, _POLICY_UPDATES):
                 raise type_error(f"updates[{name!r}]", "an agent, parameters or an AgentChange", update)
         if self.policy_map is not None:
@@ -244,12 +246,16 @@ class Policies:
 
     @classmethod
     def of(cls, update: object) -> Policies | None:
-        """Return policies by name, or a mapping of agents or updates as such; None for an update of another kind."""
+        """Return policies by name, or a mapping of agents or updates as such; None for an update of another kind.
+
+        Raises:
+            TypeError: a mapping that has agents or updates beside other values, or keys that are no texts.
+        """
         if isinstance(update, cls):
             return update
         if not isinstance(update, Mapping) or not update:
             return None
-        return cls(update) if all(isinstance(value, _POLICY_UPDATES) for value in update.values()) else None
+        return cls(update) if any(isinstance(value, _POLICY_UPDATES) for value in update.values()) else None
 
 
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
@@ -341,16 +347,32 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxAgent:
     )
 
 
-def with_moments(update: AgentUpdate, moments: RunningMoments) -> AgentUpdate:
+def with_moments(update: AgentUpdate, moments: RunningMoments | Mapping[str, RunningMoments]) -> AgentUpdate:
     """Return an update whose parameters normalize observations by moments; the same update for moments of no step.
 
+    Args:
+        update: the update.
+        moments: the moments; of policies by name, those of some of the update's policies.
+
     Raises:
-        TypeError: no moments, or an agent whose parameters are not in the update.
+        TypeError: no moments, an agent whose parameters are not in the update, or a policy that is not in it.
     """
+    policies = Policies.of(update)
+    if policies is not None:
+        check_type("observation_moments", moments, Mapping, "a mapping from names of policies to moments")
+        by_name = cast("Mapping[str, RunningMoments]", moments)
+        if missing := sorted(by_name.keys() - policies.updates.keys()):
+            expected = f"moments of the update's policies, {sorted(policies.updates)}"
+            raise TypeError(f"observation_moments: {mismatch(expected, missing[0])}")
+        updates: dict[str, Any] = dict(policies.updates)
+        for name, each in by_name.items():
+            updates[name] = with_moments(updates[name], each)
+        return dataclasses.replace(policies, updates=updates)
     check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
+    moments = cast("RunningMoments", moments)
     if not moments.count:
         return update
-    if isinstance(update, Mapping) and Policies.of(update) is None:
+    if isinstance(update, Mapping):
         return cast("dict[str, np.ndarray]", {**update, **moments.parameters()})
     if isinstance(update, MlpAgent):
         mask = None if update.action_mask is None else update.action_mask.observation

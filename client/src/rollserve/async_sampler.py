@@ -21,6 +21,7 @@ from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import Reader, receive_async
 from rollserve._calls.receipts import with_receipt
+from rollserve._calls.rendering import DEFAULT_RENDER_SECONDS, read_video_async, render_request
 from rollserve._calls.saving import read_saved_async, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
     from rollserve.samplers import Quota, SamplerSummary
+    from rollserve.video import Overlay, Video, VideoFormat
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
 
@@ -134,7 +136,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         *,
         per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
-        observation_moments: RunningMoments | None = None,
+        observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one; return the policy version.
@@ -258,7 +260,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         For arguments and errors, see `rollserve.Sampler.cross_play`.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     async def evaluate_population(
@@ -381,6 +384,40 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         """Return the versions of the agent that the sampler holds, in rising order."""
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
+
+    async def render(
+        self,
+        batch: EpisodeBatch | None = None,
+        segment: int = 0,
+        *,
+        seed: int | None = None,
+        index: int | None = None,
+        version: int | None = None,
+        env_version: int | None = None,
+        max_episode_length: int | None = None,
+        deterministic: bool = False,
+        format: VideoFormat = "mp4",  # noqa: A002  # what it is called everywhere
+        fps: float | None = None,
+        overlays: Sequence[Overlay] = (),
+        timeout: float | None = DEFAULT_RENDER_SECONDS,
+    ) -> Video:
+        """Return a video of an episode; for arguments and errors, see `rollserve.Sampler.render`."""
+        request = render_request(
+            self._name,
+            self._own_versions,
+            batch,
+            segment,
+            seed=seed,
+            index=index,
+            version=version,
+            env_version=env_version,
+            max_episode_length=max_episode_length,
+            deterministic=deterministic,
+            video_format=format,
+            fps=fps,
+            overlays=overlays,
+        )
+        return await self._call(read_video_async(self._stub.RenderEpisode), request, timeout)
 
     async def agent(
         self,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import grpc
 
-from rollserve._checks import check_choice, check_count, check_integer, check_text, check_type
+from rollserve._checks import check_choice, check_count, check_flag, check_integer, check_text, check_type
 from rollserve._codec.field_errors import FieldError
 from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, value_from_json, value_to_json
 from rollserve.errors import ServerError, mismatch
@@ -56,12 +56,17 @@ _MULTI_AGENT_APIS: dict[MultiAgentApi, environment_pb2.MultiAgentApi.ValueType] 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper of `gymnasium.wrappers`, or of a module that the server's operator allows.
+    """A wrapper of `gymnasium.wrappers`, `FixedShapes`, or one of a module that the server's operator allows.
+
+    Around an environment with many agents, a wrapper of PettingZoo or SuperSuit.
 
     >>> rollserve.Wrapper("TimeLimit", {"max_episode_steps": 200})  # doctest: +SKIP
 
     Attributes:
-        name: name of the class in `gymnasium.wrappers`; or `module:Class`, a subclass of `gymnasium.Wrapper`.
+        name: name of the class in `gymnasium.wrappers`; `FixedShapes`, which makes arrays of one shape of Sequence,
+            Graph and OneOf spaces; or `module:Class`, a subclass of `gymnasium.Wrapper`. Around an environment with
+            many agents, name of the class in `pettingzoo.utils.wrappers`, or of a function of SuperSuit, such as
+            `frame_stack_v1`; or `module:name`.
         kwargs: its keyword arguments except for the environment; JSON has to be able to hold them.
 
     Raises:
@@ -125,7 +130,10 @@ class EnvSpec:
             `rollserve.text_infos`. 0: infos that are no numbers are not delivered. The same for all rows and workers.
         multi_agent: interface of an environment of PettingZoo with many agents, "parallel" or "aec"; None for one agent
             and the interface of gymnasium. `id` is then an id of PettingZoo, such as `classic/connect_four-v3`,
-            `mpe/NAME-vN` for the package mpe2, or `module:factory`.
+            `mpe/NAME-vN` for the package mpe2, or `module:factory`; with `vectorization="envpool"`, an id of EnvPool
+            with several players.
+        global_state: whether batches have the global state of an environment with many agents, what its `state()`
+            returns, as `MultiAgentBatch.global_states`.
 
     Raises:
         TypeError: an attribute of the wrong type.
@@ -143,6 +151,7 @@ class EnvSpec:
     transforms: Sequence[Transform] = ()
     text_info_bytes: int = 0
     multi_agent: MultiAgentApi | None = None
+    global_state: bool = False
 
     def __post_init__(self) -> None:
         check_type("id", self.id, str, "a string")
@@ -164,6 +173,7 @@ class EnvSpec:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_integer("text_info_bytes", self.text_info_bytes, 32, signed=False)
+        check_flag("global_state", self.global_state)
 
 
 @dataclass(frozen=True)
@@ -263,6 +273,7 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
         multi_agent=_MULTI_AGENT_APIS[spec.multi_agent]
         if spec.multi_agent
         else environment_pb2.MULTI_AGENT_API_UNSPECIFIED,
+        global_state=spec.global_state,
     )
 
 
@@ -294,6 +305,7 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
         tuple(_transforms_from_proto(message)),
         message.text_info_bytes,
         apis.get(message.multi_agent),
+        message.global_state,
     )
 
 

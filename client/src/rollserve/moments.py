@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from rollserve.v1 import episode_batch_pb2, sampler_service_pb2
 
-__all__ = ["MEAN", "VARIANCE", "RunningMoments", "moments_of"]
+__all__ = ["MEAN", "VARIANCE", "PolicyMoments", "RunningMoments", "moments_of", "policy_moments_of"]
 
 MEAN, VARIANCE = "observation/mean", "observation/variance"
 """Names of the parameters that normalize observations."""
@@ -270,8 +271,30 @@ class RunningMoments:
         return map_columns(np.copy, columns_of(leaves))
 
 
-def moments_of(
+@dataclass(frozen=True)
+class PolicyMoments:
+    """Moments of a policy's part in a call, in an environment with many agents.
+
+    Attributes:
+        observations: moments of the observations of the agents for which the policy acted; None without the option
+            `observation_moments`, and where these have no Box or MultiBinary leaves.
+        returns: moments of the discounted returns after each step of these agents' lives; None without the option
+            `return_discount`.
+    """
+
+    observations: RunningMoments | None
+    returns: RunningMoments | None
+
+
+def policy_moments_of(
     message: episode_batch_pb2.Account | sampler_service_pb2.StreamRound,
+) -> dict[str, PolicyMoments]:
+    """Return the moments of each policy that an account or a round has; raises as `moments_of`."""
+    return {each.policy: PolicyMoments(*moments_of(each)) for each in message.policy_moments}
+
+
+def moments_of(
+    message: episode_batch_pb2.Account | sampler_service_pb2.StreamRound | episode_batch_pb2.PolicyMoments,
 ) -> tuple[RunningMoments | None, RunningMoments | None]:
     """Return the moments of observations and of returns that an account or a round has; None where it has none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -30,7 +30,8 @@ class PolicyBatch:
         policy: name of the policy.
         batch: the segments, by episode and agent. `policy_versions` has the versions of this policy.
         agent_positions: (N,) int64, agent of each segment: its position among the environment's agents.
-        env_steps: (T,) int64, environment step of the episode in which each step was made, from 0.
+        env_steps: (T,) int64, environment step of the episode in which each step was made, from 0. Of fragments, the
+            step may be one of an earlier fragment, where what followed was not known.
         rewards_before: (N,), sum of the rewards that the agent got in its life before its first action.
     """
 
@@ -71,11 +72,20 @@ class PolicyBatch:
             np.concatenate([part.rewards_before for part in parts]),
         )
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether the segments are ordered by episode, and all begin with the first step of their life."""
+        return not self.batch.first_steps.any() and bool((np.diff(self.batch.episode_indices) >= 0).all())
+
     def joined(self) -> PolicyBatch:
         """Return the segments by episode, agent and time, where parts of one life are one segment."""
         indices = self.batch.episode_indices
         ordered = self.take(np.lexsort((np.arange(len(indices)), self.agent_positions, indices)))
-        batch = ordered.batch.joined()
+        # Segments of two agents are never one, whatever steps they have.
+        agents = np.stack([ordered.batch.episode_indices, ordered.agent_positions])
+        known, numbers = np.unique(agents, axis=1, return_inverse=True)
+        batch = dataclasses.replace(ordered.batch, episode_indices=numbers.reshape(-1).astype(np.int64)).joined()
+        batch = dataclasses.replace(batch, episode_indices=known[0][batch.episode_indices])
         first = np.searchsorted(np.cumsum(ordered.batch.lengths), np.cumsum(batch.lengths) - batch.lengths, "right")
         return dataclasses.replace(
             ordered,
@@ -110,7 +120,7 @@ class AgentSteps:
 
 @dataclass(frozen=True, eq=False)
 class MultiAgentBatch:
-    """Parts of E episodes of an environment with many agents, with T environment steps in all.
+    """Parts of E episodes of an environment with many agents, or fragments of them, with T environment steps in all.
 
     An episode has one segment for each life of each agent: from its first observation to its end. All segments in which
     a policy acted are one EpisodeBatch; its headers `terminated`, `truncated`, `first_steps` and `lengths` are those of
@@ -121,13 +131,16 @@ class MultiAgentBatch:
 
     Attributes:
         agents: names of the environment's possible agents.
-        episode_indices: (E,) int64, index of each episode; rising.
+        episode_indices: (E,) int64, index of each episode; rising, except for fragments.
         first_steps: (E,) int64, number of environment steps of the episode before this part.
         lengths: (E,) int64, number of environment steps.
         terminated: (E,) bool, whether the episode ended with its last step here, and an agent was terminated then.
         truncated: (E,) bool, whether the episode ended with its last step here, and an agent was truncated then.
         agent_step_counts: (E,) int64, number of steps of all agents, also of those whose policies are not delivered.
         policies: the policies that acted. The batches of a stream have one for each version of a policy.
+        global_states: (T, *S), the environment's global state before each environment step; None unless
+            `EnvSpec.global_state` asks for it. Its rows are those of `joint()`.
+        last_global_states: (E, *S), the global state after the last step of each part; None alike.
         account: account of the call whose whole result the batch is, in environment steps; otherwise None.
         round: round of `Sampler.stream` that the batch is; otherwise None.
     """
@@ -140,6 +153,8 @@ class MultiAgentBatch:
     truncated: np.ndarray
     agent_step_counts: np.ndarray
     policies: tuple[PolicyBatch, ...]
+    global_states: np.ndarray | None = None
+    last_global_states: np.ndarray | None = None
     account: Account | None = None
     round: Round | None = None
 
@@ -147,6 +162,12 @@ class MultiAgentBatch:
         for name in _HEADERS:
             if len(getattr(self, name)) != len(self):
                 raise ValueError(f"{name}: {mismatch(f'{len(self)} elements', len(getattr(self, name)))}")
+        for name, length in (("global_states", self.num_steps), ("last_global_states", len(self))):
+            states = getattr(self, name)
+            if states is not None and len(states) != length:
+                raise ValueError(f"{name}: {mismatch(f'{length} states', len(states))}")
+        if (self.global_states is None) != (self.last_global_states is None):
+            raise ValueError(f"last_global_states: {mismatch('states beside global_states', 'none of one of both')}")
 
     def __len__(self) -> int:
         """Return E, the number of parts of episodes."""
@@ -155,6 +176,14 @@ class MultiAgentBatch:
     def __repr__(self) -> str:
         policies = ", ".join(dict.fromkeys(part.policy for part in self.policies))
         return f"<MultiAgentBatch: {len(self)} episodes, {self.num_steps} environment steps, policies {policies}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which says where to find what EpisodeBatch has."""
+            known = hasattr(EpisodeBatch, name) or name in EpisodeBatch.__dataclass_fields__
+            hint = ": the batches of `by_policy()` and `by_agent()` have it" if known else ""
+            raise AttributeError(f"'MultiAgentBatch' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @classmethod
     def of(cls, batch: object) -> MultiAgentBatch:
@@ -215,19 +244,20 @@ class MultiAgentBatch:
     def joint(self) -> dict[str, AgentSteps]:
         """Return the steps of each agent that acted, aligned to the environment steps of all episodes, (T, …).
 
+        Rows of `global_states` are aligned alike.
+
         The environment steps of the episodes follow each other as in `lengths`. Where an agent did not act, `acted` is
         False and the other columns are zeros. Agents whose policies have spaces of their own have columns of their own.
+        Of fragments, a step whose environment step an earlier batch has is left out; `concatenate` has both.
         """
-        starts = np.cumsum(self.lengths) - self.lengths
         steps: dict[str, AgentSteps] = {}
         for part in self.policies:
-            episodes = np.searchsorted(self.episode_indices, part.batch.episode_indices)
-            rows = np.repeat(starts[episodes] - self.first_steps[episodes], part.batch.lengths) + part.env_steps
+            rows = self._rows_of(np.repeat(part.batch.episode_indices, part.batch.lengths), part.env_steps)
             ends = np.cumsum(part.batch.lengths) - 1
             owners = np.repeat(part.agent_positions, part.batch.lengths)
             for position in np.unique(part.agent_positions).tolist():
-                of_agent = np.flatnonzero(owners == position)
-                segments = np.flatnonzero(part.agent_positions == position)
+                of_agent = np.flatnonzero((owners == position) & (rows >= 0))
+                segments = np.flatnonzero((part.agent_positions == position) & (rows[ends] >= 0))
                 agent = self.agents[position]
                 if agent not in steps:
                     steps[agent] = _no_steps(part.batch, self.num_steps)
@@ -252,6 +282,13 @@ class MultiAgentBatch:
         headers: dict[str, Any] = {
             name: np.concatenate([getattr(batch, name) for batch in batches]) for name in _HEADERS
         }
+        for name in _GLOBAL_STATES:
+            states = [getattr(batch, name) for batch in batches]
+            if any(each is None for each in states):
+                if any(each is not None for each in states):
+                    raise ValueError(f"{name}: {mismatch('states in all batches or in none', 'some without')}")
+            else:
+                headers[name] = np.concatenate(states)
         policies = tuple(part for batch in batches for part in batch.policies)
         return cls(batches[0].agents, **headers, policies=policies)
 
@@ -260,7 +297,7 @@ class MultiAgentBatch:
         parts: dict[str, list[PolicyBatch]] = {}
         for part in self.policies:
             parts.setdefault(part.policy, []).append(part)
-        if all(len(each) == 1 for each in parts.values()) and not self._continues.any():
+        if all(len(each) == 1 and each[0].is_joined for each in parts.values()) and not self._continues.any():
             return self
         begins = np.flatnonzero(np.append(True, ~self._continues))
         ends = np.append(begins[1:], len(self)) - 1
@@ -272,6 +309,7 @@ class MultiAgentBatch:
             agent_step_counts=np.add.reduceat(self.agent_step_counts, begins),
             terminated=self.terminated[ends],
             truncated=self.truncated[ends],
+            last_global_states=None if self.last_global_states is None else self.last_global_states[ends],
             policies=tuple(PolicyBatch.concatenate(parts[policy]).joined() for policy in sorted(parts)),
         )
 
@@ -303,21 +341,41 @@ class MultiAgentBatch:
                 whole = EpisodeBatch.concatenate(*batches), np.array(agents), np.concatenate(env_steps)
                 policies.append(PolicyBatch(part.policy, *whole, np.array(rewards)))
         first = int(num_steps == self.lengths[0])
-        headers = {name: getattr(self, name)[first:].copy() for name in _HEADERS}
+        headers: dict[str, Any] = {name: getattr(self, name)[first:].copy() for name in _HEADERS}
         if not first:
             headers["first_steps"][0] += num_steps
             headers["lengths"][0] -= num_steps
             headers["agent_step_counts"][0] -= num_dropped_steps
+        if self.global_states is not None and self.last_global_states is not None:
+            headers["global_states"] = self.global_states[num_steps:]
+            headers["last_global_states"] = self.last_global_states[first:]
         return dataclasses.replace(self, **headers, policies=tuple(policies))
+
+    def _rows_of(self, episode_indices: np.ndarray, env_steps: np.ndarray) -> np.ndarray:
+        """Return where environment steps of episodes are among all of the batch, -1 for those that it does not have."""
+        order = np.lexsort((self.first_steps, self.episode_indices))
+        known = np.unique(self.episode_indices)
+        width = 1 + int(max((self.first_steps + self.lengths).max(initial=0), env_steps.max(initial=0)))
+        begins = np.searchsorted(known, self.episode_indices[order]) * width + self.first_steps[order]
+        wanted = np.searchsorted(known, episode_indices) * width + env_steps
+        found = np.maximum(np.searchsorted(begins, wanted, "right") - 1, 0)
+        part = order[found]
+        offsets = wanted - begins[found]
+        rows: np.ndarray = (np.cumsum(self.lengths) - self.lengths)[part] + offsets
+        rows[(offsets < 0) | (offsets >= self.lengths[part])] = -1
+        return rows
 
     @property
     def _continues(self) -> np.ndarray:
-        """Whether each part but the first goes on with the episode of the part before it, (E - 1,)."""
-        continues: np.ndarray = self.episode_indices[1:] == self.episode_indices[:-1]
+        """Whether each part but the first goes on where the part before it stops, (E - 1,)."""
+        same = self.episode_indices[1:] == self.episode_indices[:-1]
+        continues: np.ndarray = same & (self.first_steps[1:] == (self.first_steps + self.lengths)[:-1])
         return continues
 
 
 _HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
+
+_GLOBAL_STATES = ("global_states", "last_global_states")
 
 
 def _no_steps(batch: EpisodeBatch, num_steps: int) -> AgentSteps:

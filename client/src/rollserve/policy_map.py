@@ -57,6 +57,10 @@ class PolicyRule:
         position = int(np.searchsorted(ends, number * ends[-1], "right"))
         return self.choices[min(position, len(self.choices) - 1)]
 
+    def matches(self, position: int, agent: str) -> bool:
+        """Return whether the rule is one for the agent of this name at this position; others may come before it."""
+        return agent.startswith(str(self.agents)) if self.is_prefix else self.agents in (position, agent)
+
     def __str__(self) -> str:
         return f"{self.agents}*" if self.is_prefix else str(self.agents)
 
@@ -159,7 +163,7 @@ def policy_map_from_proto(message: policies_pb2.PolicyMap) -> PolicyMap:
     """
     if not message.rules:
         raise InvalidArgumentError.of("rules", expected="at least one rule", got="none")
-    rules: list[PolicyRule] = []
+    rules: dict[tuple[str | int, bool], PolicyRule] = {}
     for position, rule in enumerate(message.rules):
         kind, field = rule.WhichOneof("agents"), f"rules[{position}]"
         if kind is None:
@@ -167,12 +171,12 @@ def policy_map_from_proto(message: policies_pb2.PolicyMap) -> PolicyMap:
         choices = tuple(PolicyChoice(choice.policy, choice.version, choice.weight) for choice in rule.choices)
         _check_choices(choices, f"{field}.choices")
         made = PolicyRule(getattr(rule, kind), kind == "prefix", choices)
-        if any((made.agents, made.is_prefix) == (each.agents, each.is_prefix) for each in rules):
+        if (made.agents, made.is_prefix) in rules:
             raise InvalidArgumentError.of(
                 f"{field}.{kind}", expected="one rule", got=f"another one for {made.agents!r}"
             )
-        rules.append(made)
-    return PolicyMap(tuple(rules))
+        rules[made.agents, made.is_prefix] = made
+    return PolicyMap(tuple(rules.values()))
 
 
 def _rule(key: object, value: Any, name: str) -> PolicyRule:

@@ -21,6 +21,10 @@ class Reason(enum.StrEnum):
     AGENT_REFUSED = "AGENT_REFUSED"
     """INVALID_ARGUMENT: A Python agent refused its arguments or parameters, or failed when it was tried."""
 
+    ENV_NOT_RENDERABLE = "ENV_NOT_RENDERABLE"
+    """INVALID_ARGUMENT: The environment cannot be rendered: it returns no pictures, has many agents, or its episodes
+    are not a function of their seeds."""
+
     SAMPLER_NOT_FOUND = "SAMPLER_NOT_FOUND"
     """NOT_FOUND: The server has no sampler of that name."""
 
@@ -37,8 +41,8 @@ class Reason(enum.StrEnum):
     """NOT_FOUND: A Python module cannot be imported."""
 
     PACKAGE_NOT_FOUND = "PACKAGE_NOT_FOUND"
-    """NOT_FOUND: An environment, a wrapper or a format of datasets needs a package that is not installed on the
-    server."""
+    """NOT_FOUND: An environment, a wrapper or a format of videos or datasets needs a package that is not installed on
+    the server."""
 
     SERVICE_NOT_FOUND = "SERVICE_NOT_FOUND"
     """NOT_FOUND: The health service does not know that service."""
@@ -118,6 +122,9 @@ class Reason(enum.StrEnum):
     """FAILED_PRECONDITION: The saved sampler does not fit this server, whose settings give its environments other rows
     or other limits; or the sampler has an agent that cannot be saved."""
 
+    REPLAY_DIFFERS = "REPLAY_DIFFERS"
+    """FAILED_PRECONDITION: An episode that is rendered differs from the recorded one; the message says where."""
+
     DATASET_DIFFERS = "DATASET_DIFFERS"
     """FAILED_PRECONDITION: The dataset was recorded with another seed, agent, environment or other options, or not by
     RecordDataset."""
@@ -191,6 +198,10 @@ class Reason(enum.StrEnum):
     """RESOURCE_EXHAUSTED: The sampler's quota, or what the operator allows for any sampler, does not permit that many
     workers or rows, or a quota or lease as large; the message says how many it permits."""
 
+    VIDEO_TOO_LARGE = "VIDEO_TOO_LARGE"
+    """RESOURCE_EXHAUSTED: The episode has more pictures than `--max-video-frames`, or its video more bytes than
+    `--max-video-bytes`."""
+
     WORKER_LOST = "WORKER_LOST"
     """UNAVAILABLE: A worker's process is gone and could not be replaced in time. Calling again costs time only: lost
     episodes run again."""
@@ -220,8 +231,9 @@ class Reason(enum.StrEnum):
     """UNAVAILABLE: The sampler's journal cannot be written."""
 
     CALL_TOO_LONG = "CALL_TOO_LONG"
-    """UNAVAILABLE: The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its
-    place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again."""
+    """UNAVAILABLE: The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for
+    videos), or was paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call
+    that queues again."""
 
     WORKER_OUT_OF_MEMORY = "WORKER_OUT_OF_MEMORY"
     """UNAVAILABLE: A worker was killed because its process took too much memory (`--worker-max-memory-bytes`), and so

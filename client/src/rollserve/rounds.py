@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
-from rollserve.moments import moments_of
+from rollserve.moments import moments_of, policy_moments_of
 
 if TYPE_CHECKING:
-    from rollserve.moments import RunningMoments
+    from collections.abc import Mapping
+
+    from rollserve.moments import PolicyMoments, RunningMoments
     from rollserve.v1 import episode_batch_pb2
     from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -42,6 +44,8 @@ class Round:
         observation_moments: moments of the round's observations; None without the option `observation_moments`.
         return_moments: moments of the discounted returns after each of its steps; None without the option
             `return_discount`.
+        policy_moments: in an environment with many agents, moments of each delivered policy by name, which the two
+            attributes above do not have.
     """
 
     number: int
@@ -59,6 +63,7 @@ class Round:
     next_episode_index: int
     observation_moments: RunningMoments | None = None
     return_moments: RunningMoments | None = None
+    policy_moments: Mapping[str, PolicyMoments] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ def round_from_proto(message: pb.StreamRound) -> Round:
         num_rows=message.row_count,
         observation_moments=observation_moments,
         return_moments=return_moments,
+        policy_moments=policy_moments_of(message),
     )
 
 

@@ -12,6 +12,7 @@ from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import receive
 from rollserve._calls.receipts import with_receipt
+from rollserve._calls.rendering import DEFAULT_RENDER_SECONDS, read_video, render_request
 from rollserve._calls.saving import read_saved, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
     from rollserve.samplers import Quota, SamplerSummary
+    from rollserve.video import Overlay, Video, VideoFormat
 
 __all__ = ["Sampler", "connect"]
 
@@ -170,7 +172,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         *,
         per_worker: Sequence[AgentUpdate | None] | None = None,
         skip_if_identical: bool = False,
-        observation_moments: RunningMoments | None = None,
+        observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
         timeout: float | None = None,
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one.
@@ -187,7 +189,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
                 bit.
             observation_moments: moments whose mean and variance become the parameters `observation/mean` and
                 `observation/variance` of the update, so that the agent normalizes by them; of no step, they leave the
-                update as it is.
+                update as it is. For policies by name, a mapping from names among theirs to moments.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
@@ -443,10 +445,12 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         Raises:
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
-            InvalidArgumentError: too few players, one twice, or seats without agents.
+            InvalidArgumentError: too few players, one twice, seats that no agent has or that leave out one, or a return
+                that is NaN.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     def evaluate_population(
@@ -479,6 +483,74 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         """
         reader = self._population_reader(parameters, num_episodes, same_episodes, options)
         return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options), self._contact)
+
+    def render(
+        self,
+        batch: EpisodeBatch | None = None,
+        segment: int = 0,
+        *,
+        seed: int | None = None,
+        index: int | None = None,
+        version: int | None = None,
+        env_version: int | None = None,
+        max_episode_length: int | None = None,
+        deterministic: bool = False,
+        format: VideoFormat = "mp4",  # noqa: A002  # what it is called everywhere
+        fps: float | None = None,
+        overlays: Sequence[Overlay] = (),
+        timeout: float | None = DEFAULT_RENDER_SECONDS,
+    ) -> Video:
+        """Return a video of an episode, which the server replays in an environment of its own.
+
+        The episode is one of a batch, or one that the server samples for that: the episode of this index in the
+        sequence of the seed, as `obtain_samples` would deliver it. The server compares the replay with the episode bit
+        by bit, so that the video shows what was sampled. Workers go on sampling meanwhile. Where rows are stepped at
+        once (class BLOCK), the sampled episode is one of the same environment stepped one by one.
+
+        >>> sampler.render(batch, 3).save("episode.mp4")  # doctest: +SKIP
+        >>> sampler.render(seed=1, index=17, overlays=["step", "reward"]).save("episode.mp4")  # doctest: +SKIP
+
+        Args:
+            batch: has the episode, whole and with its seed.
+            segment: position of the episode in the batch.
+            seed: root seed of an episode to sample; None for the seed of the sampler's own sequence.
+            index: index of the episode to sample.
+            version: version of the agent that acts; None for the current one.
+            env_version: version of the environment; None for the one of the batch's account, or the current one.
+            max_episode_length: maximum number of steps of the episode to sample; None for the environment's limit.
+            deterministic: whether the agent acts without randomness.
+            format: `mp4`, or `raw` for the pictures as they were rendered.
+            fps: pictures per second; None for what the environment says, or 30.
+            overlays: lines of text in the pictures: `step`, `reward` with the sum so far, `action`, and `value` if the
+                agent has one.
+            timeout: seconds for the whole call.
+
+        Raises:
+            InvalidArgumentError: an environment that cannot be rendered (`ENV_NOT_RENDERABLE`), or actions that do not
+                fit it.
+            PreconditionError: a version that is not kept, or a replay that differs from the episode (`REPLAY_DIFFERS`).
+            LimitError: a video that is too large for the server (`VIDEO_TOO_LARGE`).
+            ServerError: an environment that fails, or a package that the server lacks (`PACKAGE_NOT_FOUND`).
+            ValueError: a batch beside what says which episode to sample, or neither; a segment that is no whole
+                episode.
+            RollserveError: the call failed for another reason.
+        """
+        request = render_request(
+            self._name,
+            self._own_versions,
+            batch,
+            segment,
+            seed=seed,
+            index=index,
+            version=version,
+            env_version=env_version,
+            max_episode_length=max_episode_length,
+            deterministic=deterministic,
+            video_format=format,
+            fps=fps,
+            overlays=overlays,
+        )
+        return self._call(read_video(self._stub.RenderEpisode), request, timeout)
 
     def record(
         self,
@@ -535,6 +607,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Raises:
+            TypeError: the batch of an environment with many agents.
             ValueError: a batch without an account, another version of the environment, environments that differ between
                 rows, or arguments of the environment that clients do not see.
         """

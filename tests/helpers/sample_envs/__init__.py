@@ -36,8 +36,10 @@ from sample_envs.native import (
     UnlimitedCoinRows,
 )
 from sample_envs.pictures import PictureRows, Pictures
+from sample_envs.rendered import Rendered
 from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
+    Assorted,
     Big,
     Hybrid,
     ManyActions,
@@ -59,6 +61,7 @@ from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldS
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
+    "Assorted",
     "Big",
     "Clock",
     "CoinRows",
@@ -106,6 +109,7 @@ __all__ = [
     "RaisingRows",
     "Recall",
     "Refusing",
+    "Rendered",
     "ScreenRows",
     "Screens",
     "Shapes",
@@ -125,6 +129,8 @@ __all__ = [
     "WideRows",
     "WrongObservation",
     "crowd",
+    "crowded",
+    "halved_rewards",
     "relay",
 ]
 
@@ -139,6 +145,16 @@ def crowd(**kwargs: Any) -> Any:
 def relay(**kwargs: Any) -> Any:
     """Make a `Relay`."""
     return importlib.import_module("sample_envs.many").Relay(**kwargs)
+
+
+def halved_rewards(env: Any) -> Any:
+    """Wrap an AEC environment in `HalvedRewards`."""
+    return importlib.import_module("sample_envs.many").HalvedRewards(env)
+
+
+def crowded(env: Any) -> Any:
+    """Return an environment of another interface than a wrapper's is."""
+    return crowd()
 
 
 gymnasium.register("Nested-v0", Nested)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.wrappers import BaseWrapper
 
 RUNNER, GUARD = (
     spaces.Box(-np.inf, np.inf, (3,), np.float32),
@@ -26,8 +27,9 @@ _FAILED: set[int] = set()
 class Crowd(ParallelEnv[str, Any, Any]):
     """Agents with different spaces, of which some come late, end early, die for two steps, or are absent for one.
 
-    The reward of an agent that acts depends on its action. Agent `late` appears at step 3; all but the guard die
-    with chance 0.1 per step, and are back two steps later; runners leave for a step now and then without having ended.
+    `agents` has them in reverse order. The reward of an agent that acts depends on its action. Agent `late` appears at
+    step 3; all but the guard die with chance 0.1 per step, and are back two steps later; runners leave for a step now
+    and then without having ended.
     """
 
     metadata = {"name": "crowd"}  # noqa: RUF012
@@ -48,12 +50,12 @@ class Crowd(ParallelEnv[str, Any, Any]):
         self._seed = seed or 0
         self._state = 0.0
         self._absent: set[str] = set()
-        self.agents = [agent for agent in SPACES if agent != "late"]
+        self.agents = [agent for agent in reversed(SPACES) if agent != "late"]
         return {agent: self._observe(agent) for agent in self.agents}, {agent: {"start": 1} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        if set(actions) != set(self.agents):
-            raise RuntimeError(f"actions of {sorted(actions)}, not of {self.agents}")
+        if list(actions) != self.agents:
+            raise RuntimeError(f"actions of {list(actions)}, not of {self.agents}")
         self._step += 1
         self._state += float(sum(np.sum(action) for action in actions.values()))
         ends = self._step == self._length
@@ -72,7 +74,7 @@ class Crowd(ParallelEnv[str, Any, Any]):
             if ends
             else [
                 agent
-                for agent in SPACES
+                for agent in reversed(SPACES)
                 if (agent in acted and not terminated[agent] and agent not in absent)
                 or (agent not in acted and self._back[agent] <= self._step + 1)
             ]
@@ -87,6 +89,15 @@ class Crowd(ParallelEnv[str, Any, Any]):
         self._absent = (self._absent | absent) - set(self.agents)
         self._break(terminated)
         return seen, rewards, terminated, truncated, infos
+
+    @property
+    def state_space(self) -> Any:
+        return spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+
+    def state(self) -> Any:
+        if self._fault == "stateless" and self._step > 1:
+            return np.zeros(3, np.float32)
+        return np.array([[self._step, len(self.agents)], [self._state, self._seed % 1000]], np.float32)
 
     def close(self) -> None:
         pass
@@ -108,6 +119,8 @@ class Crowd(ParallelEnv[str, Any, Any]):
             self.agents.append("stranger")
         if self._fault == "stays" and self._step == 2 and self.agents:
             terminated[self.agents[0]] = True
+        if self._fault == "twice" and self._step == 2:
+            self.agents.append(self.agents[0])
         if self._fault == "vanishes" and self._step == 2:
             self.agents = []
 
@@ -186,3 +199,11 @@ class Relay(AECEnv[str, Any, Any]):
         mask = np.ones(3, np.int8)
         mask[self._rng.integers(3)] = 0
         return {"action_mask": mask}
+
+
+class HalvedRewards(BaseWrapper[str, Any, Any]):
+    """Halves what each agent's rewards add up to."""
+
+    def last(self, observe: bool = True) -> Any:
+        observation, reward, *rest = self.env.last(observe)
+        return (observation, reward / 2, *rest)

@@ -236,6 +236,66 @@ class Talking(gymnasium.Env[Any, int]):
         return text if self._alone else {"step": np.array([self._step], np.float32), "said": (text,)}
 
 
+class Assorted(gymnasium.Env[Any, Any]):
+    """Observations and actions whose values differ in size and kind, in episodes of 8 steps.
+
+    Arguments:
+        most: highest number of elements of a sequence or graph.
+    """
+
+    def __init__(self, most: int = 3) -> None:
+        place = spaces.Box(np.float32([1, -2]), np.float32([2, 0]))
+        thing = spaces.Dict({"kind": spaces.Discrete(3, start=1), "place": place})
+        self.observation_space = spaces.Dict(
+            {
+                "graph": spaces.Graph(place, spaces.Discrete(4)),
+                "one": spaces.OneOf([spaces.Discrete(4, start=-1), spaces.Text(5)]),
+                "stack": spaces.Sequence(thing, stack=True),
+                "things": spaces.Sequence(thing),
+            }
+        )
+        self.action_space = spaces.Dict(
+            {
+                "moves": spaces.Sequence(spaces.Discrete(4, start=2)),
+                "one": spaces.OneOf([place, spaces.Discrete(3)]),
+                "path": spaces.Sequence(place, stack=True),
+                "say": spaces.Text(4, min_length=1, charset="abc"),
+            }
+        )
+        self._most = most
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self._num_steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._num_steps += 1
+        choice, chosen = action["one"]
+        infos = {
+            "moves": sum(map(int, action["moves"])),
+            "num_moves": len(action["moves"]),
+            "one": float(np.sum(chosen)),
+            "path": float(np.sum(action["path"])),
+            "num_said": len(action["say"]),
+        }
+        return self._observe(), float(choice), self._num_steps == 8, False, infos
+
+    def _observe(self) -> Any:
+        kinds: Any = self.observation_space.spaces
+        counts = self.np_random.integers(0, self._most, 4, endpoint=True).tolist()
+        things, stacked = ([kinds["things"].feature_space.sample() for _ in range(count)] for count in counts[:2])
+        stack = {
+            "kind": np.array([thing["kind"] for thing in stacked], np.int64),
+            "place": np.reshape([thing["place"] for thing in stacked], (-1, 2)).astype(np.float32),
+        }
+        num_nodes = max(counts[2], 1)
+        graph = kinds["graph"].sample(num_nodes=num_nodes, num_edges=counts[3] if num_nodes > 1 else 0)
+        return {"graph": graph, "one": kinds["one"].sample(), "stack": stack, "things": tuple(things)}
+
+
 class Varying(gymnasium.Env[Any, Any]):
     """Observations or actions whose values differ in size or kind.
 

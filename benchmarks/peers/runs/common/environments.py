@@ -1,4 +1,4 @@
-"""Environments of the workloads, as gymnasium makes them."""
+"""Environments of the workloads, as gymnasium and MPE2 make them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ def make_env(workload: str) -> Any:
             gymnasium.register_envs(ale_py)
             env = gymnasium.wrappers.AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1))
             return gymnasium.wrappers.FrameStackObservation(env, 4)
+        case "w8":
+            from mpe2 import simple_spread_v3
+
+            return simple_spread_v3.parallel_env(max_cycles=25)
         case _:
-            raise ValueError(f"workload: expected w1, w2 or w3, got {workload!r}")
+            raise ValueError(f"workload: expected w1, w2, w3 or w8, got {workload!r}")
 
 
 def env_factories(workload: str, num_envs: int) -> list[Callable[[], Any]]:

@@ -17,6 +17,11 @@ inline constexpr const char* ENV_REFUSED = "ENV_REFUSED";
 /// Status: INVALID_ARGUMENT.
 inline constexpr const char* AGENT_REFUSED = "AGENT_REFUSED";
 
+/// The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+/// their seeds.
+/// Status: INVALID_ARGUMENT.
+inline constexpr const char* ENV_NOT_RENDERABLE = "ENV_NOT_RENDERABLE";
+
 /// The server has no sampler of that name.
 /// Status: NOT_FOUND.
 inline constexpr const char* SAMPLER_NOT_FOUND = "SAMPLER_NOT_FOUND";
@@ -37,7 +42,7 @@ inline constexpr const char* AGENT_NOT_FOUND = "AGENT_NOT_FOUND";
 /// Status: NOT_FOUND.
 inline constexpr const char* MODULE_NOT_FOUND = "MODULE_NOT_FOUND";
 
-/// An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
+/// An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
 /// Status: NOT_FOUND.
 inline constexpr const char* PACKAGE_NOT_FOUND = "PACKAGE_NOT_FOUND";
 
@@ -139,6 +144,10 @@ inline constexpr const char* UNEXPECTED_VERSION = "UNEXPECTED_VERSION";
 /// Status: FAILED_PRECONDITION.
 inline constexpr const char* SAVED_SAMPLER = "SAVED_SAMPLER";
 
+/// An episode that is rendered differs from the recorded one; the message says where.
+/// Status: FAILED_PRECONDITION.
+inline constexpr const char* REPLAY_DIFFERS = "REPLAY_DIFFERS";
+
 /// The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
 /// Status: FAILED_PRECONDITION.
 inline constexpr const char* DATASET_DIFFERS = "DATASET_DIFFERS";
@@ -223,6 +232,10 @@ inline constexpr const char* TOO_MANY_SAMPLERS = "TOO_MANY_SAMPLERS";
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* QUOTA_EXCEEDED = "QUOTA_EXCEEDED";
 
+/// The episode has more pictures than `--max-video-frames`, or its video more bytes than `--max-video-bytes`.
+/// Status: RESOURCE_EXHAUSTED.
+inline constexpr const char* VIDEO_TOO_LARGE = "VIDEO_TOO_LARGE";
+
 /// A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
 /// again.
 /// Status: UNAVAILABLE.
@@ -257,8 +270,8 @@ inline constexpr const char* SAMPLER_TAKEN = "SAMPLER_TAKEN";
 /// Status: UNAVAILABLE.
 inline constexpr const char* JOURNAL_LOST = "JOURNAL_LOST";
 
-/// The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
-/// by a client with fewer calls. The rest can be asked for, in a call that queues again.
+/// The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for videos), or was
+/// paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
 /// Status: UNAVAILABLE.
 inline constexpr const char* CALL_TOO_LONG = "CALL_TOO_LONG";
 

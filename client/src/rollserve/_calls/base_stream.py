@@ -15,7 +15,7 @@ from rollserve._calls.stream_reader import StreamReader
 from rollserve._codec.columns import leaves_of
 from rollserve.errors import PreconditionError, ServerError, mismatch
 from rollserve.learning import return_moments_of
-from rollserve.moments import RunningMoments
+from rollserve.moments import PolicyMoments, RunningMoments
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.progress import CallProgress
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -86,7 +86,7 @@ class BaseStream:
             raise PreconditionError(f"account: {text}", code=grpc.StatusCode.FAILED_PRECONDITION, field="account")
         account = self._reader.end()
         if account.num_resumptions:  # it has only the moments since the last one
-            return dataclasses.replace(account, observation_moments=None, return_moments=None)
+            return dataclasses.replace(account, observation_moments=None, return_moments=None, policy_moments={})
         return account
 
     def close(self) -> None:
@@ -105,22 +105,34 @@ class BaseStream:
             batch: batch with the account of `end`.
             before: numbers of episodes and steps of the stream that are not in the batch.
         """
-        if isinstance(batch, MultiAgentBatch):  # which has no moments
-            return cast("EpisodeBatch", batch)
         account, partial = batch.account, self._reader.end()
         if account is None or not account.num_resumptions or any(before):
-            return batch
-        if partial.observation_moments is None and partial.return_moments is None:
-            return batch
-        observation_moments = return_moments = None
-        if partial.observation_moments is not None:
+            return cast("EpisodeBatch", batch)
+        if isinstance(batch, MultiAgentBatch):
+            # A policy that did not act since the interruption has none, and then the others know which leaves do.
+            by_policy = batch.by_policy() if partial.policy_moments else {}
+            moments = {
+                name: PolicyMoments(*self._moments_of(by_policy[name], each.observations, each.returns))
+                for name, each in partial.policy_moments.items()
+                if name in by_policy
+            }
+            account = dataclasses.replace(account, policy_moments=moments)
+        else:
+            both = self._moments_of(batch, partial.observation_moments, partial.return_moments)
+            account = dataclasses.replace(account, observation_moments=both[0], return_moments=both[1])
+        return cast("EpisodeBatch", dataclasses.replace(batch, account=account))
+
+    def _moments_of(
+        self, batch: EpisodeBatch, observations: RunningMoments | None, returns: RunningMoments | None
+    ) -> tuple[RunningMoments | None, RunningMoments | None]:
+        """Return the moments of a whole batch, given those of a part of it: of the same leaves, or None."""
+        if observations is not None:
             leaves = leaves_of(batch.observations)
-            columns = {name: leaves[name] for name in partial.observation_moments.leaves}
-            observation_moments = RunningMoments.of_segments(columns, batch.lengths)
-        if partial.return_moments is not None:
-            return_moments = return_moments_of(batch, self._request.options.return_discount)
-        account = dataclasses.replace(account, observation_moments=observation_moments, return_moments=return_moments)
-        return dataclasses.replace(batch, account=account)
+            columns = {name: leaves[name] for name in observations.leaves}
+            observations = RunningMoments.of_segments(columns, batch.lengths)
+        if returns is not None:
+            returns = return_moments_of(batch, self._request.options.return_discount)
+        return observations, returns
 
     def _read_next(self) -> EpisodeBatch | None:
         """Read the next response; return the part of its batch that was not received before, if there is any."""

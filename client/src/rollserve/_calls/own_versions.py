@@ -106,3 +106,14 @@ class OwnVersions:
         request.client_id = self._client_id
         if self._client_id and self.env_version is not None and not request.HasField("environment_version"):
             request.expected_environment_version = self.env_version
+
+    def expect_in_rendering(self, request: pb.RenderEpisodeRequest) -> None:
+        """Make a video fail if it would show what other clients have set, unless it names the versions."""
+        request.client_id = self._client_id
+        if not self._client_id:
+            return
+        if self.env_version is not None and not request.HasField("environment_version"):
+            request.expected_environment_version = self.env_version
+        is_current = request.HasField("sampled") and not request.sampled.HasField("policy_version")
+        if self.policy_version is not None and is_current:
+            request.expected_policy_version = self.policy_version

@@ -137,7 +137,7 @@ def update_agent_request(
     agent: AgentUpdate | None,
     per_worker: Sequence[AgentUpdate | None] | None,
     skip_if_identical: bool = False,
-    observation_moments: RunningMoments | None = None,
+    observation_moments: RunningMoments | Mapping[str, RunningMoments] | None = None,
 ) -> pb.UpdateAgentRequest | bytes:
     """Return the request for an update of the agent, serialized if that saves copies.
 

@@ -69,6 +69,9 @@ _COLUMNS = {
 _TENSORS = {keys_of(pb.EpisodeBatch.DESCRIPTOR)[name]: name for name in ("rewards", "raw_rewards", "last_values")}
 _MANY_BATCH = keys_of(StreamSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
 _AGENTS, _POLICIES = (keys_of(many_pb2.MultiAgentBatch.DESCRIPTOR)[name] for name in ("agents", "policies"))
+_GLOBAL_STATES = {
+    keys_of(many_pb2.MultiAgentBatch.DESCRIPTOR)[name]: name for name in ("global_states", "last_global_states")
+}
 _POLICY, _POLICY_BATCH = (keys_of(many_pb2.PolicyBatch.DESCRIPTOR)[name] for name in ("policy", "batch"))
 _MANY_HEADERS, _POLICY_HEADERS = (
     {
@@ -200,11 +203,14 @@ def _multi_agent_batch(data: memoryview, start: int, stop: int) -> MultiAgentBat
     agents: list[str] = []
     headers = {name: np.empty(0, dtype) for name, dtype in _MANY_HEADERS.values()}
     policies = []
+    states: dict[str, np.ndarray] = {}
     for key, _, begin, end in fields(data, start, stop):
         if key == _AGENTS:
             agents.append(_text(data, begin, end))
         elif key == _POLICIES:
             policies.append(_policy_batch(data, begin, end))
+        elif key in _GLOBAL_STATES and _GLOBAL_STATES[key] not in states:
+            states[_GLOBAL_STATES[key]] = read_tensor(data, begin, end)
         elif key in _MANY_HEADERS and not len(headers[_MANY_HEADERS[key][0]]):
             name, dtype = _MANY_HEADERS[key]
             headers[name] = _header(data[begin:end], dtype)
@@ -215,7 +221,7 @@ def _multi_agent_batch(data: memoryview, start: int, stop: int) -> MultiAgentBat
     }
     if not len(columns["agent_step_counts"]):  # older servers do not tell the number
         columns["agent_step_counts"] = _agent_step_counts(columns["episode_indices"], policies)
-    return MultiAgentBatch(tuple(agents), **columns, policies=tuple(policies))
+    return MultiAgentBatch(tuple(agents), **columns, policies=tuple(policies), **states)  # type: ignore[arg-type]  # only states
 
 
 def _agent_step_counts(episode_indices: np.ndarray, policies: Sequence[PolicyBatch]) -> np.ndarray:

@@ -17,6 +17,7 @@ from rollserve.cli.recording import add_record
 from rollserve.cli.sampling import add_evaluate, add_sample
 from rollserve.cli.saving import add_agent, add_restore, add_save
 from rollserve.cli.verifying import add_verify
+from rollserve.cli.videos import add_video
 from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError
 from rollserve.reasons import Reason
 from rollserve.sampler import connect
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Show, sample from, evaluate, record, resize, save, restore, create and delete samplers.",
+        description="Show, sample from, evaluate, record, render, resize, save, restore, create and delete samplers.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         add_sample,
         add_evaluate,
         add_record,
+        add_video,
         add_resize,
         add_samplers,
         add_create,

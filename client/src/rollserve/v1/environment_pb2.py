@@ -25,53 +25,53 @@ _sym_db = _symbol_database.Default()
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erollserve/v1/environment.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\xef\x02\n\x0b\x45nvironment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\x12\'\n\x08wrappers\x18\x03 \x03(\x0b\x32\x15.rollserve.v1.Wrapper\x12 \n\x04task\x18\x04 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1a\n\x12reset_options_json\x18\x05 \x01(\t\x12\x32\n\rvectorization\x18\x06 \x01(\x0e\x32\x1b.rollserve.v1.Vectorization\x12\x11\n\trow_count\x18\x07 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x08 \x01(\r\x12+\n\ntransforms\x18\t \x03(\x0b\x32\x17.rollserve.v1.Transform\x12\x17\n\x0ftext_info_bytes\x18\r \x01(\r\x12\x31\n\x0bmulti_agent\x18\xc9\x01 \x01(\x0e\x32\x1b.rollserve.v1.MultiAgentApi\"\xe1\x05\n\tTransform\x12\x31\n\x0csign_rewards\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SignRewardsH\x00\x12\x31\n\x0c\x63lip_rewards\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.ClipRewardsH\x00\x12\x33\n\rscale_rewards\x18\x03 \x01(\x0b\x32\x1a.rollserve.v1.ScaleRewardsH\x00\x12\x37\n\x0frescale_actions\x18\x04 \x01(\x0b\x32\x1c.rollserve.v1.RescaleActionsH\x00\x12\x31\n\x0c\x63lip_actions\x18\x05 \x01(\x0b\x32\x19.rollserve.v1.ClipActionsH\x00\x12;\n\x11\x63\x61st_observations\x18\x06 \x01(\x0b\x32\x1e.rollserve.v1.CastObservationsH\x00\x12=\n\x12scale_observations\x18\x07 \x01(\x0b\x32\x1f.rollserve.v1.ScaleObservationsH\x00\x12\x41\n\x14rescale_observations\x18\x08 \x01(\x0b\x32!.rollserve.v1.RescaleObservationsH\x00\x12;\n\x11\x63rop_observations\x18\t \x01(\x0b\x32\x1e.rollserve.v1.CropObservationsH\x00\x12?\n\x13resize_observations\x18\n \x01(\x0b\x32 .rollserve.v1.ResizeObservationsH\x00\x12\x45\n\x16grayscale_observations\x18\x0b \x01(\x0b\x32#.rollserve.v1.GrayscaleObservationsH\x00\x12\x41\n\x14\x66latten_observations\x18\x0c \x01(\x0b\x32!.rollserve.v1.FlattenObservationsH\x00\x42\x06\n\x04kind\"\r\n\x0bSignRewards\"C\n\x0b\x43lipRewards\x12\x10\n\x03low\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04high\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x06\n\x04_lowB\x07\n\x05_high\".\n\x0cScaleRewards\x12\x0e\n\x06\x66\x61\x63tor\x18\x01 \x01(\x01\x12\x0e\n\x06offset\x18\x02 \x01(\x01\"F\n\x0eRescaleActions\x12\x10\n\x03low\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04high\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x06\n\x04_lowB\x07\n\x05_high\"\r\n\x0b\x43lipActions\"M\n\x10\x43\x61stObservations\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\x0e\n\x06leaves\x18\x02 \x03(\t\"C\n\x11ScaleObservations\x12\x0e\n\x06\x66\x61\x63tor\x18\x01 \x01(\x01\x12\x0e\n\x06offset\x18\x02 \x01(\x01\x12\x0e\n\x06leaves\x18\x03 \x03(\t\"@\n\x13RescaleObservations\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\x12\x0e\n\x06leaves\x18\x03 \x03(\t\"t\n\x10\x43ropObservations\x12\x0b\n\x03top\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\r\x12\x0e\n\x06height\x18\x03 \x01(\r\x12\r\n\x05width\x18\x04 \x01(\r\x12\x16\n\x0e\x63hannels_first\x18\x05 \x01(\x08\x12\x0e\n\x06leaves\x18\x06 \x03(\t\"[\n\x12ResizeObservations\x12\x0e\n\x06height\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\x16\n\x0e\x63hannels_first\x18\x03 \x01(\x08\x12\x0e\n\x06leaves\x18\x04 \x03(\t\"U\n\x15GrayscaleObservations\x12\x14\n\x0ckeep_channel\x18\x01 \x01(\x08\x12\x16\n\x0e\x63hannels_first\x18\x02 \x01(\x08\x12\x0e\n\x06leaves\x18\x03 \x03(\t\"%\n\x13\x46lattenObservations\x12\x0e\n\x06leaves\x18\x01 \x03(\t\",\n\x07Wrapper\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\"-\n\x04Task\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x15\n\rargument_json\x18\x02 \x01(\t\"\x82\x01\n\x11\x45nvironmentChange\x12\x13\n\x0bkwargs_json\x18\x01 \x01(\t\x12 \n\x04task\x18\x02 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1f\n\x12reset_options_json\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x15\n\x13_reset_options_json\"\xbc\x01\n\x11\x45nvironmentUpdate\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.EnvironmentH\x00\x12\x31\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.EnvironmentChangeH\x00\x12\x38\n\x07per_row\x18\x03 \x01(\x0b\x32%.rollserve.v1.EnvironmentUpdatePerRowH\x00\x42\x08\n\x06update\"K\n\x17\x45nvironmentUpdatePerRow\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.rollserve.v1.EnvironmentUpdate*g\n\rMultiAgentApi\x12\x1f\n\x1bMULTI_AGENT_API_UNSPECIFIED\x10\x00\x12\x1c\n\x18MULTI_AGENT_API_PARALLEL\x10\x01\x12\x17\n\x13MULTI_AGENT_API_AEC\x10\x02*{\n\rVectorization\x12\x1d\n\x19VECTORIZATION_UNSPECIFIED\x10\x00\x12\x16\n\x12VECTORIZATION_ROWS\x10\x01\x12\x18\n\x14VECTORIZATION_NATIVE\x10\x02\x12\x19\n\x15VECTORIZATION_ENVPOOL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erollserve/v1/environment.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\x86\x03\n\x0b\x45nvironment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\x12\'\n\x08wrappers\x18\x03 \x03(\x0b\x32\x15.rollserve.v1.Wrapper\x12 \n\x04task\x18\x04 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1a\n\x12reset_options_json\x18\x05 \x01(\t\x12\x32\n\rvectorization\x18\x06 \x01(\x0e\x32\x1b.rollserve.v1.Vectorization\x12\x11\n\trow_count\x18\x07 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x08 \x01(\r\x12+\n\ntransforms\x18\t \x03(\x0b\x32\x17.rollserve.v1.Transform\x12\x17\n\x0ftext_info_bytes\x18\r \x01(\r\x12\x31\n\x0bmulti_agent\x18\xc9\x01 \x01(\x0e\x32\x1b.rollserve.v1.MultiAgentApi\x12\x15\n\x0cglobal_state\x18\xd4\x01 \x01(\x08\"\xe1\x05\n\tTransform\x12\x31\n\x0csign_rewards\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SignRewardsH\x00\x12\x31\n\x0c\x63lip_rewards\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.ClipRewardsH\x00\x12\x33\n\rscale_rewards\x18\x03 \x01(\x0b\x32\x1a.rollserve.v1.ScaleRewardsH\x00\x12\x37\n\x0frescale_actions\x18\x04 \x01(\x0b\x32\x1c.rollserve.v1.RescaleActionsH\x00\x12\x31\n\x0c\x63lip_actions\x18\x05 \x01(\x0b\x32\x19.rollserve.v1.ClipActionsH\x00\x12;\n\x11\x63\x61st_observations\x18\x06 \x01(\x0b\x32\x1e.rollserve.v1.CastObservationsH\x00\x12=\n\x12scale_observations\x18\x07 \x01(\x0b\x32\x1f.rollserve.v1.ScaleObservationsH\x00\x12\x41\n\x14rescale_observations\x18\x08 \x01(\x0b\x32!.rollserve.v1.RescaleObservationsH\x00\x12;\n\x11\x63rop_observations\x18\t \x01(\x0b\x32\x1e.rollserve.v1.CropObservationsH\x00\x12?\n\x13resize_observations\x18\n \x01(\x0b\x32 .rollserve.v1.ResizeObservationsH\x00\x12\x45\n\x16grayscale_observations\x18\x0b \x01(\x0b\x32#.rollserve.v1.GrayscaleObservationsH\x00\x12\x41\n\x14\x66latten_observations\x18\x0c \x01(\x0b\x32!.rollserve.v1.FlattenObservationsH\x00\x42\x06\n\x04kind\"\r\n\x0bSignRewards\"C\n\x0b\x43lipRewards\x12\x10\n\x03low\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04high\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x06\n\x04_lowB\x07\n\x05_high\".\n\x0cScaleRewards\x12\x0e\n\x06\x66\x61\x63tor\x18\x01 \x01(\x01\x12\x0e\n\x06offset\x18\x02 \x01(\x01\"F\n\x0eRescaleActions\x12\x10\n\x03low\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04high\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x06\n\x04_lowB\x07\n\x05_high\"\r\n\x0b\x43lipActions\"M\n\x10\x43\x61stObservations\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\x0e\n\x06leaves\x18\x02 \x03(\t\"C\n\x11ScaleObservations\x12\x0e\n\x06\x66\x61\x63tor\x18\x01 \x01(\x01\x12\x0e\n\x06offset\x18\x02 \x01(\x01\x12\x0e\n\x06leaves\x18\x03 \x03(\t\"@\n\x13RescaleObservations\x12\x0b\n\x03low\x18\x01 \x01(\x01\x12\x0c\n\x04high\x18\x02 \x01(\x01\x12\x0e\n\x06leaves\x18\x03 \x03(\t\"t\n\x10\x43ropObservations\x12\x0b\n\x03top\x18\x01 \x01(\r\x12\x0c\n\x04left\x18\x02 \x01(\r\x12\x0e\n\x06height\x18\x03 \x01(\r\x12\r\n\x05width\x18\x04 \x01(\r\x12\x16\n\x0e\x63hannels_first\x18\x05 \x01(\x08\x12\x0e\n\x06leaves\x18\x06 \x03(\t\"[\n\x12ResizeObservations\x12\x0e\n\x06height\x18\x01 \x01(\r\x12\r\n\x05width\x18\x02 \x01(\r\x12\x16\n\x0e\x63hannels_first\x18\x03 \x01(\x08\x12\x0e\n\x06leaves\x18\x04 \x03(\t\"U\n\x15GrayscaleObservations\x12\x14\n\x0ckeep_channel\x18\x01 \x01(\x08\x12\x16\n\x0e\x63hannels_first\x18\x02 \x01(\x08\x12\x0e\n\x06leaves\x18\x03 \x03(\t\"%\n\x13\x46lattenObservations\x12\x0e\n\x06leaves\x18\x01 \x03(\t\",\n\x07Wrapper\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\"-\n\x04Task\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x15\n\rargument_json\x18\x02 \x01(\t\"\x82\x01\n\x11\x45nvironmentChange\x12\x13\n\x0bkwargs_json\x18\x01 \x01(\t\x12 \n\x04task\x18\x02 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1f\n\x12reset_options_json\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x15\n\x13_reset_options_json\"\xbc\x01\n\x11\x45nvironmentUpdate\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.EnvironmentH\x00\x12\x31\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.EnvironmentChangeH\x00\x12\x38\n\x07per_row\x18\x03 \x01(\x0b\x32%.rollserve.v1.EnvironmentUpdatePerRowH\x00\x42\x08\n\x06update\"K\n\x17\x45nvironmentUpdatePerRow\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.rollserve.v1.EnvironmentUpdate*g\n\rMultiAgentApi\x12\x1f\n\x1bMULTI_AGENT_API_UNSPECIFIED\x10\x00\x12\x1c\n\x18MULTI_AGENT_API_PARALLEL\x10\x01\x12\x17\n\x13MULTI_AGENT_API_AEC\x10\x02*{\n\rVectorization\x12\x1d\n\x19VECTORIZATION_UNSPECIFIED\x10\x00\x12\x16\n\x12VECTORIZATION_ROWS\x10\x01\x12\x18\n\x14VECTORIZATION_NATIVE\x10\x02\x12\x19\n\x15VECTORIZATION_ENVPOOL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.environment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MULTIAGENTAPI']._serialized_start=2449
-  _globals['_MULTIAGENTAPI']._serialized_end=2552
-  _globals['_VECTORIZATION']._serialized_start=2554
-  _globals['_VECTORIZATION']._serialized_end=2677
+  _globals['_MULTIAGENTAPI']._serialized_start=2472
+  _globals['_MULTIAGENTAPI']._serialized_end=2575
+  _globals['_VECTORIZATION']._serialized_start=2577
+  _globals['_VECTORIZATION']._serialized_end=2700
   _globals['_ENVIRONMENT']._serialized_start=76
-  _globals['_ENVIRONMENT']._serialized_end=443
-  _globals['_TRANSFORM']._serialized_start=446
-  _globals['_TRANSFORM']._serialized_end=1183
-  _globals['_SIGNREWARDS']._serialized_start=1185
-  _globals['_SIGNREWARDS']._serialized_end=1198
-  _globals['_CLIPREWARDS']._serialized_start=1200
-  _globals['_CLIPREWARDS']._serialized_end=1267
-  _globals['_SCALEREWARDS']._serialized_start=1269
-  _globals['_SCALEREWARDS']._serialized_end=1315
-  _globals['_RESCALEACTIONS']._serialized_start=1317
-  _globals['_RESCALEACTIONS']._serialized_end=1387
-  _globals['_CLIPACTIONS']._serialized_start=1389
-  _globals['_CLIPACTIONS']._serialized_end=1402
-  _globals['_CASTOBSERVATIONS']._serialized_start=1404
-  _globals['_CASTOBSERVATIONS']._serialized_end=1481
-  _globals['_SCALEOBSERVATIONS']._serialized_start=1483
-  _globals['_SCALEOBSERVATIONS']._serialized_end=1550
-  _globals['_RESCALEOBSERVATIONS']._serialized_start=1552
-  _globals['_RESCALEOBSERVATIONS']._serialized_end=1616
-  _globals['_CROPOBSERVATIONS']._serialized_start=1618
-  _globals['_CROPOBSERVATIONS']._serialized_end=1734
-  _globals['_RESIZEOBSERVATIONS']._serialized_start=1736
-  _globals['_RESIZEOBSERVATIONS']._serialized_end=1827
-  _globals['_GRAYSCALEOBSERVATIONS']._serialized_start=1829
-  _globals['_GRAYSCALEOBSERVATIONS']._serialized_end=1914
-  _globals['_FLATTENOBSERVATIONS']._serialized_start=1916
-  _globals['_FLATTENOBSERVATIONS']._serialized_end=1953
-  _globals['_WRAPPER']._serialized_start=1955
-  _globals['_WRAPPER']._serialized_end=1999
-  _globals['_TASK']._serialized_start=2001
-  _globals['_TASK']._serialized_end=2046
-  _globals['_ENVIRONMENTCHANGE']._serialized_start=2049
-  _globals['_ENVIRONMENTCHANGE']._serialized_end=2179
-  _globals['_ENVIRONMENTUPDATE']._serialized_start=2182
-  _globals['_ENVIRONMENTUPDATE']._serialized_end=2370
-  _globals['_ENVIRONMENTUPDATEPERROW']._serialized_start=2372
-  _globals['_ENVIRONMENTUPDATEPERROW']._serialized_end=2447
+  _globals['_ENVIRONMENT']._serialized_end=466
+  _globals['_TRANSFORM']._serialized_start=469
+  _globals['_TRANSFORM']._serialized_end=1206
+  _globals['_SIGNREWARDS']._serialized_start=1208
+  _globals['_SIGNREWARDS']._serialized_end=1221
+  _globals['_CLIPREWARDS']._serialized_start=1223
+  _globals['_CLIPREWARDS']._serialized_end=1290
+  _globals['_SCALEREWARDS']._serialized_start=1292
+  _globals['_SCALEREWARDS']._serialized_end=1338
+  _globals['_RESCALEACTIONS']._serialized_start=1340
+  _globals['_RESCALEACTIONS']._serialized_end=1410
+  _globals['_CLIPACTIONS']._serialized_start=1412
+  _globals['_CLIPACTIONS']._serialized_end=1425
+  _globals['_CASTOBSERVATIONS']._serialized_start=1427
+  _globals['_CASTOBSERVATIONS']._serialized_end=1504
+  _globals['_SCALEOBSERVATIONS']._serialized_start=1506
+  _globals['_SCALEOBSERVATIONS']._serialized_end=1573
+  _globals['_RESCALEOBSERVATIONS']._serialized_start=1575
+  _globals['_RESCALEOBSERVATIONS']._serialized_end=1639
+  _globals['_CROPOBSERVATIONS']._serialized_start=1641
+  _globals['_CROPOBSERVATIONS']._serialized_end=1757
+  _globals['_RESIZEOBSERVATIONS']._serialized_start=1759
+  _globals['_RESIZEOBSERVATIONS']._serialized_end=1850
+  _globals['_GRAYSCALEOBSERVATIONS']._serialized_start=1852
+  _globals['_GRAYSCALEOBSERVATIONS']._serialized_end=1937
+  _globals['_FLATTENOBSERVATIONS']._serialized_start=1939
+  _globals['_FLATTENOBSERVATIONS']._serialized_end=1976
+  _globals['_WRAPPER']._serialized_start=1978
+  _globals['_WRAPPER']._serialized_end=2022
+  _globals['_TASK']._serialized_start=2024
+  _globals['_TASK']._serialized_end=2069
+  _globals['_ENVIRONMENTCHANGE']._serialized_start=2072
+  _globals['_ENVIRONMENTCHANGE']._serialized_end=2202
+  _globals['_ENVIRONMENTUPDATE']._serialized_start=2205
+  _globals['_ENVIRONMENTUPDATE']._serialized_end=2393
+  _globals['_ENVIRONMENTUPDATEPERROW']._serialized_start=2395
+  _globals['_ENVIRONMENTUPDATEPERROW']._serialized_end=2470
 # @@protoc_insertion_point(module_scope)

@@ -111,6 +111,7 @@ class Environment(google.protobuf.message.Message):
     TRANSFORMS_FIELD_NUMBER: builtins.int
     TEXT_INFO_BYTES_FIELD_NUMBER: builtins.int
     MULTI_AGENT_FIELD_NUMBER: builtins.int
+    GLOBAL_STATE_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module that the
     operator allows; or `profile:NAME` for an environment that the operator has declared, see EnvironmentProfile.
@@ -146,10 +147,16 @@ class Environment(google.protobuf.message.Message):
     """Which of PettingZoo's interfaces the environment has; not set for environments with one agent. `id` is then an id of
     PettingZoo's registry of that interface, such as `classic/connect_four-v3`; or `mpe/NAME-vN` for an environment of
     the package mpe2; or `module:factory` for a function of a module that the operator allows. `kwargs_json` has the
-    arguments of the environment. NOT_FOUND if the packages are not installed, and for an unknown id; INVALID_ARGUMENT
-    with wrappers, a task, transforms or another vectorization than VECTORIZATION_ROWS, in an update per row, and for an
+    arguments of the environment. With VECTORIZATION_ENVPOOL, `id` is one of EnvPool with several players, who act one
+    after the other or all in each step. NOT_FOUND if the packages are not installed, and for an unknown id; INVALID_ARGUMENT
+    with a task, transforms or VECTORIZATION_NATIVE, in an update per row, and for an
     environment of the other interface. The spaces that the server announces are Dict spaces that have the spaces of all
     possible agents by their names. A change of the environment keeps it.
+    """
+    global_state: builtins.bool
+    """Whether batches have the environment's global state, what its `state()` returns; see `global_states` of
+    MultiAgentBatch. INVALID_ARGUMENT for an environment with one agent, and for one without a state or whose
+    `state_space` is no single array. A change of the environment keeps it.
     """
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
@@ -181,9 +188,10 @@ class Environment(google.protobuf.message.Message):
         transforms: collections.abc.Iterable[global___Transform] | None = ...,
         text_info_bytes: builtins.int = ...,
         multi_agent: global___MultiAgentApi.ValueType = ...,
+        global_state: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "multi_agent", b"multi_agent", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "text_info_bytes", b"text_info_bytes", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "global_state", b"global_state", "id", b"id", "kwargs_json", b"kwargs_json", "multi_agent", b"multi_agent", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "text_info_bytes", b"text_info_bytes", "transforms", b"transforms", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
 
 global___Environment = Environment
 
@@ -613,10 +621,14 @@ class Wrapper(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; or `module:Class` for a module that the
-    operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
+    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`; `FixedShapes`, which makes arrays of
+    one shape of the values of Sequence, Graph and OneOf spaces, and of Text actions, with the arguments `max_items` and
+    `max_edges`; or `module:Class` for a module that the operator allows. NOT_FOUND for an unknown name or a module that cannot be imported, INVALID_ARGUMENT for anything
     but a subclass of `gymnasium.Wrapper`, such as a wrapper of vector environments. PERMISSION_DENIED for any other
-    module, and for a wrapper of gymnasium that writes files or opens windows on the server.
+    module, and for a wrapper of gymnasium that writes files or opens windows on the server. Around an environment with
+    many agents: a class of `pettingzoo.utils.wrappers`, such as `ClipOutOfBoundsWrapper`; a function of SuperSuit, such
+    as `frame_stack_v1`; or `module:name`, a class or function that takes and returns an environment of the same
+    interface.
     """
     kwargs_json: builtins.str
     """The wrapper's keyword arguments without the environment: a JSON object such as `{"stack_size": 4}`, with the limits

@@ -663,6 +663,7 @@ class Account(google.protobuf.message.Message):
     WORKER_IDLE_FIELD_NUMBER: builtins.int
     UPDATE_WAITING_FIELD_NUMBER: builtins.int
     CLIENT_WAITING_FIELD_NUMBER: builtins.int
+    POLICY_MOMENTS_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -821,6 +822,12 @@ class Account(google.protobuf.message.Message):
     def client_waiting(self) -> google.protobuf.duration_pb2.Duration:
         """For streams, the time that no round was sampled, or none went on, because enough was sampled and not sent."""
 
+    @property
+    def policy_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PolicyMoments]:
+        """For environments with many agents, the moments of each delivered policy, by name: of the steps of all agents for which
+        it acted, whatever its version. `observation_moments` and `return_moments` of this message are then not set.
+        """
+
     def __init__(
         self,
         *,
@@ -866,11 +873,45 @@ class Account(google.protobuf.message.Message):
         worker_idle: google.protobuf.duration_pb2.Duration | None = ...,
         update_waiting: google.protobuf.duration_pb2.Duration | None = ...,
         client_waiting: google.protobuf.duration_pb2.Duration | None = ...,
+        policy_moments: collections.abc.Iterable[global___PolicyMoments] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["client_waiting", b"client_waiting", "elapsed", b"elapsed", "queued", b"queued", "return_moments", b"return_moments", "sending", b"sending", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "client_waiting", b"client_waiting", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lag_step_counts", b"lag_step_counts", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "observation_moments", b"observation_moments", "overflow_step_count", b"overflow_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "return_moments", b"return_moments", "round_count", b"round_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "stale_step_count", b"stale_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "unsent_step_count", b"unsent_step_count", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "client_waiting", b"client_waiting", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lag_step_counts", b"lag_step_counts", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "observation_moments", b"observation_moments", "overflow_step_count", b"overflow_step_count", "policy_moments", b"policy_moments", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "return_moments", b"return_moments", "round_count", b"round_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "stale_step_count", b"stale_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "unsent_step_count", b"unsent_step_count", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
+
+@typing.final
+class PolicyMoments(google.protobuf.message.Message):
+    """The moments of a policy, in an environment with many agents."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: builtins.int
+    OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
+    RETURN_MOMENTS_FIELD_NUMBER: builtins.int
+    policy: builtins.str
+    """The policy's name."""
+    @property
+    def observation_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedMoments]:
+        """The moments of the observations of the agents for which it acted, as in Account."""
+
+    @property
+    def return_moments(self) -> global___Moments:
+        """The moments of the discounted returns after each step of these agents' lives, as in Account. R is 0 before a life's
+        first step; `rewards_before` of PolicyBatch do not count.
+        """
+
+    def __init__(
+        self,
+        *,
+        policy: builtins.str = ...,
+        observation_moments: collections.abc.Iterable[global___NamedMoments] | None = ...,
+        return_moments: global___Moments | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["observation_moments", b"observation_moments", "policy", b"policy", "return_moments", b"return_moments"]) -> None: ...
+
+global___PolicyMoments = PolicyMoments
 
 @typing.final
 class Moments(google.protobuf.message.Message):

@@ -36,6 +36,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """A Python agent refused its arguments or parameters, or failed when it was tried.
     Status: INVALID_ARGUMENT.
     """
+    ERROR_REASON_ENV_NOT_RENDERABLE: _ErrorReason.ValueType  # 230
+    """The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+    their seeds.
+    Status: INVALID_ARGUMENT.
+    """
     ERROR_REASON_SAMPLER_NOT_FOUND: _ErrorReason.ValueType  # 10
     """The server has no sampler of that name.
     Status: NOT_FOUND.
@@ -57,7 +62,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: NOT_FOUND.
     """
     ERROR_REASON_PACKAGE_NOT_FOUND: _ErrorReason.ValueType  # 15
-    """An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
+    """An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
     Status: NOT_FOUND.
     """
     ERROR_REASON_SERVICE_NOT_FOUND: _ErrorReason.ValueType  # 16
@@ -158,6 +163,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     sampler has an agent that cannot be saved.
     Status: FAILED_PRECONDITION.
     """
+    ERROR_REASON_REPLAY_DIFFERS: _ErrorReason.ValueType  # 231
+    """An episode that is rendered differs from the recorded one; the message says where.
+    Status: FAILED_PRECONDITION.
+    """
     ERROR_REASON_DATASET_DIFFERS: _ErrorReason.ValueType  # 223
     """The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
     Status: FAILED_PRECONDITION.
@@ -242,6 +251,10 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     quota or lease as large; the message says how many it permits.
     Status: RESOURCE_EXHAUSTED.
     """
+    ERROR_REASON_VIDEO_TOO_LARGE: _ErrorReason.ValueType  # 232
+    """The episode has more pictures than `--max-video-frames`, or its video more bytes than `--max-video-bytes`.
+    Status: RESOURCE_EXHAUSTED.
+    """
     ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 60
     """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
     again.
@@ -277,8 +290,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: UNAVAILABLE.
     """
     ERROR_REASON_CALL_TOO_LONG: _ErrorReason.ValueType  # 68
-    """The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
-    by a client with fewer calls. The rest can be asked for, in a call that queues again.
+    """The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for videos), or was
+    paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
     Status: UNAVAILABLE.
     """
     ERROR_REASON_WORKER_OUT_OF_MEMORY: _ErrorReason.ValueType  # 69
@@ -342,6 +355,11 @@ ERROR_REASON_AGENT_REFUSED: ErrorReason.ValueType  # 3
 """A Python agent refused its arguments or parameters, or failed when it was tried.
 Status: INVALID_ARGUMENT.
 """
+ERROR_REASON_ENV_NOT_RENDERABLE: ErrorReason.ValueType  # 230
+"""The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+their seeds.
+Status: INVALID_ARGUMENT.
+"""
 ERROR_REASON_SAMPLER_NOT_FOUND: ErrorReason.ValueType  # 10
 """The server has no sampler of that name.
 Status: NOT_FOUND.
@@ -363,7 +381,7 @@ ERROR_REASON_MODULE_NOT_FOUND: ErrorReason.ValueType  # 14
 Status: NOT_FOUND.
 """
 ERROR_REASON_PACKAGE_NOT_FOUND: ErrorReason.ValueType  # 15
-"""An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
+"""An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
 Status: NOT_FOUND.
 """
 ERROR_REASON_SERVICE_NOT_FOUND: ErrorReason.ValueType  # 16
@@ -464,6 +482,10 @@ ERROR_REASON_SAVED_SAMPLER: ErrorReason.ValueType  # 78
 sampler has an agent that cannot be saved.
 Status: FAILED_PRECONDITION.
 """
+ERROR_REASON_REPLAY_DIFFERS: ErrorReason.ValueType  # 231
+"""An episode that is rendered differs from the recorded one; the message says where.
+Status: FAILED_PRECONDITION.
+"""
 ERROR_REASON_DATASET_DIFFERS: ErrorReason.ValueType  # 223
 """The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
 Status: FAILED_PRECONDITION.
@@ -548,6 +570,10 @@ ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 56
 quota or lease as large; the message says how many it permits.
 Status: RESOURCE_EXHAUSTED.
 """
+ERROR_REASON_VIDEO_TOO_LARGE: ErrorReason.ValueType  # 232
+"""The episode has more pictures than `--max-video-frames`, or its video more bytes than `--max-video-bytes`.
+Status: RESOURCE_EXHAUSTED.
+"""
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 60
 """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
 again.
@@ -583,8 +609,8 @@ ERROR_REASON_JOURNAL_LOST: ErrorReason.ValueType  # 67
 Status: UNAVAILABLE.
 """
 ERROR_REASON_CALL_TOO_LONG: ErrorReason.ValueType  # 68
-"""The call has run for as long as the operator allows (`--max-call-seconds`), or was paused when its place was needed
-by a client with fewer calls. The rest can be asked for, in a call that queues again.
+"""The call has run for as long as the operator allows (`--max-call-seconds`, or `--render-seconds` for videos), or was
+paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
 Status: UNAVAILABLE.
 """
 ERROR_REASON_WORKER_OUT_OF_MEMORY: ErrorReason.ValueType  # 69

@@ -9,6 +9,7 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
 import rollserve.v1.episode_batch_pb2
+import rollserve.v1.tensor_pb2
 import typing
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
@@ -25,6 +26,11 @@ class MultiAgentBatch(google.protobuf.message.Message):
     To join the messages of a stream, join the batches of the same policy: an episode that does not fit into the rest of a
     message continues in the next one, and so do the lives that had not ended, as segments of the same episode and agent
     whose `first_steps` have grown by their lengths so far. The lives of an agent follow each other in time.
+
+    A fragment has the steps of agents that are complete within it, with their rewards and the observations that followed.
+    Where a fragment ends before an agent's last step is complete, as it does for most agents of an AEC environment, the
+    agent's segment ends before that step, with the observation in which the agent acted. The step is the agent's first in
+    the fragment in which it becomes complete: as a segment of its own, with the version that acted.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -37,13 +43,15 @@ class MultiAgentBatch(google.protobuf.message.Message):
     TRUNCATED_FIELD_NUMBER: builtins.int
     POLICIES_FIELD_NUMBER: builtins.int
     AGENT_STEP_COUNTS_FIELD_NUMBER: builtins.int
+    GLOBAL_STATES_FIELD_NUMBER: builtins.int
+    LAST_GLOBAL_STATES_FIELD_NUMBER: builtins.int
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Names of all possible agents of the environment, in its order. The same in all messages."""
 
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(E) The index of each episode, rising; see EpisodeBatch."""
+        """(E) The index of each episode, rising except for fragments; see EpisodeBatch."""
 
     @property
     def first_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -71,6 +79,16 @@ class MultiAgentBatch(google.protobuf.message.Message):
     def agent_step_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(E) The number of steps of all agents in this message, also of those whose policies are not delivered."""
 
+    @property
+    def global_states(self) -> rollserve.v1.tensor_pb2.Tensor:
+        """(T, *S) The environment's global state before each environment step, one part after the other; not set unless
+        `global_state` of the environment is.
+        """
+
+    @property
+    def last_global_states(self) -> rollserve.v1.tensor_pb2.Tensor:
+        """(E, *S) The global state after the last step of each part; set with `global_states`."""
+
     def __init__(
         self,
         *,
@@ -82,8 +100,11 @@ class MultiAgentBatch(google.protobuf.message.Message):
         truncated: collections.abc.Iterable[builtins.bool] | None = ...,
         policies: collections.abc.Iterable[global___PolicyBatch] | None = ...,
         agent_step_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        global_states: rollserve.v1.tensor_pb2.Tensor | None = ...,
+        last_global_states: rollserve.v1.tensor_pb2.Tensor | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent_step_counts", b"agent_step_counts", "agents", b"agents", "episode_indices", b"episode_indices", "first_steps", b"first_steps", "lengths", b"lengths", "policies", b"policies", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["global_states", b"global_states", "last_global_states", b"last_global_states"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["agent_step_counts", b"agent_step_counts", "agents", b"agents", "episode_indices", b"episode_indices", "first_steps", b"first_steps", "global_states", b"global_states", "last_global_states", b"last_global_states", "lengths", b"lengths", "policies", b"policies", "terminated", b"terminated", "truncated", b"truncated"]) -> None: ...
 
 global___MultiAgentBatch = MultiAgentBatch
 
@@ -115,7 +136,9 @@ class PolicyBatch(google.protobuf.message.Message):
 
     @property
     def environment_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(T) The environment step of the episode, from 0, in which the agent acted; rising within a segment."""
+        """(T) The environment step of the episode, from 0, in which the agent acted; rising within a segment. Of a fragment, it
+        may be one of an earlier fragment, see MultiAgentBatch.
+        """
 
     @property
     def rewards_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:

@@ -20,6 +20,7 @@ import rollserve.v1.policies_pb2
 import rollserve.v1.samplers_pb2
 import rollserve.v1.space_pb2
 import rollserve.v1.tensor_pb2
+import rollserve.v1.video_pb2
 import sys
 import typing
 
@@ -671,6 +672,9 @@ class Fragments(google.protobuf.message.Message):
     names, types and shapes. With any other policy, those episodes continue from the new policy's initial states. An
     episode that starts without a reset, after a soft horizon, also starts with the initial states.
 
+    In an environment with many agents, steps are the environment's, and MultiAgentBatch says which steps of agents a
+    fragment has.
+
     A call that fails, is cancelled or breaks off has no effect: the rows are where they were before. Only if an
     environment raised an error in the sampler's own row sequence, the next call starts another one, with another seed.
     Rows that are lost with their worker, or have advanced, are restored by a reset with the seed of their episode and
@@ -701,7 +705,7 @@ class Fragments(google.protobuf.message.Message):
     """Whether an episode that reaches its maximum length (`options.max_episode_length`, or the server's setting) ends
     without a reset: it is truncated, and the row's next episode starts in the same state, with the same
     `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT
-    without a maximum length.
+    without a maximum length, and in an environment with many agents.
     """
     fraction_of_workers: builtins.float
     """The fraction of the workers that have to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT. As soon
@@ -871,7 +875,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether small messages of the stream may come joined; see JoinedResponses."""
     return_last_values: builtins.bool
     """Whether to deliver `last_values`: the value of each segment's last observation, by the version that acted.
-    INVALID_ARGUMENT for an agent without a number `value` among its infos.
+    INVALID_ARGUMENT for an agent without a number `value` among its infos, and for such a policy among those that are
+    delivered.
     """
     return_last_states: builtins.bool
     """Whether to deliver `last_states`: the recurrent states after each segment's last step. No effect with agents that
@@ -882,9 +887,9 @@ class SamplingOptions(google.protobuf.message.Message):
     return_spaces: builtins.bool
     """Whether Beginning has the spaces of the environment that the call samples in."""
     observation_moments: builtins.bool
-    """Whether the account has the moments of the delivered observations. INVALID_ARGUMENT with `blackhole`, if the
-    observation space has no Box or MultiBinary leaf, and if such leaves have more than 131,072 elements in all: the
-    account takes 16 bytes for each, beside `max_message_bytes`.
+    """Whether the account has the moments of the delivered observations, or where there are many agents, of those of each
+    policy. INVALID_ARGUMENT with `blackhole`, if the observation space has no Box or MultiBinary leaf, and if such leaves
+    have more than 131,072 elements in all: the account takes 16 bytes for each, beside `max_message_bytes`.
     """
     return_discount: builtins.float
     """The discount of the returns whose moments the account has, from 0 to 1, else INVALID_ARGUMENT. INVALID_ARGUMENT with
@@ -1113,6 +1118,171 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined", "multi_agent_batch"] | None: ...
 
 global___ObtainSamplesResponse = ObtainSamplesResponse
+
+@typing.final
+class RenderEpisodeRequest(google.protobuf.message.Message):
+    """A request for a video of an episode."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    SAMPLED_FIELD_NUMBER: builtins.int
+    RECORDED_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
+    FRAMES_PER_SECOND_FIELD_NUMBER: builtins.int
+    OVERLAYS_FIELD_NUMBER: builtins.int
+    EXPECTED_POLICY_VERSION_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    environment_version: builtins.int
+    """The environment version. Not set: the current one. FAILED_PRECONDITION (ENVIRONMENT_VERSION) for one that is not kept,
+    also for 0.
+    """
+    expected_environment_version: builtins.int
+    """The environment version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
+    (UNEXPECTED_VERSION) if another one is.
+    """
+    client_id: builtins.str
+    """The client; see SamplerService. INVALID_ARGUMENT for more than 64 bytes."""
+    format: rollserve.v1.video_pb2.VideoFormat.ValueType
+    """The format of the pictures."""
+    frames_per_second: builtins.float
+    """Pictures per second of MP4, over 0 and up to 1000. Not set: what the environment says (`render_fps`), or 30."""
+    expected_policy_version: builtins.int
+    """The policy version that the caller expects to be current, for a sampled episode; see SamplerService.
+    FAILED_PRECONDITION (UNEXPECTED_VERSION) if another one is.
+    """
+    @property
+    def sampled(self) -> global___SampledEpisode:
+        """An episode to sample."""
+
+    @property
+    def recorded(self) -> rollserve.v1.video_pb2.RecordedEpisode:
+        """An episode that the client has recorded, or made up."""
+
+    @property
+    def overlays(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.video_pb2.VideoOverlay.ValueType]:
+        """Texts in the pictures, one line for each."""
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        sampled: global___SampledEpisode | None = ...,
+        recorded: rollserve.v1.video_pb2.RecordedEpisode | None = ...,
+        environment_version: builtins.int | None = ...,
+        expected_environment_version: builtins.int | None = ...,
+        client_id: builtins.str = ...,
+        format: rollserve.v1.video_pb2.VideoFormat.ValueType = ...,
+        frames_per_second: builtins.float | None = ...,
+        overlays: collections.abc.Iterable[rollserve.v1.video_pb2.VideoOverlay.ValueType] | None = ...,
+        expected_policy_version: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_frames_per_second", b"_frames_per_second", "environment_version", b"environment_version", "episode", b"episode", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "frames_per_second", b"frames_per_second", "recorded", b"recorded", "sampled", b"sampled"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_frames_per_second", b"_frames_per_second", "client_id", b"client_id", "environment_version", b"environment_version", "episode", b"episode", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "format", b"format", "frames_per_second", b"frames_per_second", "overlays", b"overlays", "recorded", b"recorded", "sampled", b"sampled", "sampler", b"sampler"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_policy_version", b"_expected_policy_version"]) -> typing.Literal["expected_policy_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_frames_per_second", b"_frames_per_second"]) -> typing.Literal["frames_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["episode", b"episode"]) -> typing.Literal["sampled", "recorded"] | None: ...
+
+global___RenderEpisodeRequest = RenderEpisodeRequest
+
+@typing.final
+class SampledEpisode(google.protobuf.message.Message):
+    """An episode that is sampled to be rendered: the one that ObtainSamples would deliver for this seed and index. Where rows
+    are stepped at once (class BLOCK), episodes have no seeds of their own: it is the episode that Evaluate would have
+    in the same environment stepped one by one.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEED_FIELD_NUMBER: builtins.int
+    EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    MAX_EPISODE_LENGTH_FIELD_NUMBER: builtins.int
+    EXPLORATION_FIELD_NUMBER: builtins.int
+    seed: builtins.int
+    """The root seed. Not set: the seed of the sampler's own sequence, `seed` of GetSamplerResponse."""
+    episode_index: builtins.int
+    """The index of the episode in the sequence of the seed, up to 2^62, else INVALID_ARGUMENT."""
+    policy_version: builtins.int
+    """The policy version that acts. Not set: the current one. FAILED_PRECONDITION (POLICY_VERSION) for one that is not kept,
+    also for 0.
+    """
+    max_episode_length: builtins.int
+    """The maximum number of steps of the episode, as in SamplingOptions. Longer episodes than `--max-video-frames` allows
+    fail with VIDEO_TOO_LARGE.
+    """
+    @property
+    def exploration(self) -> global___Exploration:
+        """How freely the agent acts. Not set: the agent's own exploration."""
+
+    def __init__(
+        self,
+        *,
+        seed: builtins.int | None = ...,
+        episode_index: builtins.int = ...,
+        policy_version: builtins.int | None = ...,
+        max_episode_length: builtins.int | None = ...,
+        exploration: global___Exploration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_episode_length", b"_max_episode_length", "_policy_version", b"_policy_version", "_seed", b"_seed", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "policy_version", b"policy_version", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_episode_length", b"_max_episode_length", "_policy_version", b"_policy_version", "_seed", b"_seed", "episode_index", b"episode_index", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "policy_version", b"policy_version", "seed", b"seed"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_episode_length", b"_max_episode_length"]) -> typing.Literal["max_episode_length"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+
+global___SampledEpisode = SampledEpisode
+
+@typing.final
+class RenderEpisodeResponse(google.protobuf.message.Message):
+    """A message of the stream: progress in any number, the beginning, data, the end."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: builtins.int
+    BEGINNING_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    data: builtins.bytes
+    """The next bytes of the video, at most 2 MiB."""
+    @property
+    def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
+        """A sign of life while the episode is sampled."""
+
+    @property
+    def beginning(self) -> rollserve.v1.video_pb2.VideoBeginning:
+        """The form of the video."""
+
+    @property
+    def end(self) -> rollserve.v1.video_pb2.VideoEnd:
+        """The end of the video."""
+
+    def __init__(
+        self,
+        *,
+        progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
+        beginning: rollserve.v1.video_pb2.VideoBeginning | None = ...,
+        data: builtins.bytes = ...,
+        end: rollserve.v1.video_pb2.VideoEnd | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["beginning", b"beginning", "content", b"content", "data", b"data", "end", b"end", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["beginning", b"beginning", "content", b"content", "data", b"data", "end", b"end", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["progress", "beginning", "data", "end"] | None: ...
+
+global___RenderEpisodeResponse = RenderEpisodeResponse
 
 @typing.final
 class ObtainExactEpisodesRequest(google.protobuf.message.Message):
@@ -1506,6 +1676,7 @@ class StreamRound(google.protobuf.message.Message):
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     OBSERVATION_MOMENTS_FIELD_NUMBER: builtins.int
     RETURN_MOMENTS_FIELD_NUMBER: builtins.int
+    POLICY_MOMENTS_FIELD_NUMBER: builtins.int
     round_number: builtins.int
     """The number of the round; rises by one with each round that is sampled, so that a gap stands for discarded rounds."""
     seed: builtins.int
@@ -1542,6 +1713,10 @@ class StreamRound(google.protobuf.message.Message):
         from round to round, also through discarded ones. Only with `return_discount` of the stream's options.
         """
 
+    @property
+    def policy_moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.episode_batch_pb2.PolicyMoments]:
+        """The moments of each delivered policy, as in Account."""
+
     def __init__(
         self,
         *,
@@ -1560,9 +1735,10 @@ class StreamRound(google.protobuf.message.Message):
         next_episode_index: builtins.int = ...,
         observation_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.NamedMoments] | None = ...,
         return_moments: rollserve.v1.episode_batch_pb2.Moments | None = ...,
+        policy_moments: collections.abc.Iterable[rollserve.v1.episode_batch_pb2.PolicyMoments] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["return_moments", b"return_moments"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "next_episode_index", b"next_episode_index", "next_row_step_count", b"next_row_step_count", "observation_moments", b"observation_moments", "policy_lag", b"policy_lag", "policy_moments", b"policy_moments", "policy_version", b"policy_version", "return_moments", b"return_moments", "round_number", b"round_number", "row_count", b"row_count", "row_step_count", b"row_step_count", "seed", b"seed", "step_count", b"step_count", "worker_count", b"worker_count"]) -> None: ...
 
 global___StreamRound = StreamRound
 
@@ -1741,8 +1917,9 @@ class GetSamplerResponse(google.protobuf.message.Message):
 
     @property
     def packages(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """The versions of the packages on the server's machine that environments run with, such as gymnasium, by the names of
-        their distributions. Empty from servers that do not report it.
+        """The versions of the packages that the workers' environments run with, such as gymnasium, by the names of their
+        distributions. Where workers on several machines differ, all versions, joined by ` and `. Empty from servers that do
+        not report it.
         """
 
     def __init__(

@@ -170,6 +170,11 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.FromString,
                 _registered_method=True)
+        self.RenderEpisode = channel.unary_stream(
+                '/rollserve.v1.SamplerService/RenderEpisode',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.RenderEpisodeRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.RenderEpisodeResponse.FromString,
+                _registered_method=True)
         self.GetMetrics = channel.unary_stream(
                 '/rollserve.v1.SamplerService/GetMetrics',
                 request_serializer=rollserve_dot_v1_dot_episode__records__pb2.GetMetricsRequest.SerializeToString,
@@ -491,6 +496,28 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenderEpisode(self, request, context):
+        """Renders an episode: replays it in an environment of its own, made with `render_mode="rgb_array"` in a child process of
+        the server, and returns its pictures, one after the reset and one after each step. An episode that the client has
+        not recorded is sampled first, as ObtainSamples would, and delivered to nobody. The replay is compared with the
+        episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
+        on meanwhile; the child process has a lower priority.
+
+        The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+        (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+
+        INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
+        many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+        class WORKER (see Reproducibility).
+
+        Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
+        ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
+        TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetMetrics(self, request, context):
         """Streams a record of each ended episode, such as its return and length: of whole episodes, of fragments and of
         evaluations, in the order in which calls have delivered them. Members of populations have none. The server keeps
@@ -657,6 +684,11 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.EvaluatePopulation,
                     request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.SerializeToString,
+            ),
+            'RenderEpisode': grpc.unary_stream_rpc_method_handler(
+                    servicer.RenderEpisode,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.RenderEpisodeRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.RenderEpisodeResponse.SerializeToString,
             ),
             'GetMetrics': grpc.unary_stream_rpc_method_handler(
                     servicer.GetMetrics,
@@ -1152,6 +1184,33 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/EvaluatePopulation',
             rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.SerializeToString,
             rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenderEpisode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/RenderEpisode',
+            rollserve_dot_v1_dot_sampler__service__pb2.RenderEpisodeRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.RenderEpisodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -310,6 +310,28 @@ class SamplerServiceStub:
     Reasons: as for Evaluate.
     """
 
+    RenderEpisode: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.RenderEpisodeRequest,
+        rollserve.v1.sampler_service_pb2.RenderEpisodeResponse,
+    ]
+    """Renders an episode: replays it in an environment of its own, made with `render_mode="rgb_array"` in a child process of
+    the server, and returns its pictures, one after the reset and one after each step. An episode that the client has
+    not recorded is sampled first, as ObtainSamples would, and delivered to nobody. The replay is compared with the
+    episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
+    on meanwhile; the child process has a lower priority.
+
+    The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+    (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+
+    INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
+    many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+    class WORKER (see Reproducibility).
+
+    Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
+    ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
+    TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
+    """
+
     GetMetrics: grpc.UnaryStreamMultiCallable[
         rollserve.v1.episode_records_pb2.GetMetricsRequest,
         rollserve.v1.episode_records_pb2.GetMetricsResponse,
@@ -686,6 +708,28 @@ class SamplerServiceAsyncStub:
     is slower.
 
     Reasons: as for Evaluate.
+    """
+
+    RenderEpisode: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.RenderEpisodeRequest,
+        rollserve.v1.sampler_service_pb2.RenderEpisodeResponse,
+    ]
+    """Renders an episode: replays it in an environment of its own, made with `render_mode="rgb_array"` in a child process of
+    the server, and returns its pictures, one after the reset and one after each step. An episode that the client has
+    not recorded is sampled first, as ObtainSamples would, and delivered to nobody. The replay is compared with the
+    episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
+    on meanwhile; the child process has a lower priority.
+
+    The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+    (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+
+    INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
+    many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+    class WORKER (see Reproducibility).
+
+    Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
+    ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
+    TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
     """
 
     GetMetrics: grpc.aio.UnaryStreamMultiCallable[
@@ -1094,6 +1138,30 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         is slower.
 
         Reasons: as for Evaluate.
+        """
+
+    @abc.abstractmethod
+    def RenderEpisode(
+        self,
+        request: rollserve.v1.sampler_service_pb2.RenderEpisodeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.RenderEpisodeResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.RenderEpisodeResponse]]:
+        """Renders an episode: replays it in an environment of its own, made with `render_mode="rgb_array"` in a child process of
+        the server, and returns its pictures, one after the reset and one after each step. An episode that the client has
+        not recorded is sampled first, as ObtainSamples would, and delivered to nobody. The replay is compared with the
+        episode bit by bit on the way: a video shows what was sampled, or the call fails with REPLAY_DIFFERS. Workers sample
+        on meanwhile; the child process has a lower priority.
+
+        The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
+        (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+
+        INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
+        many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
+        class WORKER (see Reproducibility).
+
+        Reasons: ENV_NOT_RENDERABLE, VIDEO_TOO_LARGE, REPLAY_DIFFERS, CALL_TOO_LONG, PACKAGE_NOT_FOUND, ENV_FAILED, ENV_REFUSED,
+        ENV_NOT_FOUND, MODULE_NOT_FOUND, ENVIRONMENTS_TOO_LARGE, ENVIRONMENT_VERSION, UNEXPECTED_VERSION, TOO_MANY_CALLS,
+        TOO_MANY_STALLED_CALLS; for a sampled episode those of ObtainSamples, too.
         """
 
     @abc.abstractmethod

@@ -30,7 +30,7 @@ from rollserve.v1 import sampler_service_pb2 as rollserve_dot_v1_dot_sampler__se
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rollserve/v1/saved_sampler.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18rollserve/v1/agent.proto\x1a\x1erollserve/v1/environment.proto\x1a\x1brollserve/v1/policies.proto\x1a\"rollserve/v1/sampler_service.proto\x1a\x19rollserve/v1/tensor.proto\"\xf8\x01\n\x0bSavedRecord\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SavedHeaderH\x00\x12\x37\n\x0c\x65nvironments\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.SavedEnvironmentsH\x00\x12+\n\x06\x61gents\x18\x03 \x01(\x0b\x32\x19.rollserve.v1.SavedAgentsH\x00\x12\'\n\x04rows\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.SavedRowsH\x00\x12%\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x16.rollserve.v1.SavedEndH\x00\x42\x06\n\x04part\"\x89\x03\n\x0bSavedHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12)\n\x05saved\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x1a\n\x12max_episode_length\x18\x06 \x01(\x03\x12\x39\n\x08\x63ounters\x18\x07 \x03(\x0b\x32\'.rollserve.v1.SavedHeader.CountersEntry\x12\x32\n\rown_sequences\x18\x08 \x03(\x0b\x32\x1b.rollserve.v1.SavedSequence\x12\x10\n\x08own_seed\x18\t \x01(\x04\x12\x1b\n\x13sequence_seed_count\x18\n \x01(\x04\x12\x16\n\x0erow_seed_count\x18\x0b \x01(\x04\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"h\n\rSavedSequence\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1a\n\x12next_episode_index\x18\x02 \x01(\x04\x12-\n\x08\x65pisodes\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.SavedEpisodes\"\x90\x01\n\rSavedEpisodes\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12.\n\x0b\x65xploration\x18\x04 \x01(\x0b\x32\x19.rollserve.v1.Exploration\"\x92\x01\n\x11SavedEnvironments\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".rollserve.v1.SavedRowEnvironments\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x04 \x01(\r\"S\n\x14SavedRowEnvironments\x12\'\n\x04rows\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x12\n\nis_per_row\x18\x02 \x01(\x08\"\xa6\x01\n\x0bSavedAgents\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08policies\x18\x04 \x01(\x0b\x32\x1b.rollserve.v1.SavedPolicies\"\xc5\x01\n\rSavedPolicies\x12;\n\x08policies\x18\x01 \x03(\x0b\x32).rollserve.v1.SavedPolicies.PoliciesEntry\x12+\n\npolicy_map\x18\x02 \x01(\x0b\x32\x17.rollserve.v1.PolicyMap\x1aJ\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedPolicy:\x02\x38\x01\"D\n\x0bSavedPolicy\x12\x10\n\x08versions\x18\x01 \x03(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\"\xe8\x01\n\tSavedRows\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12\x14\n\x0csoft_horizon\x18\x04 \x01(\x08\x12\x0e\n\x06is_own\x18\x05 \x01(\x08\x12\x16\n\x0erow_step_count\x18\x06 \x01(\x03\x12$\n\x04rows\x18\x07 \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x1c\n\x0freturn_discount\x18\x33 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_return_discount\"\xb9\x01\n\x08SavedRow\x12\x13\n\x0breset_index\x18\x01 \x01(\x03\x12\x15\n\repisode_index\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x12\n\nstep_count\x18\x04 \x01(\x03\x12%\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12\x32\n\x0frecurrent_state\x18\x06 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\x1a\n\x08SavedEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rollserve/v1/saved_sampler.proto\x12\x0crollserve.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18rollserve/v1/agent.proto\x1a\x1erollserve/v1/environment.proto\x1a\x1brollserve/v1/policies.proto\x1a\"rollserve/v1/sampler_service.proto\x1a\x19rollserve/v1/tensor.proto\"\xf8\x01\n\x0bSavedRecord\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.SavedHeaderH\x00\x12\x37\n\x0c\x65nvironments\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.SavedEnvironmentsH\x00\x12+\n\x06\x61gents\x18\x03 \x01(\x0b\x32\x19.rollserve.v1.SavedAgentsH\x00\x12\'\n\x04rows\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.SavedRowsH\x00\x12%\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x16.rollserve.v1.SavedEndH\x00\x42\x06\n\x04part\"\xa1\x03\n\x0bSavedHeader\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x18\n\x10software_version\x18\x02 \x01(\t\x12)\n\x05saved\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x14\n\x0cworker_count\x18\x05 \x01(\r\x12\x1a\n\x12max_episode_length\x18\x06 \x01(\x03\x12\x39\n\x08\x63ounters\x18\x07 \x03(\x0b\x32\'.rollserve.v1.SavedHeader.CountersEntry\x12\x32\n\rown_sequences\x18\x08 \x03(\x0b\x32\x1b.rollserve.v1.SavedSequence\x12\x10\n\x08own_seed\x18\t \x01(\x04\x12\x1b\n\x13sequence_seed_count\x18\n \x01(\x04\x12\x16\n\x0erow_seed_count\x18\x0b \x01(\x04\x12\x16\n\x0epolicy_version\x18\x0c \x01(\x04\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"h\n\rSavedSequence\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1a\n\x12next_episode_index\x18\x02 \x01(\x04\x12-\n\x08\x65pisodes\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.SavedEpisodes\"\x90\x01\n\rSavedEpisodes\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12.\n\x0b\x65xploration\x18\x04 \x01(\x0b\x32\x19.rollserve.v1.Exploration\"\x92\x01\n\x11SavedEnvironments\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12\x33\n\x07workers\x18\x02 \x03(\x0b\x32\".rollserve.v1.SavedRowEnvironments\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x04 \x01(\r\"S\n\x14SavedRowEnvironments\x12\'\n\x04rows\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x12\n\nis_per_row\x18\x02 \x01(\x08\"\xa6\x01\n\x0bSavedAgents\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\x12+\n\x07updated\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08policies\x18\x04 \x01(\x0b\x32\x1b.rollserve.v1.SavedPolicies\"\xc5\x01\n\rSavedPolicies\x12;\n\x08policies\x18\x01 \x03(\x0b\x32).rollserve.v1.SavedPolicies.PoliciesEntry\x12+\n\npolicy_map\x18\x02 \x01(\x0b\x32\x17.rollserve.v1.PolicyMap\x1aJ\n\rPoliciesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.SavedPolicy:\x02\x38\x01\"D\n\x0bSavedPolicy\x12\x10\n\x08versions\x18\x01 \x03(\x03\x12#\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x13.rollserve.v1.Agent\"\xe8\x01\n\tSavedRows\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\x1b\n\x13\x65nvironment_version\x18\x02 \x01(\x03\x12\x1a\n\x12max_episode_length\x18\x03 \x01(\x03\x12\x14\n\x0csoft_horizon\x18\x04 \x01(\x08\x12\x0e\n\x06is_own\x18\x05 \x01(\x08\x12\x16\n\x0erow_step_count\x18\x06 \x01(\x03\x12$\n\x04rows\x18\x07 \x03(\x0b\x32\x16.rollserve.v1.SavedRow\x12\x1c\n\x0freturn_discount\x18\x33 \x01(\x01H\x00\x88\x01\x01\x42\x12\n\x10_return_discount\"\xb9\x01\n\x08SavedRow\x12\x13\n\x0breset_index\x18\x01 \x01(\x03\x12\x15\n\repisode_index\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x12\n\nstep_count\x18\x04 \x01(\x03\x12%\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x14.rollserve.v1.Tensor\x12\x32\n\x0frecurrent_state\x18\x06 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\x1a\n\x08SavedEnd\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,29 +44,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAVEDRECORD']._serialized_start=234
   _globals['_SAVEDRECORD']._serialized_end=482
   _globals['_SAVEDHEADER']._serialized_start=485
-  _globals['_SAVEDHEADER']._serialized_end=878
-  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_start=831
-  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_end=878
-  _globals['_SAVEDSEQUENCE']._serialized_start=880
-  _globals['_SAVEDSEQUENCE']._serialized_end=984
-  _globals['_SAVEDEPISODES']._serialized_start=987
-  _globals['_SAVEDEPISODES']._serialized_end=1131
-  _globals['_SAVEDENVIRONMENTS']._serialized_start=1134
-  _globals['_SAVEDENVIRONMENTS']._serialized_end=1280
-  _globals['_SAVEDROWENVIRONMENTS']._serialized_start=1282
-  _globals['_SAVEDROWENVIRONMENTS']._serialized_end=1365
-  _globals['_SAVEDAGENTS']._serialized_start=1368
-  _globals['_SAVEDAGENTS']._serialized_end=1534
-  _globals['_SAVEDPOLICIES']._serialized_start=1537
-  _globals['_SAVEDPOLICIES']._serialized_end=1734
-  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_start=1660
-  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_end=1734
-  _globals['_SAVEDPOLICY']._serialized_start=1736
-  _globals['_SAVEDPOLICY']._serialized_end=1804
-  _globals['_SAVEDROWS']._serialized_start=1807
-  _globals['_SAVEDROWS']._serialized_end=2039
-  _globals['_SAVEDROW']._serialized_start=2042
-  _globals['_SAVEDROW']._serialized_end=2227
-  _globals['_SAVEDEND']._serialized_start=2229
-  _globals['_SAVEDEND']._serialized_end=2255
+  _globals['_SAVEDHEADER']._serialized_end=902
+  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_start=855
+  _globals['_SAVEDHEADER_COUNTERSENTRY']._serialized_end=902
+  _globals['_SAVEDSEQUENCE']._serialized_start=904
+  _globals['_SAVEDSEQUENCE']._serialized_end=1008
+  _globals['_SAVEDEPISODES']._serialized_start=1011
+  _globals['_SAVEDEPISODES']._serialized_end=1155
+  _globals['_SAVEDENVIRONMENTS']._serialized_start=1158
+  _globals['_SAVEDENVIRONMENTS']._serialized_end=1304
+  _globals['_SAVEDROWENVIRONMENTS']._serialized_start=1306
+  _globals['_SAVEDROWENVIRONMENTS']._serialized_end=1389
+  _globals['_SAVEDAGENTS']._serialized_start=1392
+  _globals['_SAVEDAGENTS']._serialized_end=1558
+  _globals['_SAVEDPOLICIES']._serialized_start=1561
+  _globals['_SAVEDPOLICIES']._serialized_end=1758
+  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_start=1684
+  _globals['_SAVEDPOLICIES_POLICIESENTRY']._serialized_end=1758
+  _globals['_SAVEDPOLICY']._serialized_start=1760
+  _globals['_SAVEDPOLICY']._serialized_end=1828
+  _globals['_SAVEDROWS']._serialized_start=1831
+  _globals['_SAVEDROWS']._serialized_end=2063
+  _globals['_SAVEDROW']._serialized_start=2066
+  _globals['_SAVEDROW']._serialized_end=2251
+  _globals['_SAVEDEND']._serialized_start=2253
+  _globals['_SAVEDEND']._serialized_end=2279
 # @@protoc_insertion_point(module_scope)

@@ -103,6 +103,7 @@ class SavedHeader(google.protobuf.message.Message):
     OWN_SEED_FIELD_NUMBER: builtins.int
     SEQUENCE_SEED_COUNT_FIELD_NUMBER: builtins.int
     ROW_SEED_COUNT_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
     format: builtins.int
     """The number of the format: 1. It rises when older readers would misunderstand a file."""
     software_version: builtins.str
@@ -121,6 +122,10 @@ class SavedHeader(google.protobuf.message.Message):
     """The number of seeds that were derived for sequences of whole episodes."""
     row_seed_count: builtins.int
     """The number of seeds that were derived for row sequences."""
+    policy_version: builtins.int
+    """The current version of the agents, whose number the next update counts on from. If the file has no agents of it, the
+    restored sampler has none until an update. 0 for the highest version in the file.
+    """
     @property
     def saved(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the sampler was saved, by the server's clock."""
@@ -149,9 +154,10 @@ class SavedHeader(google.protobuf.message.Message):
         own_seed: builtins.int = ...,
         sequence_seed_count: builtins.int = ...,
         row_seed_count: builtins.int = ...,
+        policy_version: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["saved", b"saved"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["counters", b"counters", "format", b"format", "max_episode_length", b"max_episode_length", "own_seed", b"own_seed", "own_sequences", b"own_sequences", "row_seed_count", b"row_seed_count", "saved", b"saved", "seed", b"seed", "sequence_seed_count", b"sequence_seed_count", "software_version", b"software_version", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counters", b"counters", "format", b"format", "max_episode_length", b"max_episode_length", "own_seed", b"own_seed", "own_sequences", b"own_sequences", "policy_version", b"policy_version", "row_seed_count", b"row_seed_count", "saved", b"saved", "seed", b"seed", "sequence_seed_count", b"sequence_seed_count", "software_version", b"software_version", "worker_count", b"worker_count"]) -> None: ...
 
 global___SavedHeader = SavedHeader
 

@@ -20,12 +20,14 @@ from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.policies import (
     check_delivered,
+    check_map,
     choices_of_agents,
     lineups_of,
     load_policies,
     policies_after,
     policy_versions,
     prepare_for_env,
+    spaces_of_policies,
 )
 from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
 from rollserve_server.agents.populations import build_population, check_population
@@ -105,6 +107,7 @@ __all__ = [
     "build_population",
     "check_delivered",
     "check_exploration",
+    "check_map",
     "check_population",
     "check_providers",
     "check_value",
@@ -126,6 +129,7 @@ __all__ = [
     "policy_versions",
     "prepare_agent",
     "prepare_for_env",
+    "spaces_of_policies",
     "with_kwargs",
     "with_parameters",
 ]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.specs.kinds import PolicySpec
     from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
+    from rollserve_server.errors import AgentFailedError
 
 __all__ = ["BuiltPolicy", "PolicyAgents"]
 
@@ -36,6 +37,10 @@ class BuiltPolicy:
     agents: tuple[int, ...]
     num_places: int
     agent: Agent
+
+    def describe(self, error: AgentFailedError, agent: str) -> str:
+        """Return the text of an error of the policy, with the agent for which it acted."""
+        return f"policy {self.name!r}, version {self.version}, for agent {agent!r}: {error.message}"
 
 
 class PolicyAgents:
@@ -87,6 +92,11 @@ class PolicyAgents:
             _Lineup(policy_map, agents, lambda choice: positions[id(policy_set.find(choice))])
             for policy_map in policy_set.policy_maps
         ]
+
+    @property
+    def names(self) -> list[tuple[str, int]]:
+        """Name and version of each of the policies."""
+        return [(policy.name, policy.version) for policy in self.policies]
 
     def choose(self, index: int, numbers: np.ndarray) -> list[int]:
         """Return the position of the policy of each agent in an episode.

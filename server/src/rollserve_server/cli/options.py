@@ -75,13 +75,14 @@ def _shown_default(info: FieldInfo) -> str:
 def _metavar(name: str, info: FieldInfo) -> str | None:
     if info.annotation is bool:
         return None
-    if choices := [arg for arg in get_args(info.annotation) if isinstance(arg, str)]:
+    kinds = info.annotation, *get_args(info.annotation)
+    if choices := [arg for kind in kinds for arg in get_args(kind) if isinstance(arg, str)]:
         return "|".join(choices)
     if name in _METAVARS:
         return _METAVARS[name]
     if name in LISTS:
         return "NAME"
-    if {dict, tuple} & {get_origin(kind) for kind in (info.annotation, *get_args(info.annotation))}:
+    if {dict, tuple} & {get_origin(kind) for kind in kinds}:
         return "JSON"
-    kinds = {int: "N", float: "X", Path: "FILE"}
-    return next(label for kind, label in kinds.items() if kind in (info.annotation, *get_args(info.annotation)))
+    labels = {int: "N", float: "X", Path: "FILE"}
+    return next(label for kind, label in labels.items() if kind in kinds)

@@ -14,8 +14,10 @@ from rollserve_server.envs.probing.memory import (
     worker_observation_bytes,
 )
 from rollserve_server.envs.probing.method_calls import MethodCall
+from rollserve_server.envs.probing.overlays import Overlay
 from rollserve_server.envs.probing.probe import probe
-from rollserve_server.envs.probing.run import run_method_call, run_probe
+from rollserve_server.envs.probing.rendering import Rendering, VideoForm
+from rollserve_server.envs.probing.run import run_method_call, run_probe, run_rendering
 from rollserve_server.envs.profiles import (
     ProfileDescription,
     ProfileEnv,
@@ -39,14 +41,17 @@ __all__ = [
     "Leaf",
     "ManyEnvs",
     "MethodCall",
+    "Overlay",
     "ProfileDescription",
     "ProfileEnv",
     "Profiles",
+    "Rendering",
     "RowEnvs",
     "RowSpecs",
     "Trace",
     "Turn",
     "VectorEnvs",
+    "VideoForm",
     "WorkerSpecs",
     "check_allowed",
     "check_arguments",
@@ -72,6 +77,7 @@ __all__ = [
     "requested",
     "run_method_call",
     "run_probe",
+    "run_rendering",
     "specs_of_rows",
     "why_not_single",
     "with_envpool",

@@ -184,5 +184,9 @@ def _unsupported(space: object, path: tuple[str | int, ...], values: str, *, tex
     kinds = "MultiBinary, Text, Dict" if texts else "MultiBinary, Dict"
     expected = f"an environment with Box, Discrete, MultiDiscrete, {kinds} and Tuple spaces"
     got = f"{_at(values, path)} in a {type(space).__name__} space"
-    hint = "values need one shape and dtype, which a wrapper can give them" if isinstance(space, _VARYING) else ""
+    hint = (
+        "values need one shape and dtype, which the wrapper FixedShapes gives them"
+        if isinstance(space, _VARYING)
+        else ""
+    )
     return InvalidValueError.of("id", expected=expected, got=got, hint=hint)

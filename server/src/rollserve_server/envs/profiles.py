@@ -89,6 +89,8 @@ class Profiles:
             ("row_count", spec.num_rows),
             ("episodes_per_row", spec.num_episodes_per_row),
             ("text_info_bytes", spec.text_info_bytes),
+            ("multi_agent", spec.multi_agent),
+            ("global_state", spec.global_state),
         ):
             _check_none(name, value)
         return self._made(spec.id.removeprefix(_PREFIX), spec.kwargs)
@@ -133,6 +135,8 @@ class Profiles:
             num_episodes_per_row=profile.episodes_per_row,
             transforms=tuple(map(transform_from_json, profile.transforms)),
             text_info_bytes=profile.text_info_bytes,
+            multi_agent=profile.multi_agent,
+            global_state=profile.global_state,
             profile=name,
             arguments=dict(arguments),
         )

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import gymnasium
 
 from rollserve import Reason
+from rollserve._formats.fixed_shapes import FixedShapes
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
 
 __all__ = ["FORBIDDEN_WRAPPERS", "find_env", "find_wrapper", "module_of", "suggestion"]
@@ -26,6 +27,9 @@ FORBIDDEN_WRAPPERS = {
     "RecordVideo": "it writes files on the server",
 }
 """Wrappers of gymnasium that requests may not name, and why."""
+
+_OWN_WRAPPERS: dict[str, type[gymnasium.Wrapper[Any, Any, Any, Any]]] = {"FixedShapes": FixedShapes}
+"""Wrappers that requests may name beside those of gymnasium."""
 
 _REGISTERING_MODULES = ("ale_py",)
 """Modules of the server's extras that register environments when they are imported."""
@@ -62,7 +66,7 @@ def find_env(env_id: str) -> str | type[gymnasium.Env[Any, Any]]:
 
 
 def find_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """Return the class of a wrapper, of `gymnasium.wrappers` or `module:Class`. Imports the module.
+    """Return the class of a wrapper, of `gymnasium.wrappers`, `FixedShapes`, or `module:Class`. Imports the module.
 
     Raises:
         NotFoundError: there is no such module or class; the field is `name`.
@@ -72,9 +76,10 @@ def find_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     module_name, class_name = module_of(name), name.rpartition(":")[2]
     if module_name is None:
         names = gymnasium.wrappers.__all__
-        found = getattr(gymnasium.wrappers, name) if name in names else None
+        found = getattr(gymnasium.wrappers, name) if name in names else _OWN_WRAPPERS.get(name)
         if not _is_wrapper_class(found):
-            raise _no_wrapper(name, "gymnasium.wrappers", (each for each in names if each[0].isupper()))
+            classes = [each for each in names if each[0].isupper()]
+            raise _no_wrapper(name, "gymnasium.wrappers", [*classes, *_OWN_WRAPPERS])
         return found
     module, found = _imported(module_name, class_name, "name")
     if found is None:

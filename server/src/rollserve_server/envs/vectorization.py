@@ -70,6 +70,7 @@ def make_rows(
         return _make_one_by_one(specs, len(specs.specs), free, settings.callbacks)
     if specs.multi_agent is not None:
         return ManyEnvs(specs, specs.num_rows or settings.rows, settings.callbacks)
+    _check_no_global_state(specs)
     vectorization = specs.vectorization or settings.vectorization
     if vectorization == "auto" and why_not_native(specs) is None:
         check_arguments(specs)
@@ -156,10 +157,18 @@ def _changed(kind: type[_Rows], specs: WorkerSpecs, num_rows: int, free: FreeRow
     return envs
 
 
+def _check_no_global_state(spec: EnvSpec) -> None:
+    """Raise InvalidValueError if the spec of an environment with one agent asks for a global state."""
+    if spec.global_state:
+        expected = "false for an environment with one agent, whose observations are all there is"
+        raise InvalidValueError.of("global_state", expected=expected, got="true")
+
+
 def _check_row_specs(specs: RowSpecs) -> None:
     num_rows = len(specs.specs)
     for row, spec in enumerate(specs.specs):
         with at_row(row):
+            _check_no_global_state(spec)
             if spec.multi_agent is not None:
                 expected = "none, because rows that differ have one agent each"
                 raise InvalidValueError.of("multi_agent", expected=expected, got=repr(spec.multi_agent))

@@ -32,6 +32,7 @@ SCOPES: Mapping[str, Scope] = {
     "ObtainSamples": Scope.SAMPLE,
     "ObtainExactEpisodes": Scope.SAMPLE,
     "StreamSamples": Scope.SAMPLE,
+    "RenderEpisode": Scope.SAMPLE,
     "Evaluate": Scope.SAMPLE,
     "EvaluatePopulation": Scope.SAMPLE,
     "RecordDataset": Scope.DATA_WRITE,

@@ -23,7 +23,6 @@ from rollserve_server.envs import describe_space
 from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.messages.accounts import account_to_proto
-from rollserve_server.gateway.messages.status import package_versions
 from rollserve_server.gateway.responses import delivered_messages
 from rollserve_server.pool import (
     Account,
@@ -138,7 +137,7 @@ class Recordings:
             else {
                 "environment": env,
                 "reproducibility": status.env.reproducibility.name,
-                "packages": package_versions(),
+                "packages": dict(status.packages),
                 "env_version": status.env_version,
             },
         }

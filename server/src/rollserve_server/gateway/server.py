@@ -117,6 +117,7 @@ class Gateway:
             DataFolder(settings.data_dir),
             allow_free_env=allow_free_env,
             audits=self._audit_log.is_on,
+            max_renders=settings.max_renders,
         )
         self._health = Health(_SERVICES, limits.client_stall_seconds, intake, self.metrics)
         self._health_listener = None

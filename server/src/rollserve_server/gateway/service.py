@@ -16,7 +16,7 @@ from rollserve.v1 import agent_versions_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
-from rollserve_server.errors import DomainError, NotAllowedError, within
+from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.following import RecordStreams
@@ -33,6 +33,7 @@ from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.reading import DatasetReads
 from rollserve_server.gateway.recording import Recordings
+from rollserve_server.gateway.rendering import rendered
 from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
     delivered_messages,
@@ -46,7 +47,15 @@ from rollserve_server.gateway.responses import (
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.identity import ANONYMOUS, Scope
-from rollserve_server.pool import Account, AgentUpdated, Delivery, Evaluation, StreamClient, StreamRound
+from rollserve_server.pool import (
+    Account,
+    AgentUpdated,
+    Delivery,
+    Evaluation,
+    SamplingOptions,
+    StreamClient,
+    StreamRound,
+)
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -93,6 +102,7 @@ class SamplerService:
         *,
         allow_free_env: bool = True,
         audits: bool = False,
+        max_renders: int = 2,
     ) -> None:
         """Prepare to answer RPCs.
 
@@ -107,6 +117,7 @@ class SamplerService:
             data_folder: the folder with datasets.
             allow_free_env: whether requests may name environments of no profile.
             audits: whether digests of what updates change are needed.
+            max_renders: number of videos that are made at a time; 0 for none at all.
         """
         self._audits = audits
         self._rpcs = rpcs
@@ -124,6 +135,8 @@ class SamplerService:
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
         )
+        self._max_renders = max_renders
+        self._render_admission = Admission(max(max_renders, 1), 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
         self._status_admission = ConnectionAdmission(
             _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
@@ -151,6 +164,7 @@ class SamplerService:
             "SaveSampler": self.save_sampler,
             "RecordDataset": self.record_dataset,
             "ReadDataset": self.read_dataset,
+            "RenderEpisode": self.render_episode,
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
         }
@@ -228,7 +242,7 @@ class SamplerService:
         sampler = self._reader.saved_sampler(rpc, await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            parts = saved_sampler_parts(_use(sampler, rpc).save())
+            parts = saved_sampler_parts(await _use(sampler, rpc).save())
             while (part := await asyncio.to_thread(next, parts, None)) is not None:
                 for data in _parts(part):
                     yield samplers_pb2.SaveSamplerResponse(data=data).SerializeToString()
@@ -293,6 +307,23 @@ class SamplerService:
             serialized = await asyncio.to_thread(lambda: agent_to_proto(agent).SerializeToString())
             for data in _parts(serialized):
                 yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data).SerializeToString()
+
+    async def render_episode(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `RenderEpisode`."""
+        data = await self._intake.small_request(rpc)
+        sampler, request = await read_aside(self._reader.rendering, rpc, data)
+        pool = _use(sampler, rpc)
+        if not self._max_renders:
+            expected = "no video, because the server's operator allows none (--max-renders)"
+            raise OverLimitError.of("", expected=expected, got="a call for one", reason=Reason.TOO_MANY_CALLS)
+        is_sampled = isinstance(request.episode, SamplingOptions)
+        env = pool.rendered_env(request.env_version, request.expected, sampled=is_sampled)
+        count = functools.partial(self._metrics.count_call, sampler.name, rpc.name)
+        async with contextlib.AsyncExitStack() as stack:
+            await self._render_admission.admit(stack, rpc)
+            async with contextlib.aclosing(rendered(pool, env, request, rpc, count)) as responses:
+                async for response in responses:
+                    yield response.SerializeToString()
 
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""

@@ -4,7 +4,7 @@ from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.accounts.episode_log import CallKind, EpisodeLog, EpisodeRecords, Histogram
-from rollserve_server.pool.accounts.moments import DeliveredMoments
+from rollserve_server.pool.accounts.moments import DeliveredMoments, FormMoments
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
@@ -39,6 +39,7 @@ from rollserve_server.pool.interface.updates import (
     PolicyUpdates,
     RowUpdates,
 )
+from rollserve_server.pool.interface.videos import VideoRequest
 from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState
@@ -52,6 +53,7 @@ from rollserve_server.pool.state.saved_sampler import (
     SavedSampler,
 )
 from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
+from rollserve_server.pool.versions.env_videos import RenderedEnv
 
 __all__ = [
     "ANY_VERSIONS",
@@ -81,6 +83,7 @@ __all__ = [
     "Exactly",
     "Expectation",
     "FailedEpisode",
+    "FormMoments",
     "Fragments",
     "Histogram",
     "InAll",
@@ -93,6 +96,7 @@ __all__ = [
     "PopulationRequest",
     "Progress",
     "RemoteBuffer",
+    "RenderedEnv",
     "RowFragments",
     "RowPoint",
     "RowSequenceKind",
@@ -114,6 +118,7 @@ __all__ = [
     "StreamRound",
     "Target",
     "ThreadWorker",
+    "VideoRequest",
     "WhenFull",
     "WorkerAccount",
     "WorkerHandle",

@@ -28,10 +28,12 @@ from rollserve_server.pool.takeover import reconcile
 from rollserve_server.pool.versions.agent_queries import AgentQueries
 from rollserve_server.pool.versions.agent_updates import AgentUpdates
 from rollserve_server.pool.versions.env_calls import EnvCalls
+from rollserve_server.pool.versions.env_videos import EnvVideos
 from rollserve_server.sampling import SequenceSpec
 
 if TYPE_CHECKING:
-    from rollserve_server.envs import MethodCall
+    from rollserve._formats.replays import RecordedEpisode
+    from rollserve_server.envs import MethodCall, VideoForm
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.accounts.episode_log import EpisodeLog
     from rollserve_server.pool.backends.backend import Backend
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
     from rollserve_server.pool.interface.streams import StreamClient, StreamRequest, StreamRound
     from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated, EnvUpdate, EnvUpdated, EnvValues
+    from rollserve_server.pool.interface.videos import VideoRequest
     from rollserve_server.pool.state.saved_sampler import SavedSampler
+    from rollserve_server.pool.versions.env_videos import RenderedEnv
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["Pool"]
@@ -85,6 +89,7 @@ class Pool:
         self._streams = Streams(parts, self._samplings)
         self._evaluations = Evaluations(parts)
         self._env_calls = EnvCalls(parts.versions, parts.settings)
+        self._env_videos = EnvVideos(parts.versions, parts.settings)
         self._started = time.monotonic()
 
     @property
@@ -131,6 +136,9 @@ class Pool:
         try:
             if state is None and saved is not None:
                 await restore_into(pool._parts, saved)
+                ids = sorted({spec.id for spec in pool.status().env_specs})
+                extra = {"env": ", ".join(ids), "workers": saved.num_workers, "seed": saved.seed}
+                _log.info("sampler restored", extra=extra)
             else:
                 await start_workers(pool._parts, env, state)
             await journal.begin(pool._state, pool._snapshot)
@@ -171,9 +179,9 @@ class Pool:
         await self._begin_again("reset", self._parts.settings, lambda parts: start_workers(parts, self._env, None))
         _log.info("sampler reset", extra={"run": self._parts.run})
 
-    def save(self) -> SavedSampler:
+    async def save(self) -> SavedSampler:
         """Return all that another server needs to go on as the sampler would. Calls that run count as not begun."""
-        return save(self._parts)
+        return await save(self._parts)
 
     async def restore(self, saved: SavedSampler, client_id: str = "") -> None:
         """Go on as a saved sampler, in a new run; calls that run or wait fail, as of `reset`.
@@ -333,6 +341,45 @@ class Pool:
         self._check_open()
         self._parts.workers.check_enough()
         return await self._env_calls.call(call, env_version, expected)
+
+    def rendered_env(
+        self, env_version: int | None = None, expected: Expectation = ANY_VERSIONS, *, sampled: bool
+    ) -> RenderedEnv:
+        """Return the environment of a version, to render episodes in.
+
+        Args:
+            env_version: version of the environments; None for the current one.
+            expected: as of `update_agent`.
+            sampled: whether episodes will be sampled for that, and not recorded.
+
+        Raises:
+            InvalidValueError: the environments cannot be replayed one by one, or differ.
+            NotReadyError: another version is current, or the version is not kept.
+        """
+        self._check_open()
+        return self._env_videos.env(env_version, expected, sampled=sampled)
+
+    def render(
+        self, env: RenderedEnv, episode: RecordedEpisode, request: VideoRequest
+    ) -> AsyncGenerator[VideoForm | bytes, None]:
+        """Replay an episode in an environment of its own, without workers; yield the video's form and its bytes.
+
+        Closing the iterator early ends the work.
+
+        Raises:
+            InvalidValueError: the episode does not fit the environment, or the environment renders no pictures.
+            NotReadyError: the replay differs from the episode.
+            EnvFailedError: the environment raised an error.
+            NotFoundError: a package is missing on the server.
+            OverLimitError: the video is too large, or the environment needs too much memory.
+            CallTooLongError: it takes too long.
+        """
+        return self._env_videos.render(env, episode, request)
+
+    @property
+    def own_seed(self) -> int:
+        """Root seed of the sampler's own sequence."""
+        return self._parts.sequences.first_own.seed
 
     async def resize(self, num_workers: int) -> int:
         """Change the number of workers: add some behind the last one, or remove the workers with the highest indices.

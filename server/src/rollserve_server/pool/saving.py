@@ -22,7 +22,7 @@ from rollserve_server.pool.state.saved_sampler import SavedAgents, SavedEnvs, Sa
 from rollserve_server.pool.workers.broadcast import Broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.pool.calls.pool_parts import PoolParts
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.checkpoints import RowPoint
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.state.saved_sampler import SavedRowSequence
+    from rollserve_server.sampling import EnvDescription
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["restore_into", "save", "settings_of"]
@@ -39,8 +40,18 @@ _Column = tuple[np.dtype, tuple[int, ...]]
 _HINT = "start the server with the settings that the sampler was saved with"
 
 
-def save(parts: PoolParts) -> SavedSampler:
-    """Return the sampler as it stands now. A call that runs counts as not begun."""
+async def save(parts: PoolParts) -> SavedSampler:
+    """Return the sampler as it stands now. A call that runs counts as not begun.
+
+    Agents are left out if they fit none of the environments: no call can use them, and no sampler would accept them.
+    """
+    saved = _snapshot(parts)
+    fitting = {number: agents for number, agents in saved.agents.items() if await _fits(parts, number, saved.envs)}
+    return dataclasses.replace(saved, agents=fitting)
+
+
+def _snapshot(parts: PoolParts) -> SavedSampler:
+    """Return the sampler with all agents."""
     versions = parts.versions
     return SavedSampler(
         software=__version__,
@@ -51,9 +62,18 @@ def save(parts: PoolParts) -> SavedSampler:
         counters=dataclasses.asdict(parts.counters),
         envs={number: _saved_envs(env) for number, env in versions.envs.items()},
         agents={number: SavedAgents(tuple(each), each.updated_seconds) for number, each in versions.agents.items()},
+        policy_version=versions.agents.number,
         own=parts.sequences.save(),
         rows=parts.row_sequences.save(),
     )
+
+
+async def _fits(parts: PoolParts, policy_version: int, envs: Iterable[int]) -> bool:
+    """Whether agents fit one of some environments."""
+    for env in sorted(envs, reverse=True):
+        if await parts.selection.misfit(policy_version, env) is None:
+            return True
+    return False
 
 
 def settings_of(saved: SavedSampler, settings: PoolSettings) -> PoolSettings:
@@ -93,6 +113,9 @@ async def restore_into(parts: PoolParts, saved: SavedSampler, client_id: str = "
     for number, agents in sorted(saved.agents.items()):
         with within(f"agents[{number}]"):
             await _prepare(parts, number, agents, client_id)
+    if saved.policy_version > parts.versions.agents.number:
+        parts.versions.agents.skip_to(saved.policy_version + 1)
+    parts.versions.mark_restored()
     take_over = parts.versions.take_over
     await Broadcast(parts.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
     for position, rows in enumerate(saved.rows.sequences):
@@ -161,10 +184,19 @@ def _check_rows(parts: PoolParts, saved: SavedRowSequence) -> None:
     if shape != [num_rows] * num_workers:
         expected = f"{num_workers * num_rows}, {num_rows} of each of {num_workers} workers"
         raise InvalidValueError.of("rows", expected=expected, got=sum(shape))
-    leaves = [(leaf.dtype, leaf.shape) for leaf in leaves_of_space(env.description.action_space, "actions")]
+    leaves = _logged(env.description)
     for row, point in enumerate(point for points in state.current.workers for point in points):
         with within(f"rows[{row}]"):
             _check_point(point, leaves)
+
+
+def _logged(description: EnvDescription) -> list[_Column]:
+    """Return dtype and shape of each column of a step's actions."""
+    space, agents = description.action_space, description.agents
+    if not agents:
+        return [(leaf.dtype, leaf.shape) for leaf in leaves_of_space(space, "actions")]
+    leaves = [leaf for agent in agents for leaf in leaves_of_space(space[agent], "actions")]  # type: ignore[index]
+    return [(np.dtype(np.int8), (len(agents),)), *((leaf.dtype, leaf.shape) for leaf in leaves)]
 
 
 def _check_point(point: RowPoint, leaves: Sequence[_Column]) -> None:

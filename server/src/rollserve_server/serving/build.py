@@ -154,6 +154,8 @@ def env_spec(settings: Settings) -> EnvSpec:
         wrappers,
         transforms=transforms,
         text_info_bytes=environment.text_info_bytes,
+        multi_agent=environment.multi_agent,
+        global_state=environment.global_state,
     )
     return Profiles(settings.pool.profiles.profiles).resolved(spec)
 

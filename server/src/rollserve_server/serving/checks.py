@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from rollserve_server.serving.build import env_spec, naming_settings, pool_setti
 from rollserve_server.tracing import check_tracing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.settings import AllowSettings, Settings
 
@@ -38,6 +41,7 @@ def check_settings(settings: Settings) -> None:
         _check_address("health_listen", settings.gateway.health_listen)
     if settings.process.metrics_listen is not None:
         _check_address("metrics_listen", settings.process.metrics_listen)
+    _check_save_path(settings.process.save_path)
     check_certificates(settings.gateway.tls)
     Authentication(settings.gateway.identity)  # raises if a file cannot be used
     check_audit_log(settings.gateway.audit_log)
@@ -96,6 +100,12 @@ def _find(spec: WorkerSpecs) -> None:
     """
     if isinstance(spec, EnvSpec) and spec.vectorization != "envpool" and module_of(spec.id) is None:
         find_env(spec.id)
+
+
+def _check_save_path(path: Path | None) -> None:
+    """Raise InvalidValueError if there cannot be a file of that path."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK)):
+        raise InvalidValueError.of("save_path", expected="a file in a folder that can be written to", got=path)
 
 
 def _check_address(setting: str, address: str) -> None:

@@ -68,7 +68,7 @@ class SaveFile:
         if self._path is None:
             return
         try:
-            await asyncio.to_thread(_write, self._path, pool.save())
+            await asyncio.to_thread(_write, self._path, await pool.save())
         except (DomainError, OSError) as error:
             _log.error("sampler not saved", extra={"path": self._path, "error": str(error)})
         else:

@@ -16,6 +16,7 @@ from rollserve_server.settings.process import ProcessSettings
 from rollserve_server.settings.profiles import ProfileSetting, ProfileSettings
 from rollserve_server.settings.quota import Quota
 from rollserve_server.settings.ray import RaySettings, WorkerPlacement
+from rollserve_server.settings.rendering import RenderSettings
 from rollserve_server.settings.samplers import SamplerSettings
 from rollserve_server.settings.server import Settings
 from rollserve_server.settings.tls import TlsSettings
@@ -41,6 +42,7 @@ __all__ = [
     "ProfileSettings",
     "Quota",
     "RaySettings",
+    "RenderSettings",
     "RowSettings",
     "SamplerSettings",
     "SandboxLimits",

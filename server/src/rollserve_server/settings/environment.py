@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -59,6 +59,14 @@ class EnvironmentSettings(Group):
         ge=0,
         le=MAX_TEXT_INFO_BYTES,
         description="Bytes of each text among the environment's infos that batches hold; 0 to deliver numbers alone.",
+    )
+    multi_agent: Literal["parallel", "aec"] | None = Field(
+        default=None,
+        description="Interface of PettingZoo that the environment has, if it has many agents: parallel or aec. Agents "
+        "are then policies by name.",
+    )
+    global_state: bool = Field(
+        default=False, description="Whether batches have the global state of an environment with many agents."
     )
 
 

@@ -139,6 +139,13 @@ class GatewaySettings(Group):
         description="Memory through which results may go to clients of the same user on this machine that ask for it: "
         "32 MiB for each running call, as far as it reaches; other calls are answered as usual. Only on Linux.",
     )
+    max_renders: int = Field(
+        default=2,
+        ge=0,
+        le=64,
+        description="Number of videos that are made at a time, each in a process of its own on the gateway's machine; "
+        "further ones queue. With 0, none are made.",
+    )
     data_dir: Path | None = Field(
         default=None,
         description="A folder in which clients with the scopes for it record and read datasets, which they name by "

@@ -11,6 +11,7 @@ from rollserve_server.settings.groups import Group
 from rollserve_server.settings.metrics import MetricsSettings
 from rollserve_server.settings.profiles import ProfileSettings
 from rollserve_server.settings.quota import Quota
+from rollserve_server.settings.rendering import RenderSettings
 from rollserve_server.settings.workers import HealthSettings, WorkerSettings
 
 __all__ = ["PoolSettings"]
@@ -43,6 +44,7 @@ class PoolSettings(Group):
     allow: AllowSettings = AllowSettings()
     metrics: MetricsSettings = MetricsSettings()
     profiles: ProfileSettings = ProfileSettings()
+    rendering: RenderSettings = RenderSettings()
     quota: Quota = Quota()
     """Limits of a sampler that a client has created."""
 

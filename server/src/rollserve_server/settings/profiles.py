@@ -33,6 +33,8 @@ class ProfileSetting(BaseModel):
     rows: int | None = Field(default=None, ge=1, le=4096)
     episodes_per_row: int | None = Field(default=None, ge=1, le=1 << 16)
     text_info_bytes: int = Field(default=0, ge=0, le=MAX_TEXT_INFO_BYTES)
+    multi_agent: Literal["parallel", "aec"] | None = None
+    global_state: bool = False
     description: str = Field(default="", max_length=1000)
     arguments: JsonObject = {}
 
@@ -86,7 +88,7 @@ class ProfileSettings(Group):
         description="Environments that clients may request as profile:NAME, with a JSON Schema (draft 2020-12) of the "
         'arguments that they may give, as JSON: {"NAME": {"env": "…", "env_kwargs": {…}, "wrappers": […], '
         '"transforms": […], "vectorization": "…", "rows": N, "episodes_per_row": N, "text_info_bytes": N, '
-        '"description": "…", "arguments": {…}}}.',
+        '"multi_agent": "…", "global_state": false, "description": "…", "arguments": {…}}}.',
     )
     allow_free_env: bool = Field(
         default=True,

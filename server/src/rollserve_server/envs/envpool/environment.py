@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
@@ -21,7 +21,7 @@ from rollserve_server.errors import InvalidValueError, NotFoundError
 if TYPE_CHECKING:
     from rollserve import EnvSpec
 
-__all__ = ["EnvPoolEnv", "make_envpool"]
+__all__ = ["EnvPoolEnv", "FoundEnv", "check_actions", "find_envpool", "make_envpool"]
 
 _NO_LIMIT = 2**31 - 1
 """EnvPool's step limit for environments without one."""
@@ -44,22 +44,52 @@ def make_envpool(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -
         InvalidValueError: EnvPool refuses an argument, clients cannot set it, the environment has several players, or
             the spec has wrappers, a task or reset options.
     """
+    found = find_envpool(spec)
+    if found.num_players != 1:
+        expected = "an environment with one player, or multi_agent beside it"
+        raise InvalidValueError.of("id", expected=expected, got=f"{spec.id!r} with {found.num_players} players")
+    arguments = found.arguments
+    known_limit = arguments.pop("max_episode_steps", found.spec.config.max_episode_steps)
+    limits = [limit for limit in (known_limit, max_episode_length) if limit is not None and limit < _NO_LIMIT]
+    env: EnvPoolEnv = call_with_arguments(
+        spec.id, lambda: EnvPoolEnv(spec.id, arguments, num_rows, min(limits, default=None))
+    )
+    return env
+
+
+class FoundEnv(NamedTuple):
+    """An environment of EnvPool that a request names.
+
+    Attributes:
+        registry: EnvPool's registry.
+        spec: EnvPool's specification of the environment with its defaults.
+        arguments: arguments of the request, which were checked.
+    """
+
+    registry: Any
+    spec: Any
+    arguments: dict[str, Any]
+
+    @property
+    def num_players(self) -> int:
+        """Number of players."""
+        return int(self.spec.config.max_num_players)
+
+
+def find_envpool(spec: EnvSpec) -> FoundEnv:
+    """Return the environment of EnvPool that a spec names.
+
+    Raises:
+        NotFoundError, InvalidValueError: as of `make_envpool`.
+    """
     registry = _registry()
     if spec.id not in registry.specs:
         expected = "an id of EnvPool, such as 'Pong-v5'"
         hint = suggestion(spec.id, registry.specs)
         raise NotFoundError.of("id", expected=expected, got=repr(spec.id), hint=hint, reason=Reason.ENV_NOT_FOUND)
     _check_parts(spec)
-    defaults = call_with_arguments(spec.id, lambda: registry.make_spec(spec.id)).config._asdict()
-    if defaults["max_num_players"] != 1:
-        raise InvalidValueError.of("id", expected="an environment with one player", got=f"{spec.id!r} with several")
-    arguments = check_arguments(spec.kwargs, defaults)
-    known_limit = arguments.pop("max_episode_steps", defaults["max_episode_steps"])
-    limits = [limit for limit in (known_limit, max_episode_length) if limit is not None and limit < _NO_LIMIT]
-    env: EnvPoolEnv = call_with_arguments(
-        spec.id, lambda: EnvPoolEnv(spec.id, arguments, num_rows, min(limits, default=None))
-    )
-    return env
+    found = call_with_arguments(spec.id, lambda: registry.make_spec(spec.id))
+    return FoundEnv(registry, found, check_arguments(spec.kwargs, found.config._asdict()))
 
 
 class EnvPoolEnv(VectorEnv[Any, Any, Any]):
@@ -130,7 +160,7 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
         """
         if self._pool is None:
             raise ResetNeeded(mismatch("reset before step", "no reset"))
-        _check_actions(actions, self.action_space)
+        check_actions(actions, self.action_space)
         observations, rewards, terminated, truncated, infos = self._pool.step(actions)
         infos = self._own(infos)
         self._num_steps += 1
@@ -195,7 +225,7 @@ def _dropped_infos(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset((*_POOL_INFOS, *repeated))
 
 
-def _check_actions(actions: Any, space: Any) -> None:
+def check_actions(actions: Any, space: Any) -> None:
     """Raise ValueError for integer actions outside their space: EnvPool would use them to index memory."""
     if space.dtype is not None and space.dtype.kind != "f" and not space.contains(actions):
         raise ValueError(f"actions: {mismatch(f'elements of {space}', actions)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
-from rollserve_server.envs.many.turns import Turn, TurnEnv, check_known, positions_of
+from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +29,7 @@ class AecTurns(TurnEnv):
         self.agents = tuple(env.possible_agents)
         self.observation_spaces = tuple(map(env.observation_space, self.agents))
         self.action_spaces = tuple(map(env.action_space, self.agents))
+        self.state_space = getattr(env, "state_space", None)
         self._positions = positions_of(self.agents)
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
@@ -58,6 +59,10 @@ class AecTurns(TurnEnv):
             if agent != env.agent_selection
         ]
 
+    def state(self) -> Any:
+        """Return the global state."""
+        return self._env.state()
+
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
@@ -65,7 +70,7 @@ class AecTurns(TurnEnv):
     def _turns(self) -> list[Turn]:
         """Return the turns up to the next agent that acts; each that has ended makes its last step."""
         env, turns = self._env, []
-        check_known(env.agents, self._positions)
+        check_agents(env.agents, self._positions)
         while env.agents:
             agent = env.agent_selection
             if agent not in env.agents:
@@ -80,5 +85,5 @@ class AecTurns(TurnEnv):
             if agent in env.agents:
                 expected = f"an agent {agent!r} that has ended to leave them with its step"
                 raise ValueError(f"agents: {mismatch(expected, list(env.agents))}")
-            check_known(env.agents, self._positions)
+            check_agents(env.agents, self._positions)
         return turns

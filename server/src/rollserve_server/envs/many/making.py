@@ -1,4 +1,4 @@
-"""Environments of PettingZoo: found by their ids, made with their arguments, and closed."""
+"""Environments with many agents: found by their ids, made with their arguments, and closed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import gymnasium
 from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.many.aec import AecTurns
+from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
 from rollserve_server.envs.many.parallel import ParallelTurns
+from rollserve_server.envs.many.wrappers import wrap
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import module_of, suggestion
-from rollserve_server.errors import InvalidValueError, NotFoundError, describe, show
+from rollserve_server.errors import InvalidValueError, NotFoundError, describe, show, within
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec, MultiAgentApi
@@ -44,9 +46,15 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
     assert api is not None  # noqa: S101  # the caller makes others elsewhere
     _check_spec(spec)
     current_activity().begin(Phase.MAKING)
+    if spec.vectorization == "envpool":
+        return _checked(spec, EnvPoolPlayers(spec))
     make = _factory(spec.id, api)
     env = call_with_arguments(spec.id, lambda: make(**spec.kwargs))
     try:
+        env_class = _checked_class(api, env)
+        for position, wrapper in enumerate(spec.wrappers):
+            with within(f"wrappers[{position}]"):
+                env = wrap(env, wrapper, env_class)
         return _in_turns(spec, api, env)
     except BaseException:
         _close(env)
@@ -67,7 +75,6 @@ def _close(env: Any) -> None:
 def _check_spec(spec: EnvSpec) -> None:
     """Raise InvalidValueError if the spec has what only environments with one agent have."""
     for field, value in (
-        ("wrappers", spec.wrappers),
         ("task", spec.task),
         ("transforms", spec.transforms),
         ("episodes_per_row", spec.num_episodes_per_row),
@@ -75,8 +82,8 @@ def _check_spec(spec: EnvSpec) -> None:
         if value:
             expected = "none for an environment with many agents"
             raise InvalidValueError.of(field, expected=expected, got=show(value))
-    if spec.vectorization not in (None, "rows"):
-        expected = "'rows', because environments with many agents are stepped one by one"
+    if spec.vectorization not in (None, "rows", "envpool"):
+        expected = "'rows' or 'envpool', because environments with many agents are stepped one by one"
         raise InvalidValueError.of("vectorization", expected=expected, got=repr(spec.vectorization))
 
 
@@ -125,15 +132,24 @@ def _found(module_name: str, name: str, env_id: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # what it returns is checked
 
 
-def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
-    """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
+def _checked_class(api: MultiAgentApi, env: Any) -> type:
+    """Return PettingZoo's class of environments of an interface, after a look at whether this is one."""
     import pettingzoo  # an extra of the server
 
     expected_class = pettingzoo.AECEnv if api == "aec" else pettingzoo.ParallelEnv
     if not isinstance(env, expected_class):
         expected = f"an environment of PettingZoo's class {expected_class.__name__}, for multi_agent={api!r}"
         raise InvalidValueError.of("id", expected=expected, got=show(env), reason=Reason.ENV_REFUSED)
-    turn_env: TurnEnv = call_with_arguments(spec.id, lambda: (AecTurns if api == "aec" else ParallelTurns)(env))
+    return expected_class  # type: ignore[no-any-return]  # PettingZoo is not typed everywhere
+
+
+def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
+    """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
+    return _checked(spec, call_with_arguments(spec.id, lambda: (AecTurns if api == "aec" else ParallelTurns)(env)))
+
+
+def _checked(spec: EnvSpec, turn_env: TurnEnv) -> TurnEnv:
+    """Return an environment whose agents have names and spaces."""
     if not turn_env.agents or not all(isinstance(agent, str) and agent for agent in turn_env.agents):
         expected = "an environment whose possible_agents are names"
         raise InvalidValueError.of("id", expected=expected, got=show(turn_env.agents), reason=Reason.ENV_REFUSED)
@@ -145,4 +161,7 @@ def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
         if not isinstance(space, gymnasium.Space):
             expected = "an environment whose agents have spaces of gymnasium"
             raise InvalidValueError.of("id", expected=expected, got=show(space), reason=Reason.ENV_REFUSED)
+    if spec.global_state and not isinstance(turn_env.state_space, gymnasium.Space):
+        expected = "false for an environment that has no global state: no `state_space` of gymnasium"
+        raise InvalidValueError.of("global_state", expected=expected, got="true", reason=Reason.ENV_REFUSED)
     return turn_env

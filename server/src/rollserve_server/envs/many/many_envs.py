@@ -45,6 +45,7 @@ class ManyEnvs:
         observation_leaves: leaves of all agents' observation spaces.
         action_leaves: leaves of each agent's action space.
         max_acting: largest number of agents that act in one step of a row.
+        global_state_leaf: leaf of the global state's space; None unless the spec asks for the state.
         checks_observations: whether an observation with NaN, or outside its space, is an error.
     """
 
@@ -88,6 +89,7 @@ class ManyEnvs:
         self._leaves = [leaves_of_space(space, "observations") for space in self.observation_spaces]
         leaves_of_space(self.action_space, "actions", texts=False)  # with the agents' names in errors
         self.action_leaves = [leaves_of_space(space, "actions", texts=False) for space in self.action_spaces]
+        self.global_state_leaf = _state_leaf(first.state_space) if self._spec.global_state else None
         columns: dict[Any, list[np.ndarray]] = {}
         self._columns = [columns.setdefault(_form(leaves), self._new_columns(leaves)) for leaves in self._leaves]
 
@@ -121,6 +123,25 @@ class ManyEnvs:
     def actions(self, agent: int, columns: Sequence[np.ndarray]) -> list[Any]:
         """Return actions of an agent's space from (K, *A) for each of its leaves; arrays are views."""
         return assemble_rows(self.action_spaces[agent], iter(columns))
+
+    def global_state(self, row: int) -> np.ndarray:
+        """Return the global state of a row, (*S), in a new array.
+
+        Raises:
+            EnvFailedError: as of `step`; also if the state does not fit its space.
+        """
+        leaf = self.global_state_leaf
+        assert leaf is not None  # noqa: S101  # the spec asks for it
+        column = np.empty((1, *leaf.shape), leaf.dtype)
+        try:
+            found = self._envs[row].state()
+            if self._checks_precision:
+                check_precision(found, [leaf])
+            store_observation(found, [leaf], [column], 0)
+        except BaseException as error:
+            raise self._failure("state", row, error) from error
+        state: np.ndarray = column.reshape(leaf.shape)
+        return state
 
     def check_precision(self) -> None:
         """Make observations of wider floats than their space announces an error from now on, instead of rounding."""
@@ -175,6 +196,8 @@ class ManyEnvs:
     def try_steps(self, seed: int, num_steps: int, until: float) -> None:
         """Reset and step the first row with random actions; raise EnvFailedError if its environment fails."""
         self._run(0, seed, num_steps, until)
+        if self.global_state_leaf is not None:
+            self.global_state(0)
 
     def close(self) -> None:
         """Close the environments."""
@@ -257,6 +280,15 @@ class ManyEnvs:
             values["observations"][agent], values["rewards"][agent] = turn.observation, turn.reward
             values["flags"][agent], values[infos][agent] = (turn.terminated, turn.truncated), turn.info
         return numbers_in(values)
+
+
+def _state_leaf(space: Any) -> Leaf:
+    """Return the leaf of a global state, which has to be a single array."""
+    leaves = leaves_of_space(space, "global_state", texts=False)
+    if len(leaves) != 1 or leaves[0].path:
+        expected = "false for an environment whose global state is no single array"
+        raise InvalidValueError.of("global_state", expected=expected, got=f"true, for {space}")
+    return leaves[0]
 
 
 def _form(leaves: Sequence[Leaf]) -> Any:

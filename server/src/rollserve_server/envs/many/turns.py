@@ -11,7 +11,7 @@ from rollserve.errors import mismatch
 if TYPE_CHECKING:
     from gymnasium import Space
 
-__all__ = ["Turn", "TurnEnv", "check_known", "positions_of"]
+__all__ = ["Turn", "TurnEnv", "check_agents", "positions_of"]
 
 
 class Turn(NamedTuple):
@@ -49,12 +49,14 @@ class TurnEnv(ABC):
         observation_spaces: observation space of each agent.
         action_spaces: action space of each agent.
         max_acting: largest number of agents that act in the same step.
+        state_space: space of the global state; None if the environment announces none.
     """
 
     agents: tuple[str, ...]
     observation_spaces: tuple[Space[Any], ...]
     action_spaces: tuple[Space[Any], ...]
     max_acting: int
+    state_space: Space[Any] | None
 
     @abstractmethod
     def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
@@ -76,6 +78,10 @@ class TurnEnv(ABC):
         """Return the turns of the agents that wait for theirs, because the caller ends the episode here."""
 
     @abstractmethod
+    def state(self) -> Any:
+        """Return the global state. Raises what the environment raises."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close the environment."""
 
@@ -85,8 +91,10 @@ def positions_of(agents: Sequence[str]) -> dict[Any, int]:
     return {agent: position for position, agent in enumerate(agents)}
 
 
-def check_known(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
-    """Raise ValueError if an agent has appeared that is not among the possible ones."""
+def check_agents(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
+    """Raise ValueError if an agent has appeared that is not among the possible ones, or appears twice."""
     for agent in agents:
         if agent not in known:
             raise ValueError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
+    if len(set(agents)) < len(agents):
+        raise ValueError(f"agents: {mismatch('each agent once', list(agents))}")

@@ -14,11 +14,13 @@ import signal
 import socket
 import sys
 from multiprocessing.connection import Connection
+from types import GeneratorType
 from typing import TYPE_CHECKING
 
 # Each fork would import what jobs are made of.
 import rollserve_server.envs.probing.method_calls
 import rollserve_server.envs.probing.probe
+import rollserve_server.envs.probing.rendering
 import rollserve_server.settings  # noqa: F401
 from rollserve_server.activity import Activity, Phase
 from rollserve_server.envs.probing.kinds import ENVPOOL
@@ -100,7 +102,7 @@ def _end_with(parent: int) -> None:
 
 
 def _run(descriptor: int) -> None:
-    """Run a job in a forked process, which ends here."""
+    """Run a job in a forked process, which ends here. What it returns, or yields, is sent, then `Phase.IDLE`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
@@ -115,10 +117,11 @@ def _run(descriptor: int) -> None:
         with _ReportedActivity(connection).at_work():
             register(registered)
             result = job()
+            for part in result if isinstance(result, GeneratorType) else (result,):
+                connection.send(part)
+        connection.send(Phase.IDLE)
     except BaseException as error:
         connection.send(portable(error))
-    else:
-        connection.send(result)
     os._exit(0)  # without running exit handlers of libraries
 
 

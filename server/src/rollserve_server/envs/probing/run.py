@@ -1,4 +1,4 @@
-"""The parent's side of probes, in the process of a worker."""
+"""The parent's side of probes, in the process of a worker or of the gateway."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
 from rollserve_server.envs.probing.method_calls import call_method
 from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.registrations import registrations
+from rollserve_server.envs.probing.rendering import render
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.trials import variables_for_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Iterator
 
     from rollserve_server.envs.probing.method_calls import MethodCall
+    from rollserve_server.envs.probing.rendering import Rendering, VideoForm
     from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
-__all__ = ["run_method_call", "run_probe"]
+__all__ = ["run_method_call", "run_probe", "run_rendering"]
 
 _T = TypeVar("_T")
 
@@ -75,45 +77,66 @@ def run_method_call(
     return _run(specs, functools.partial(call_method, call, specs, health), health, ended)
 
 
+def run_rendering(
+    rendering: Rendering, health: HealthSettings, ended: threading.Event
+) -> Generator[VideoForm | bytes, None, None]:
+    """Render an episode in a child process, and yield what `render` does.
+
+    Args:
+        rendering: the episode, in an environment that is allowed.
+        health: limits of memory, and of time for a step, and for a reset or making an environment.
+        ended: is set when nobody waits for the result any more.
+
+    Raises:
+        NotFoundError, InvalidValueError, OverLimitError, NotReadyError, EnvFailedError: as of `render`; or the
+            environment crashed or hung.
+    """
+    yield from _messages(rendering.spec, functools.partial(render, rendering, health), health, ended)
+
+
 def _run(specs: WorkerSpecs, job: Callable[[], _T], health: HealthSettings, ended: threading.Event | None) -> _T:
     """Run a job about environments in a child process; return its result, or raise its error."""
+    with contextlib.closing(_messages(specs, job, health, ended or threading.Event())) as messages:
+        return next(messages)  # type: ignore[no-any-return]
+
+
+def _messages(
+    specs: WorkerSpecs, job: Callable[[], object], health: HealthSettings, ended: threading.Event
+) -> Generator[Any, None, None]:
+    """Run a job in a child process; yield what it returns or yields, or raise its error. The process is killed then."""
     uses_envpool = isinstance(specs, EnvSpec) and specs.vectorization == "envpool"
     connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else ANY)
     with connection:
         try:
-            outcome = _outcome(connection, specs, job, health, ended or threading.Event())
+            connection.send((sys.path, registrations(specs), job, health))
+            yield from _received_until_end(connection, specs, health, ended)
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # also processes that the environment has started
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome  # type: ignore[no-any-return]
 
 
-def _outcome(
-    connection: Connection,
-    specs: WorkerSpecs,
-    job: Callable[[], object],
-    health: HealthSettings,
-    ended: threading.Event,
-) -> Any:
-    """Return the error that a job ends with, or its result."""
+def _received_until_end(
+    connection: Connection, specs: WorkerSpecs, health: HealthSettings, ended: threading.Event
+) -> Iterator[Any]:
+    """Yield the messages of a job's process; the time between them counts only while they are waited for."""
     name = specs.id if isinstance(specs, EnvSpec) else "an environment"
-    phase, seconds = Phase.MAKING, health.reset_seconds
-    message: Any = phase
-    try:
-        connection.send((sys.path, registrations(specs), job, health))
-        while isinstance(message, Phase):
-            phase = message
-            seconds = health.step_seconds if phase is Phase.STEP else health.reset_seconds
+    phase = Phase.MAKING
+    while phase is not Phase.IDLE:
+        seconds = health.step_seconds if phase is Phase.STEP else health.reset_seconds
+        try:
             message = _received(connection, seconds, ended)
-    except TimeoutError:
-        text = f"{name} hung when it was tried: {phase.value} took more than {seconds:g} s"
-        return InvalidValueError(text, reason=Reason.ENV_REFUSED)
-    except (EOFError, OSError):
-        text = f"{name} ended its process when it was tried, in {phase.value}"
-        return InvalidValueError(text, reason=Reason.ENV_REFUSED)
-    return message
+        except TimeoutError:
+            text = f"{name} hung when it was tried: {phase.value} took more than {seconds:g} s"
+            raise InvalidValueError(text, reason=Reason.ENV_REFUSED) from None
+        except (EOFError, OSError):
+            text = f"{name} ended its process when it was tried, in {phase.value}"
+            raise InvalidValueError(text, reason=Reason.ENV_REFUSED) from None
+        if isinstance(message, Phase):
+            phase = message
+        elif isinstance(message, Exception):
+            raise message
+        else:
+            yield message
 
 
 def _received(connection: Connection, seconds: float, ended: threading.Event | None = None) -> Any:

@@ -12,7 +12,7 @@ from rollserve.v1 import episode_batch_pb2
 from rollserve_server.errors import without_folders
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import Account, DeliveredMoments, FailedEpisode
+    from rollserve_server.pool import Account, DeliveredMoments, FailedEpisode, FormMoments
 
 __all__ = ["account_to_proto", "moments_to_proto"]
 
@@ -40,13 +40,24 @@ def account_to_proto(account: Account, *, shared_message_bytes: int = 0) -> epis
 
 def moments_to_proto(moments: DeliveredMoments | None) -> dict[str, Any]:
     """Return the fields of an account or a round that have moments, None for those that nobody asked for."""
+    fields: dict[str, Any] = {"observation_moments": None, "return_moments": None, "policy_moments": None}
     if moments is None:
-        return {"observation_moments": None, "return_moments": None}
-    shapes, returns = dict(moments.form.leaves), moments.returns()
+        return fields
+    totals = moments.totals()
+    of_policies = [
+        episode_batch_pb2.PolicyMoments(policy=each.form.policy, **_fields_of(each))
+        for each in totals
+        if each.form.policy
+    ]
+    return fields | ({"policy_moments": of_policies} if of_policies else _fields_of(totals[0]))
+
+
+def _fields_of(moments: FormMoments) -> dict[str, Any]:
+    shapes, returns = dict(moments.form.leaves), moments.returns
     return {
         "observation_moments": [
             episode_batch_pb2.NamedMoments(name=name, moments=_moments(row, shapes[name]))
-            for name, row in moments.observations().items()
+            for name, row in moments.observations.items()
         ],
         "return_moments": None if returns is None else _moments(returns, ()),
     }

@@ -75,7 +75,8 @@ def expectation_from_proto(
     | pb.EvaluationOptions
     | pb.UpdateAgentRequest
     | pb.UpdateEnvRequest
-    | pb.CallEnvironmentsRequest,
+    | pb.CallEnvironmentsRequest
+    | pb.RenderEpisodeRequest,
 ) -> Expectation:
     """Return what a client expects of the current versions.
 

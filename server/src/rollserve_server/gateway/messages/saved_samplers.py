@@ -62,6 +62,9 @@ _MAGIC = b"rollserve saved\n"
 _FORMAT = 1
 _LENGTH_BYTES = 8
 _MAX_RECORDS = 1 << 14
+_MAX_VERSION = 1 << 62
+_MAX_COUNT = 1 << 62
+"""The highest numbers that leave room to count on."""
 
 _T = TypeVar("_T")
 
@@ -103,6 +106,8 @@ def read_saved_sampler(
     rows: list[pb.SavedRows] = []
     for record in _read_records(data, parse):
         match record.WhichOneof("part"):
+            case "header" if header is not None:
+                raise InvalidValueError.of("header", expected="one header", got="two")
             case "header":
                 header = record.header
                 _check_format(header.format)
@@ -121,6 +126,10 @@ def read_saved_sampler(
     with in_field("header"):
         num_workers = in_range("worker_count", header.worker_count, 1, MAX_WORKERS)
         own = _own_from_proto(header)
+        highest = max(agents, default=0)
+        policy_version = in_range("policy_version", header.policy_version or highest, highest, _MAX_VERSION)
+        counters = {name: in_range(f"counters[{name!r}]", n, 0, _MAX_COUNT) for name, n in header.counters.items()}
+        num_row_seeds = in_range("row_seed_count", header.row_seed_count, 0, _MAX_COUNT)
     sequences = []
     for position, each in enumerate(rows):
         with in_field(f"rows[{position}]"):
@@ -131,11 +140,12 @@ def read_saved_sampler(
         seed=header.seed,
         num_workers=num_workers,
         max_episode_length=_length_from_proto(header.max_episode_length),
-        counters=dict(header.counters),
+        counters=counters,
         envs=envs,
         agents=agents,
+        policy_version=policy_version,
         own=own,
-        rows=SavedRowSequences(header.row_seed_count, sequences),
+        rows=SavedRowSequences(num_row_seeds, sequences),
     )
 
 
@@ -185,6 +195,7 @@ def _check_format(number: int) -> None:
 
 def _new_version(field: str, number: int, known: Mapping[int, object]) -> int:
     """Return the number of a version; raise InvalidValueError unless versions rise from 1."""
+    in_range(field, number, 0, _MAX_VERSION)
     if number <= max(known, default=0):
         raise InvalidValueError.of(field, expected="versions from 1, in rising order", got=number)
     return number
@@ -210,6 +221,7 @@ def _header_to_proto(saved: SavedSampler) -> pb.SavedHeader:
         own_seed=saved.own.seed,
         sequence_seed_count=saved.own.num_drawn,
         row_seed_count=saved.rows.num_drawn,
+        policy_version=saved.policy_version,
     )
 
 
@@ -222,7 +234,8 @@ def _own_from_proto(header: pb.SavedHeader) -> SavedOwnSequences:
             sequences.append(SavedOwnSequence(each.seed, each.next_episode_index, spec))
     if not sequences:
         raise InvalidValueError.of("own_sequences", expected="at least one", got="none")
-    return SavedOwnSequences(header.own_seed, header.sequence_seed_count, sequences)
+    num_drawn = in_range("sequence_seed_count", header.sequence_seed_count, 0, _MAX_COUNT)
+    return SavedOwnSequences(header.own_seed, num_drawn, sequences)
 
 
 def _episodes_to_proto(spec: SequenceSpec) -> pb.SavedEpisodes:
@@ -372,7 +385,12 @@ def _row_from_proto(row: pb.SavedRow) -> RowPoint:
             columns.append(tensor_from_proto(tensor))
     with in_field("recurrent_state"):
         state: Mapping[str, np.ndarray] = named_tensors_from_proto(row.recurrent_state)
-    numbers = row.reset_index, row.episode_index, row.first_step, row.step_count
+    numbers = (
+        in_range("reset_index", row.reset_index, 0, MAX_FIRST_INDEX),
+        in_range("episode_index", row.episode_index, 0, MAX_FIRST_INDEX),
+        in_range("first_step", row.first_step, 0, MAX_STEPS),
+        in_range("step_count", row.step_count, 0, MAX_STEPS),
+    )
     return RowPoint(*numbers, ActionLog(columns) if columns else None, tuple(state.items()))
 
 

@@ -34,12 +34,14 @@ from rollserve_server.gateway.messages.sample_requests import sample_request_fro
 from rollserve_server.gateway.messages.samplers import sampler_request_from_proto
 from rollserve_server.gateway.messages.saved_samplers import read_saved_sampler
 from rollserve_server.gateway.messages.stream_requests import stream_request_from_proto
+from rollserve_server.gateway.messages.videos import render_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 from rollserve_server.identity import Scope
 
 if TYPE_CHECKING:
     from rollserve_server.envs import MethodCall
+    from rollserve_server.gateway.messages.videos import RenderRequest
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import (
         AgentUpdate,
@@ -298,6 +300,11 @@ class RequestReader:
         sampler = self._sampler(rpc, request.sampler)
         call = method_call_from_proto(request, self._allowed_paths)
         return EnvCallRequest(sampler, call, optional(request, "environment_version"), expectation_from_proto(request))
+
+    def rendering(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, RenderRequest]:
+        """Read the request of `RenderEpisode`."""
+        request = parse(pb.RenderEpisodeRequest, data)
+        return self._sampler(rpc, request.sampler), render_request_from_proto(request)
 
     def evaluation(self, rpc: OpenRpc, data: bytes) -> tuple[Sampler, EvaluationRequest]:
         """Read the request of `Evaluate`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,22 +13,30 @@ from rollserve._codec.moments import OrderedMoments
 if TYPE_CHECKING:
     from rollserve_server.sampling import MomentsFormat
 
-__all__ = ["DeliveredMoments"]
+__all__ = ["DeliveredMoments", "FormMoments"]
+
+
+class FormMoments(NamedTuple):
+    """The moments that a `MomentsFormat` asks for.
+
+    Attributes:
+        form: the format.
+        observations: the count, the mean and M2 of each leaf in one array, (1 + 2 K,).
+        returns: the count, the mean and M2 of the returns; None without a discount.
+    """
+
+    form: MomentsFormat
+    observations: dict[str, np.ndarray]
+    returns: np.ndarray | None
 
 
 class DeliveredMoments:
-    """Moments of delivered observations and returns, merged in the order of delivery.
+    """Moments of delivered observations and returns, merged in the order of delivery."""
 
-    Attributes:
-        form: the moments that messages bring.
-    """
-
-    def __init__(self, form: MomentsFormat) -> None:
-        """Start without steps."""
-        self.form = form
-        sizes = [math.prod(shape) for _, shape in form.leaves]
-        if form.discount is not None:
-            sizes.append(1)
+    def __init__(self, forms: Sequence[MomentsFormat]) -> None:
+        """Start without steps; messages bring the moments of these formats."""
+        self._forms = forms
+        sizes = [size for form in forms for size in _sizes(form)]
         self._moments = [OrderedMoments(size) for size in sizes]
         self._widths = [1 + 2 * size for size in sizes]
 
@@ -37,10 +45,15 @@ class DeliveredMoments:
         for ordered, width, data in zip(self._moments, self._widths, moments, strict=False):
             ordered.add(np.frombuffer(data).reshape(-1, width))
 
-    def observations(self) -> dict[str, np.ndarray]:
-        """Return the count, the mean and M2 of each leaf in one array, (1 + 2 K,)."""
-        return {name: ordered.total() for (name, _), ordered in zip(self.form.leaves, self._moments, strict=False)}
+    def totals(self) -> list[FormMoments]:
+        """Return the moments of all that was added, for each format."""
+        found, totals = [], iter([ordered.total() for ordered in self._moments])
+        for form in self._forms:
+            observations = {name: next(totals) for name, _ in form.leaves}
+            found.append(FormMoments(form, observations, None if form.discount is None else next(totals)))
+        return found
 
-    def returns(self) -> np.ndarray | None:
-        """Return the count, the mean and M2 of the returns; None without a discount."""
-        return None if self.form.discount is None else self._moments[-1].total()
+
+def _sizes(form: MomentsFormat) -> list[int]:
+    """Return the number of elements of each of a format's moments, in the order of `Message.moments`."""
+    return [math.prod(shape) for _, shape in form.leaves] + [1] * (form.discount is not None)

@@ -77,7 +77,7 @@ class Call(ABC, Generic[_O, _R]):
     ) -> None:
         self.account = account
         columns = request.messages.columns
-        if columns is not None and columns.moments is not None:
+        if columns is not None and columns.moments:
             account.moments = DeliveredMoments(columns.moments)
         self.reproducibility = reproducibility
         self.turn = Turn()

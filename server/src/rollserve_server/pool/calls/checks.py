@@ -46,15 +46,8 @@ def check_many_agents(description: EnvDescription, field: str, what: str) -> Non
 
 def check_many_samples(description: EnvDescription, request: SampleRequest) -> None:
     """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
-    refused = {
-        "fragments": ("fragments", isinstance(request.target, Fragments)),
-        "options.return_last_values": ("last values", request.messages.has_values),
-        "options.observation_moments": ("moments of observations", request.observation_moments),
-        "options.return_discount": ("moments of returns", request.return_discount is not None),
-    }
-    for field, (what, is_asked) in refused.items():
-        if is_asked:
-            check_many_agents(description, field, what)
+    if isinstance(request.target, Fragments) and request.target.soft_horizon:
+        check_many_agents(description, "fragments.soft_horizon", "a soft horizon")
 
 
 def check_num_outcomes(description: EnvDescription, num_episodes: int) -> None:

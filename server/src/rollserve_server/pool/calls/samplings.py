@@ -153,7 +153,6 @@ class Samplings:
             check_expected_policy(parts.versions, options.expected)
         env = parts.versions.env_in_use(parts.selection.choose_env(options))
         check_many_samples(env.description, request)
-        with_moments(request, env.description)
         num_workers = len(parts.workers.workforce)
         check_num_workers(request.num_workers, num_workers)
         if isinstance(request.target, Fragments):
@@ -161,11 +160,12 @@ class Samplings:
             check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
 
         def check(agent: AgentSpec) -> None:
+            with_moments(request, env.description, agent)
             with within("options.exploration"):
                 check_exploration(agent, options.exploration)
             if request.messages.has_values:
                 with within("options.return_last_values"):
-                    check_value(agent)
+                    check_value(agent, request.messages.policies)
             if request.messages.columns is not None:
                 with within("options.deliver_policies"):
                     check_delivered(agent, request.messages.columns.policies)
@@ -190,8 +190,9 @@ class Samplings:
         await parts.selection.check_fit(policy_version, env_version)
         parts.selection.check_exploration(policy_version, options.exploration)
         if request.messages.has_values:
-            parts.selection.check_values(policy_version)
-        request = with_moments(request, parts.versions.env_in_use(env_version).description)
+            parts.selection.check_values(policy_version, request.messages)
+        for agent in parts.versions.agents.get(policy_version) or ():  # policies by name are the same for all workers
+            request = with_moments(request, description, agent)
         self.prefetcher.end(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())

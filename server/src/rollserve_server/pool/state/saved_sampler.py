@@ -108,7 +108,8 @@ class SavedSampler:
             limit.
         counters: totals of its calls, by the attributes of `Counters`.
         envs: versions of the environments, by number.
-        agents: versions of the agents, by number.
+        agents: versions of the agents that fit one of the environments, by number.
+        policy_version: number of the current version of the agents; 0 before there is one.
         own: sequences of whole episodes that calls without a seed continue.
         rows: row sequences.
     """
@@ -121,5 +122,6 @@ class SavedSampler:
     counters: Mapping[str, int]
     envs: Mapping[int, SavedEnvs]
     agents: Mapping[int, SavedAgents]
+    policy_version: int
     own: SavedOwnSequences
     rows: SavedRowSequences

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["check_expected_env", "check_expected_policy"]
 
 
-_FIRST_ENV = 1
-"""Version of the environment that the server starts with."""
-
-
 def check_expected_policy(versions: Versions, expected: Expectation) -> None:
     """Raise NotReadyError if the current agents are not the expected ones, or if there are none."""
     agents, wanted = versions.agents, expected.policy_version
@@ -26,6 +22,8 @@ def check_expected_policy(versions: Versions, expected: Expectation) -> None:
     if agents.current is None:
         raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
     if expected.client_id and expected.client_id not in agents.current.clients:
+        if agents.number == versions.first_agents:
+            raise _earlier_run("agent", "expected_policy_version", wanted)
         raise _not_own("agent", "expected_policy_version", wanted, f"{agents.number}, which another client set")
     if not expected.client_id and wanted != agents.number:
         raise _not_equal("expected_policy_version", wanted, agents.number)
@@ -37,12 +35,8 @@ def check_expected_env(versions: Versions, expected: Expectation) -> None:
     if wanted is None or envs.current is None:
         return
     if expected.client_id and not _knows_env(versions, expected.client_id, wanted):
-        if envs.number == _FIRST_ENV:
-            text = (
-                f"the sampler has begun a new run since this client set environment {wanted}: "
-                "call UpdateEnv again, and then UpdateAgent with a whole agent"
-            )
-            raise NotReadyError(text, reason=Reason.SAMPLER_RUN, field="expected_environment_version")
+        if envs.number == versions.first_env:
+            raise _earlier_run("environment", "expected_environment_version", wanted)
         got = f"{envs.number}, which another client set"
         raise _not_own("environment", "expected_environment_version", wanted, got)
     if not expected.client_id and wanted != envs.number:
@@ -55,6 +49,15 @@ def _knows_env(versions: Versions, client_id: str, wanted: int) -> bool:
     if envs.current is not None and client_id == envs.current.client_id:
         return True
     return wanted == envs.number and agents.current is not None and client_id in agents.current.clients
+
+
+def _earlier_run(what: str, field: str, wanted: int) -> NotReadyError:
+    """Return the error for a version of an earlier run, to a client that has set it."""
+    text = (
+        f"the sampler has begun a new run since this client set {what} {wanted}: "
+        "call UpdateEnv again, and then UpdateAgent with a whole agent"
+    )
+    return NotReadyError(text, reason=Reason.SAMPLER_RUN, field=field)
 
 
 def _not_own(what: str, field: str, wanted: int, got: str) -> NotReadyError:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import PolicySet, check_exploration, content_bytes, lineups_of, prepare_for_env
+from rollserve_server.agents import PolicySet, check_exploration, check_map, content_bytes, lineups_of, prepare_for_env
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
@@ -17,7 +17,7 @@ from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
     from rollserve.policy_map import PolicyMap
-    from rollserve_server.agents import Exploration, PolicySpec
+    from rollserve_server.agents import AgentSpec, Exploration, PolicySpec
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.sampling import EnvDescription
@@ -51,17 +51,16 @@ class EvaluationLineups:
             exploration: how freely the policies act.
 
         Raises:
-            InvalidValueError: the environment has one agent, a map names what is not held, or policies do not fit the
-                agents that they are mapped to, or cannot explore like that.
+            InvalidValueError: the environment has one agent, a map names what is not held or has a rule for none of the
+                agents, or policies do not fit the agents that they are mapped to, or cannot explore like that.
             WorkerLostError: as of `Broadcast.answers`.
         """
         with within("options"):
             if not env.agents:
                 expected = "none in an environment with one agent"
                 raise InvalidValueError.of("policy_maps", expected=expected, got=f"{len(policy_maps)} maps")
-            wanted = lineups_of(self._held(policy_version), policy_maps)
-            spaces = env.observation_space, env.action_space
-            lineups = await asyncio.to_thread(prepare_for_env, wanted, *spaces, self._settings, env.agents)
+            held = self._held(policy_version)
+            lineups = await asyncio.to_thread(self._prepared, held, policy_maps, env)
             with within("exploration"):
                 check_exploration(lineups, exploration)
         versions, number = self._versions, next(self._numbers)
@@ -75,6 +74,15 @@ class EvaluationLineups:
                 await Broadcast(versions.workers, add_agent, wait_for_lost=False).answers()
                 versions.accept("agent", number, AgentVersion([lineups]))
             yield number
+
+    def _prepared(
+        self, held: Sequence[PolicySet[PolicySpec]], policy_maps: Sequence[PolicyMap], env: EnvDescription
+    ) -> AgentSpec:
+        for position, policy_map in enumerate(policy_maps):
+            with within(f"policy_maps[{position}]"):
+                check_map(policy_map, env.agents)
+        wanted = lineups_of(held, policy_maps)
+        return prepare_for_env(wanted, env.observation_space, env.action_space, self._settings, env.agents)
 
     def _held(self, policy_version: int) -> list[PolicySet[PolicySpec]]:
         """Return the policies of a version and of all older ones that are kept, in falling order."""

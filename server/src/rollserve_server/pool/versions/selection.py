@@ -36,7 +36,7 @@ class Selection:
                 or not kept.
         """
         agents = self._versions.agents
-        if not agents.number:
+        if not agents.number or (agents.current is None and options.policy_version is None):
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
         with within("options"):
             check_expected_policy(self._versions, options.expected)
@@ -64,11 +64,11 @@ class Selection:
             for agent in self._versions.agents.get(policy_version) or ():
                 check_exploration(agent, exploration)
 
-    def check_values(self, policy_version: int) -> None:
+    def check_values(self, policy_version: int, messages: MessageFormat) -> None:
         """Raise InvalidValueError if an agent of a version has no value, for a call that asks for last values."""
         with within("options.return_last_values"):
             for agent in self._versions.agents.get(policy_version) or ():
-                check_value(agent)
+                check_value(agent, messages.policies)
 
     def check_delivered(self, policy_version: int, messages: MessageFormat) -> None:
         """Raise InvalidValueError if policies shall be delivered that a version of the agents does not have."""

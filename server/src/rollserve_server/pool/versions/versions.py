@@ -50,6 +50,8 @@ class Versions:
         changing_envs: held while environments, or the number of workers, change; taken before `updating`.
         updating: held while an update is in progress, except while environments are tried.
         workers: the workers, which get the versions when they start.
+        first_env: version of the environments that this run started with.
+        first_agents: version of the agents that this run started with; 0 for none.
     """
 
     def __init__(self, backend: Backend, settings: PoolSettings, state: SamplerState | None) -> None:
@@ -68,8 +70,13 @@ class Versions:
         self.changing_envs = asyncio.Lock()
         self.updating = asyncio.Lock()
         self.workers = Workers(backend, settings, self.prepare)
+        self.first_env, self.first_agents = 1, 0
         # The pending version, by kind and number; its value is None until all workers have accepted it.
         self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
+
+    def mark_restored(self) -> None:
+        """Record that the current versions are the ones that this run starts with."""
+        self.first_env, self.first_agents = self.envs.number, self.agents.number
 
     @property
     def description(self) -> EnvDescription:

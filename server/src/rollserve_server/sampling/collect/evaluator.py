@@ -13,13 +13,13 @@ from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.inputs import mask_input
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, PolicyAgents
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "evaluators_of"]
 
 
 class Evaluator:
@@ -90,3 +90,14 @@ class Evaluator:
             )
             values[start : start + count] = infos[VALUE.name][:count]
         return values
+
+
+def evaluators_of(agents: PolicyAgents) -> Callable[[str, int], Evaluator]:
+    """Return a function that returns the evaluator of a policy's version, made once it is needed."""
+
+    @functools.cache
+    def evaluator_of(name: str, version: int) -> Evaluator:
+        policy = agents.policies[agents.names.index((name, version))]
+        return Evaluator(policy.agent, policy.num_places)
+
+    return evaluator_of

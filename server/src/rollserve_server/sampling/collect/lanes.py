@@ -13,7 +13,7 @@ from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.record.lives import LifeRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rollserve_server.agents import BuiltPolicy
     from rollserve_server.envs import ManyEnvs
     from rollserve_server.errors import AgentFailedError, EpisodeFailedError
-    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.protocol.fragments import RecurrentState
+    from rollserve_server.sampling.record.columns import ColumnBuffer, ColumnKey
     from rollserve_server.sampling.record.infos import InfoReader
 
 __all__ = ["PolicyLanes"]
@@ -33,9 +34,20 @@ class PolicyLanes:
     Attributes:
         recorder: recorder of the lives in the lanes.
         states: recurrent states of the lanes.
+        acted: rows and agents (K,) that acted in the last step, and for each leaf of the action space (K, *A).
     """
 
-    def __init__(self, policy: BuiltPolicy, envs: ManyEnvs, reader: InfoReader, buffer_bytes: int) -> None:
+    acted: tuple[NDArray[np.int64], NDArray[np.int64], Sequence[np.ndarray]]
+
+    def __init__(
+        self,
+        policy: BuiltPolicy,
+        envs: ManyEnvs,
+        reader: InfoReader,
+        buffer_bytes: int,
+        keep: Callable[[ColumnBuffer, int], object] = lambda buffer, num_steps: None,
+    ) -> None:
+        """Make lanes in which nobody acts; see `LifeRecorder` about the last two arguments."""
         agent, num_rows = policy.agent, envs.num_rows
         self._agent, self._envs, self._num_agents = agent, envs, len(envs.agents)
         self._of_agent = {position: number for number, position in enumerate(policy.agents)}
@@ -48,7 +60,8 @@ class PolicyLanes:
         self.states = RecurrentStates(num_lanes, agent)
         self._mask = mask_input(agent, policy.num_places)
         self._infos: dict[int, Mapping[Any, Any]] = {}
-        self.recorder = LifeRecorder(num_lanes, _column_keys(envs, self._first, policy, reader), reader, buffer_bytes)
+        keys = _column_keys(envs, self._first, policy, reader)
+        self.recorder = LifeRecorder(num_lanes, keys, reader, buffer_bytes, keep)
         self._acting: list[int] = []
         self._unused_noise = np.zeros((policy.num_places, agent.noise_width))
         if agent.factors is not None:
@@ -63,10 +76,29 @@ class PolicyLanes:
         row, agent = divmod(int(self._places[lane]), self._num_agents)
         return row, agent
 
-    def begin(self, row: int, root_seed: int, episode_index: int) -> None:
-        """Begin an episode in the lanes of a row."""
+    @property
+    def reward_state(self) -> int | None:
+        """Position of the recurrent state that is the last reward; None if there is none."""
+        return self._agent.reward_state
+
+    def begin(self, row: int, root_seed: int, episode_index: int, num_acted: Mapping[int, int]) -> None:
+        """Begin an episode in the lanes of a row, after so many actions of each agent in it."""
         for agent in self._of_agent:
-            self._noise.begin(self.lane(row, agent), root_seed, episode_index, agent)
+            self._noise.begin(self.lane(row, agent), root_seed, episode_index, agent, num_acted.get(agent, 0))
+
+    def states_of(self, lane: int) -> RecurrentState:
+        """Return the recurrent states of a lane, with their names."""
+        columns = zip(self._agent.states, self.states.columns, strict=True)
+        return tuple((spec.name, np.array(column[lane])) for spec, column in columns)
+
+    def take_states(self, lane: int, previous: RecurrentState) -> None:
+        """Go on with recurrent states, perhaps another policy's, if names, dtypes and shapes match; else begin."""
+        self.states.begin(lane)
+        found = {name: (state.dtype, state.shape) for name, state in previous}
+        if found == {spec.name: (spec.initial.dtype, spec.initial.shape) for spec in self._agent.states}:
+            by_name = dict(previous)
+            for column, spec in zip(self.states.columns, self._agent.states, strict=True):
+                column[lane] = by_name[spec.name]
 
     def await_action(self, lane: int, info: Mapping[Any, Any]) -> None:
         """Let a lane act in the next step; `info` came with its observation."""
@@ -86,18 +118,19 @@ class PolicyLanes:
         return [column[self._places[lane]].copy() for column in self._envs.observations(self._first)]
 
     def act(
-        self, steps: NDArray[np.int64], located: Callable[[AgentFailedError, int, int], EpisodeFailedError]
+        self, located: Callable[[AgentFailedError, int, int], EpisodeFailedError]
     ) -> Iterator[tuple[int, int, Any]]:
         """Act in all lanes that wait for it, record what was decided, and yield rows, agents and actions.
 
         Args:
-            steps: (M,), the environment step that each row makes.
             located: returns an error of the agent with the episode, given its row and its agent.
 
         Raises:
             AgentFailedError: the agent failed.
         """
         if not self._acting:
+            nobody = np.empty(0, np.int64)
+            self.acted = nobody, nobody, ()
             return
         lanes = np.array(sorted(self._acting))
         self._acting = []
@@ -125,14 +158,17 @@ class PolicyLanes:
             column[lanes] = after[:count]
         # Copied, because environments may keep their actions.
         values = self._envs.actions(self._first, [column[:count].copy() for column in actions])
-        for lane, value in zip(lanes.tolist(), values, strict=True):
-            row, agent = self.row_and_agent(lane)
-            recorder.life(lane).environment_steps.append(int(steps[row]))
-            yield row, agent, value
+        rows, agents = np.divmod(self._places[lanes], self._num_agents)
+        self.acted = rows, agents, [column[:count] for column in actions]
+        yield from zip(rows.tolist(), agents.tolist(), values, strict=True)
 
     def take_reward(self, lane: int, reward: float) -> None:
         """Record the reward of the current step of a lane."""
         self.recorder.write_reward(lane, reward)
+        self.keep_reward(lane, reward)
+
+    def keep_reward(self, lane: int, reward: float) -> None:
+        """Keep a lane's last reward for a policy that gets it at the next step."""
         if self._agent.reward_state is not None:
             self.states.columns[self._agent.reward_state][lane] = reward
 

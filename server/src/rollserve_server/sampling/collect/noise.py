@@ -136,13 +136,17 @@ class LaneNoise:
         self._positions = np.zeros(num_lanes, np.int64)
         self._indices = np.zeros(num_lanes, np.int64)
 
-    def begin(self, lane: int, root_seed: int, episode_index: int, part: int) -> None:
-        """Begin an episode in a lane, whose noise is one part of the episode's."""
+    def begin(self, lane: int, root_seed: int, episode_index: int, part: int, first_step: int = 0) -> None:
+        """Begin an episode in a lane, whose noise is one part of the episode's; `first_step` as in `RowNoise.begin`."""
         self._indices[lane] = episode_index
         if lane not in self._generators:
             self._generators[lane] = EpisodeGenerator()
         self._generators[lane].begin(root_seed, episode_index, part)
         self._positions[lane] = _DRAW_STEPS
+        num_draws, position = divmod(first_step, _DRAW_STEPS)
+        for _ in range(num_draws + (position > 0)):
+            self._draw(lane)
+        self._positions[lane] = position or _DRAW_STEPS
 
     def next(self, lanes: np.ndarray) -> np.ndarray:
         """Return the noise (lanes, K) of the next step of some lanes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +46,7 @@ if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
     raise AssertionError("expected the same number of the field `batch` in the responses of both sampling calls")
 
 _MANY_KEYS, _POLICY_KEYS = keys_of(MultiAgentBatch.DESCRIPTOR), keys_of(PolicyBatch.DESCRIPTOR)
+_GLOBAL_STATES = ("global_states", "last_global_states")
 _MANY_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["multi_agent_batch"]
 for _response in (ObtainExactEpisodesResponse, EvaluateResponse):
     if keys_of(_response.DESCRIPTOR)["multi_agent_batch"] != _MANY_BATCH:
@@ -107,11 +108,19 @@ class Encoder:
         """Return the message with the content. It refers to the content's columns until it is written."""
         headers, options = content.headers(), encoding.columns
         batch, num_raw_bytes = self._batch(content, headers, encoding)
-        moments = () if options.moments is None else moments_of(content, options.moments)
+        moments = moments_of(content, options.moments)
         return self._message(length_delimited(_BATCH, batch), num_raw_bytes, headers, content, moments)
 
-    def encode_many(self, content: ManyContent, encoding: Encoding) -> EncodedMessage:
-        """Return the message with parts of episodes with many agents; as `encode`."""
+    def encode_many(
+        self, content: ManyContent, encoding: Encoding, evaluator_of: Callable[[str, int], Evaluate]
+    ) -> EncodedMessage:
+        """Return the message with parts of episodes with many agents; as `encode`.
+
+        Args:
+            content: the parts.
+            encoding: the other values; without an evaluator.
+            evaluator_of: returns the evaluator of a policy's version, by its name; called if last values are written.
+        """
         headers = content.headers()
         fields: list[Part] = []
         for agent in content.agents:
@@ -122,7 +131,8 @@ class Encoder:
         for part in content.parts():
             if encoding.columns.policies and part.policy not in encoding.columns.policies:
                 continue
-            of_policy = dataclasses.replace(encoding, policy_version=part.version)
+            evaluate = evaluator_of(part.policy, part.version) if encoding.columns.last_values else None
+            of_policy = dataclasses.replace(encoding, policy_version=part.version, evaluate=evaluate)
             batch, raw_bytes = self._batch(part.content, part.content.headers(), of_policy, part.policy, part.version)
             num_raw_bytes += raw_bytes
             policy: list[Part] = [*length_delimited(_POLICY_KEYS["policy"], [part.policy.encode()])]
@@ -132,7 +142,11 @@ class Encoder:
             if part.rewards_before.any():
                 policy += array_field(_POLICY_KEYS["rewards_before"], part.rewards_before)
             fields += length_delimited(_MANY_KEYS["policies"], policy)
-        return self._message(length_delimited(_MANY_BATCH, fields), num_raw_bytes, headers, content)
+        for name, rows in zip(_GLOBAL_STATES, content.global_states() or (), strict=False):
+            num_raw_bytes += rows.num_bytes
+            fields += tensor_field(_MANY_KEYS[name], self._compressed(name, rows, encoding.columns.compression))
+        moments = moments_of(content, encoding.columns.moments)
+        return self._message(length_delimited(_MANY_BATCH, fields), num_raw_bytes, headers, content, moments)
 
     def _batch(
         self,
@@ -151,8 +165,7 @@ class Encoder:
         batch = list(_header_fields(headers, encoding))
         if options.returns_before and headers.first_steps.any():
             batch += array_field(_KEYS["returns_before"], content.returns_before())
-        discount = None if options.moments is None else options.moments.discount
-        if discount is not None:
+        if (discount := options.return_discount) is not None:
             batch += array_field(_KEYS["discounted_returns_before"], content.discounted_before(discount))
         for column in columns:
             batch += self._field(column, options.compression, owner)
@@ -195,15 +208,19 @@ class Encoder:
         self, column: Column, compression: Compression.ValueType | None, owner: tuple[Hashable, ...]
     ) -> list[Part]:
         """Return the column as a field of the message, compressed if it may be and shrinks by it."""
-        rows: Rows | Gathered | CompressedRows = column.rows
-        if compression is not None:
-            rows = self._compressor.compress((*owner, column.group, column.name), column.rows, compression)
+        rows = self._compressed((*owner, column.group, column.name), column.rows, compression)
         key = _KEYS[column.group]
         if column.group in ("rewards", "raw_rewards", "last_values"):
             return tensor_field(key, rows)
         if column.group == "frame_stacks":
             return frame_stack_field(key, column.name, column.frame_count, rows)
         return named_tensor_field(key, column.name, rows)
+
+    def _compressed(
+        self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType | None
+    ) -> Rows | Gathered | CompressedRows:
+        """Return rows compressed, if they may be and shrink by it; the key names their column."""
+        return rows if compression is None else self._compressor.compress(key, rows, compression)
 
 
 def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: Encoding) -> Iterator[Column]:

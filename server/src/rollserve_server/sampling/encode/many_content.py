@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,11 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rollserve_server.sampling.encode.endings import endings_of
+from rollserve_server.sampling.encode.fields import Rows
 from rollserve_server.sampling.encode.segment_content import SegmentContent
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.sampling.encode.many_segments import ManySegment
     from rollserve_server.sampling.encode.segments import Segment
+    from rollserve_server.sampling.record.columns import Piece
+    from rollserve_server.sampling.record.lives import Life
 
 __all__ = ["ManyContent", "ManyHeaders", "PolicyPart"]
 
@@ -69,7 +75,7 @@ class ManyContent:
         segments = self._segments
         return ManyHeaders(
             episode_indices=np.array([segment.episode.index for segment in segments], "<u8"),
-            first_steps=np.array([segment.start for segment in segments], "<u8"),
+            first_steps=np.array([segment.episode.first_step + segment.start for segment in segments], "<u8"),
             lengths=np.array([segment.stop - segment.start for segment in segments], "<u4"),
             terminated=np.array([segment.ends and segment.episode.terminated for segment in segments]),
             truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),
@@ -98,6 +104,36 @@ class ManyContent:
                 np.array(rewards, "<f8"),
             )
 
+    def ending_pieces(self, policy: str) -> Sequence[Sequence[Piece]]:
+        """Return the pieces of column buffers with all steps of each life in the episodes that end with a part.
+
+        They are the lives in which a policy acted, whatever its version, by episode, agent and time.
+        """
+        return [[piece for life in parts for piece in life.segment.pieces] for parts in self._ending_lives(policy)]
+
+    def ending_discounted_before(self, policy: str) -> NDArray[np.float64]:
+        """Return the discounted returns before the first steps of the lives of `ending_pieces`."""
+        return np.array([parts[0].segment.discounted_before for parts in self._ending_lives(policy)])
+
+    def _ending_lives(self, policy: str) -> list[list[Life]]:
+        """Return the lives of a policy in ending episodes; parts of one life with the same version are together."""
+        lives = (life for segment in self._segments if segment.ends for life in segment.episode.lives)
+        its = (life for life in lives if self._policies[life.policy][0] == policy)
+        groups = itertools.groupby(its, lambda life: (life.segment.index, life.agent, life.number, life.policy))
+        return [list(parts) for _, parts in groups]
+
+    def global_states(self) -> tuple[Rows, Rows] | None:
+        """Return the states before each environment step, and after the last one of each part; None for none."""
+        before: list[np.ndarray] = []
+        last: list[np.ndarray] = []
+        for segment in self._segments:
+            states = segment.episode.global_states
+            if states is None:
+                return None
+            before += states[segment.start : segment.stop]
+            last.append(states[segment.stop])
+        return _rows_of(before), _rows_of(last)
+
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a part lack."""
         dropped: Counter[str] = Counter()
@@ -109,3 +145,7 @@ class ManyContent:
     def endings(self) -> bytes:
         """Return the ends of the episodes that end with a part; see `endings_of`."""
         return endings_of(segment.episode for segment in self._segments if segment.ends)
+
+
+def _rows_of(states: Sequence[np.ndarray]) -> Rows:
+    return Rows([state[np.newaxis] for state in states], states[0].dtype, states[0].shape)

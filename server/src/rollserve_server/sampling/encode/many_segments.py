@@ -36,7 +36,7 @@ _NAMES_BYTES = 1 << 10
 
 
 class ManySegment(NamedTuple):
-    """Consecutive environment steps of an episode, from `start` up to `stop`."""
+    """Consecutive environment steps of an episode or a fragment, from `start` up to `stop`."""
 
     episode: ManyEpisode
     start: int
@@ -44,7 +44,7 @@ class ManySegment(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether it holds the episode's last step."""
+        """Whether it holds the last step of the episode or the fragment."""
         return self.stop == self.episode.length
 
     @property
@@ -54,11 +54,15 @@ class ManySegment(NamedTuple):
 
     def lives(self) -> Iterator[tuple[Life, Segment, NDArray[np.uint32]]]:
         """Yield the lives that have steps here, with these steps, and their environment steps."""
+        if not self.start and self.ends:
+            for life in self.episode.lives:
+                yield life, Segment(life.segment, 0, life.segment.length), life.steps
+            return
         for life in self.episode.lives:
-            steps = life.steps
-            first, last = (int(end) for end in np.searchsorted(steps, (self.start, self.stop)))
+            places = self.episode.places(life)
+            first, last = (int(end) for end in np.searchsorted(places, (self.start, self.stop)))
             if first < last:
-                yield life, Segment(life.segment, first, last), steps[first:last]
+                yield life, Segment(life.segment, first, last), life.steps[first:last]
 
 
 def cut_many_into_messages(
@@ -102,13 +106,15 @@ class _Costs:
         """Return the bounds for parts of an episode."""
         going, steps = np.zeros(episode.length + 1, np.int64), np.zeros(episode.length, np.int64)
         for life in episode.lives:
-            sizes, its = self._of_policy[life.policy], life.steps
+            sizes, its = self._of_policy[life.policy], episode.places(life)
             segment = sizes.segment + _LIFE_BYTES
-            steps[its] += sizes.step + _STEP_BYTES
+            np.add.at(steps, its, sizes.step + _STEP_BYTES)
             steps[its[0]] += segment
             going[its[0] + 1] += segment
             going[its[-1] + 1] -= segment
-        going = np.cumsum(going) + _EPISODE_BYTES
+        state_bytes = episode.global_states[0].nbytes if episode.global_states else 0
+        steps += state_bytes
+        going = np.cumsum(going) + _EPISODE_BYTES + state_bytes
         return _EpisodeCosts(
             going, np.append(0, np.cumsum(steps)), Sizes(self._message, int(going.max()), int(steps.max()))
         )

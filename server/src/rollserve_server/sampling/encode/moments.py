@@ -14,6 +14,7 @@ from rollserve.learning.recurrences import forward_recurrence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rollserve_server.sampling.encode.many_content import ManyContent
     from rollserve_server.sampling.encode.segment_content import SegmentContent
     from rollserve_server.sampling.encode.table_content import TableContent
     from rollserve_server.sampling.protocol.orders import MomentsFormat
@@ -22,11 +23,21 @@ if TYPE_CHECKING:
 __all__ = ["moments_of"]
 
 
-def moments_of(content: SegmentContent | TableContent, form: MomentsFormat) -> tuple[bytes, ...]:
+def moments_of(
+    content: SegmentContent | TableContent | ManyContent, forms: Sequence[MomentsFormat]
+) -> tuple[bytes, ...]:
     """Return the moments of the whole episodes or fragments that end in a message; see `Message.moments`."""
-    segments = content.ending_pieces()
+    found: list[bytes] = []
+    for form in forms:
+        found += _moments(content.ending_pieces(form.policy), content.ending_discounted_before(form.policy), form)
+    return tuple(found)
+
+
+def _moments(segments: Sequence[Sequence[Piece]], before: NDArray[np.float64], form: MomentsFormat) -> Iterator[bytes]:
+    """Yield the moments of each leaf, and then of the returns, of whole episodes or fragments."""
     if not segments:
-        return ()
+        yield from [b""] * (len(form.leaves) + (form.discount is not None))
+        return
     moments = [
         segment_moments(
             [_arrays(pieces, _key_of(pieces, "observations", name)) for pieces in segments], math.prod(shape)
@@ -34,9 +45,8 @@ def moments_of(content: SegmentContent | TableContent, form: MomentsFormat) -> t
         for name, shape in form.leaves
     ]
     if form.discount is not None:
-        by_segment = _returns(segments, form.discount, content.ending_discounted_before())
-        moments.append(segment_moments([[returns] for returns in by_segment], 1))
-    return tuple(rows.tobytes() for rows in moments)
+        moments.append(segment_moments([[returns] for returns in _returns(segments, form.discount, before)], 1))
+    yield from (rows.tobytes() for rows in moments)
 
 
 def _returns(segments: Sequence[Sequence[Piece]], discount: float, before: NDArray[np.float64]) -> Iterator[np.ndarray]:

@@ -96,11 +96,11 @@ class SegmentContent:
             environment_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
         )
 
-    def ending_pieces(self) -> Sequence[Sequence[Piece]]:
+    def ending_pieces(self, policy: str = "") -> Sequence[Sequence[Piece]]:
         """Return the pieces of column buffers with all steps of each episode that ends with a segment."""
         return [segment.episode.pieces for segment in self._segments if segment.ends]
 
-    def ending_discounted_before(self) -> NDArray[np.float64]:
+    def ending_discounted_before(self, policy: str = "") -> NDArray[np.float64]:
         """Return the discounted returns before the first steps of the episodes or fragments of `ending_pieces`."""
         return np.array([segment.episode.discounted_before for segment in self._segments if segment.ends])
 

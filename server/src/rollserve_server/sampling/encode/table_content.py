@@ -68,11 +68,11 @@ class TableContent:
         """Return the ends of the episodes that end with a segment; see `endings_of`."""
         return endings_of_table(self._segments)
 
-    def ending_pieces(self) -> Sequence[Sequence[Piece]]:
+    def ending_pieces(self, policy: str = "") -> Sequence[Sequence[Piece]]:
         """Return the pieces of column buffers with all steps of each fragment that ends with a segment."""
         return self._fragments.pieces[: self._num_ending]
 
-    def ending_discounted_before(self) -> NDArray[np.float64]:
+    def ending_discounted_before(self, policy: str = "") -> NDArray[np.float64]:
         """Return the discounted returns before the first steps of the fragments of `ending_pieces`."""
         return self._fragments.discounted_before[: self._num_ending]
 

@@ -11,20 +11,15 @@ from gymnasium import spaces
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.attempts import Attempts
-from rollserve_server.sampling.collect.inputs import mask_input
-from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.fragments.action_history import ActionHistory
 from rollserve_server.sampling.fragments.replay import DivergedError
-from rollserve_server.sampling.fragments.running_returns import RunningReturns
 from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.spilling import Spill
 
 if TYPE_CHECKING:
-    from rollserve_server.agents import Agent, NoiseKind
-    from rollserve_server.envs import Leaf, RowEnvs, VectorEnvs
-    from rollserve_server.sampling.collect.inputs import MaskInput
-    from rollserve_server.sampling.collect.noise import BlockNoise, RowNoise
+    from rollserve_server.agents import Agent, PolicyAgents
+    from rollserve_server.envs import Leaf, ManyEnvs, RowEnvs, VectorEnvs
     from rollserve_server.sampling.fragments.outbox import Outbox
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowsProgress, RowState
 
@@ -50,14 +45,13 @@ class FragmentCollector(ABC):
     """
 
     outbox: Outbox
-    _envs: RowEnvs | VectorEnvs
-    _noise: RowNoise | BlockNoise
     _restoring: Iterator[int]
 
     def __init__(
         self,
         sequence: RowSequenceSpec,
-        envs: RowEnvs | VectorEnvs,
+        envs: RowEnvs | VectorEnvs | ManyEnvs,
+        action_leaves: Sequence[Leaf],
         states: Sequence[RowState],
         num_retries: int,
         memory_bytes: int,
@@ -67,6 +61,7 @@ class FragmentCollector(ABC):
         Args:
             sequence: the row sequence.
             envs: environments that nothing else uses.
+            action_leaves: columns of a step's actions, which restore rows.
             states: states to restore the rows from.
             num_retries: how often an episode may run again whose environment failed.
             memory_bytes: bytes of recorded steps that are held in memory; others are spilled to temporary files.
@@ -79,16 +74,9 @@ class FragmentCollector(ABC):
         self._history = ActionHistory(states)
         self.num_rows = len(states)
         self.num_broken_off = 0
-        self._running_returns = RunningReturns(len(states), sequence.return_discount)
         self._sequence = sequence
-        self._envs = envs
         self.infos = InfoReader(envs.text_info_bytes)
-        self._agent: Agent
-        self._noise_kind: NoiseKind | None = None
-        self._recurrent_states = RecurrentStates(len(states), None)
-        self._mask: MaskInput | None = None
-        # For each row: the recurrent state to begin with; empty once there is an agent.
-        self._initial_states = [state.recurrent_state for state in states]
+        self._action_leaves = action_leaves
         # In the call: the current step, and for each leaf the actions (T, M, *A).
         self._step = self.num_steps = 0
         self._reports_actions = False
@@ -108,23 +96,12 @@ class FragmentCollector(ABC):
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""
 
-    def set_agent(self, agent: Agent) -> None:
-        """Let another agent act from the next call on.
+    @abstractmethod
+    def set_agent(self, agent: Agent | PolicyAgents) -> None:
+        """Let another agent, or other policies, act from the next call on.
 
         Episodes go on, and so do their recurrent states if they have the same names, dtypes and shapes in both agents.
         """
-        self._agent = agent
-        previous = self._initial_states or self._recurrent_states.copies()
-        self._recurrent_states = RecurrentStates(self.num_rows, agent, previous)
-        self._initial_states = []
-        self._mask = mask_input(agent, self.num_rows)
-        if self._mask is not None:
-            self._read_masks(self._mask)
-        if agent.noise_kind is None or agent.noise_kind != self._noise_kind:
-            self._begin_noise(agent)
-        else:  # the rows' noise stays where it is: to begin it again takes 10 µs a row, or more in long episodes
-            self._noise.agent = agent
-        self._noise_kind = agent.noise_kind
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call. All fragments of the call before have been written.
@@ -136,7 +113,7 @@ class FragmentCollector(ABC):
         self.num_broken_off = 0
         self._step = 0
         self.num_steps = num_steps
-        leaves = self._envs.action_leaves if report_actions else ()
+        leaves = self._action_leaves if report_actions else ()
         self._call_actions = [np.empty((num_steps, self.num_rows, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
         self._reports_actions = report_actions
         self._history.begin_call(self._call_actions)
@@ -174,14 +151,6 @@ class FragmentCollector(ABC):
     @abstractmethod
     def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
-
-    @abstractmethod
-    def _begin_noise(self, agent: Agent) -> None:
-        """Let each row's noise, as the agent draws it, begin before the row's next step."""
-
-    @abstractmethod
-    def _read_masks(self, mask: MaskInput) -> None:
-        """Let a new agent's masks be those of the present observations."""
 
     @abstractmethod
     def _cut(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,15 @@ from rollserve_server.sampling.encode.table_slices import cut_table
 from rollserve_server.sampling.encode.tables import EndingFragments, FragmentTable
 
 if TYPE_CHECKING:
+    from rollserve_server.sampling.encode.message_forms import MessageForm
     from rollserve_server.sampling.encode.messages import EncodedMessage
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.infos import InfoReader
+    from rollserve_server.sampling.record.lives import ManyEpisode
 
 __all__ = ["EpisodeOutbox", "Outbox", "TableOutbox"]
+
+F = TypeVar("F", bound="Episode | ManyEpisode")
 
 _MIN_BYTES = 1 << 20
 """Size of waiting fragments from which messages are written before the call's end, so that many share a message."""
@@ -96,17 +100,23 @@ class Outbox(ABC):
         self._waiting_bytes += num_bytes + column_bytes
 
 
-class EpisodeOutbox(Outbox):
+class EpisodeOutbox(Outbox, Generic[F]):
     """An outbox for fragments that were recorded one by one."""
 
-    def __init__(self, release: Callable[[Episode], None]) -> None:
-        """Start empty; `release` is called with each fragment that is written or skipped."""
-        super().__init__()
-        self._release = release
-        self._waiting: list[Episode] = []
-        self._written: list[Episode] = []
+    def __init__(self, form: MessageForm[F, Any], release: Callable[[F], object] = lambda fragment: None) -> None:
+        """Start empty.
 
-    def add(self, fragment: Episode) -> None:
+        Args:
+            form: how fragments become messages.
+            release: called with each fragment that is written or skipped.
+        """
+        super().__init__()
+        self._form = form
+        self._release = release
+        self._waiting: list[F] = []
+        self._written: list[F] = []
+
+    def add(self, fragment: F) -> None:
         """Add a fragment, unless all its steps are skipped."""
         if not self._waiting and self._num_steps_to_skip >= fragment.length:
             self._num_steps_to_skip -= fragment.length
@@ -137,12 +147,12 @@ class EpisodeOutbox(Outbox):
         return sum(fragment.length for fragment in fragments) - num_skipped, endings_of(fragments)
 
     def _encode(
-        self, fragments: Sequence[Episode], encoding: Encoding, max_message_bytes: int, first_step: int
+        self, fragments: Sequence[F], encoding: Encoding, max_message_bytes: int, first_step: int
     ) -> Iterator[EncodedMessage]:
         limits = max_message_bytes, first_step, self._encoder.fill_bytes
-        for segments in cut_into_messages(fragments, *limits, encoding.columns):
+        for segments in self._form.cut(fragments, *limits, encoding.columns):
             self._written += [segment.episode for segment in segments if segment.ends]
-            yield self._encoder.encode(SegmentContent(segments), encoding)
+            yield self._form.encode(self._encoder, segments, encoding)
 
 
 class TableOutbox(Outbox):

@@ -16,7 +16,8 @@ from rollserve_server.sampling.collect.attempts import with_episode
 from rollserve_server.sampling.collect.collector import column_keys, write_untransformed
 from rollserve_server.sampling.collect.noise import RowNoise
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.fragments.collector import FragmentCollector
+from rollserve_server.sampling.encode.message_forms import ONE_AGENT
+from rollserve_server.sampling.fragments.one_agent import AgentFragmentCollector
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
 from rollserve_server.sampling.fragments.replay import DivergedError, is_same, replay_row
 from rollserve_server.sampling.protocol.fragments import RowsProgress, RowState
@@ -27,7 +28,7 @@ from rollserve_server.sampling.record.recorder import Recorder
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.inputs import MaskInput
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec
@@ -37,7 +38,7 @@ __all__ = ["RowFragmentCollector"]
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
 
-class RowFragmentCollector(FragmentCollector):
+class RowFragmentCollector(AgentFragmentCollector):
     """Steps M rows one by one, all in every step. A row whose episode ends begins its next one with the next step."""
 
     _envs: RowEnvs
@@ -63,7 +64,7 @@ class RowFragmentCollector(FragmentCollector):
         self._restoring = self._restore(states)
         self._noise: RowNoise
         self._recorder = Recorder(self.num_rows, (), self.infos)
-        self.outbox: EpisodeOutbox = EpisodeOutbox(lambda fragment: self._recorder.release(fragment))
+        self.outbox: EpisodeOutbox[Episode] = EpisodeOutbox(ONE_AGENT, self._release)
 
     @property
     def step_bytes(self) -> int:
@@ -74,10 +75,10 @@ class RowFragmentCollector(FragmentCollector):
         """Return the index of the episode that a row runs or begins."""
         return self._positions[row].episode_index
 
-    def set_agent(self, agent: Agent) -> None:
+    def set_agent(self, agent: Agent | PolicyAgents) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        keys = tuple(column_keys(self._envs, agent, self.infos))
+        keys = tuple(column_keys(self._envs, self._agent, self.infos))
         if self._recorder.keys != keys:
             self._recorder = Recorder(self.num_rows, keys, self.infos, self._buffer_bytes, self._spill.keep)
 
@@ -138,6 +139,9 @@ class RowFragmentCollector(FragmentCollector):
             self._actions_so_far(),
             self._recurrent_states.copies() if self._recurrent_states.columns else (),
         )
+
+    def _release(self, fragment: Episode) -> None:
+        self._recorder.release(fragment)
 
     def _begin_noise(self, agent: Agent) -> None:
         self._noise = RowNoise(self.num_rows, agent)

@@ -17,7 +17,7 @@ from rollserve_server.sampling.collect.collector import column_keys, write_untra
 from rollserve_server.sampling.collect.noise import BlockNoise
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 from rollserve_server.sampling.encode.tables import EndingFragments
-from rollserve_server.sampling.fragments.collector import FragmentCollector
+from rollserve_server.sampling.fragments.one_agent import AgentFragmentCollector
 from rollserve_server.sampling.fragments.outbox import TableOutbox
 from rollserve_server.sampling.fragments.replay import is_same, joint_actions
 from rollserve_server.sampling.protocol.fragments import RowsProgress
@@ -27,7 +27,7 @@ from rollserve_server.sampling.record.step_columns import StepColumns
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import VectorEnvs
     from rollserve_server.sampling.collect.inputs import MaskInput
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
@@ -37,7 +37,7 @@ __all__ = ["VectorFragmentCollector"]
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
 
-class VectorFragmentCollector(FragmentCollector):
+class VectorFragmentCollector(AgentFragmentCollector):
     """Steps M rows of one vector environment with same-step resets.
 
     All that the rows do, from their joint reset on, is one block: a function of the seed of the episode that the first
@@ -90,10 +90,10 @@ class VectorFragmentCollector(FragmentCollector):
         """Return the index of the episode that a row runs or begins."""
         return int(self._indices[row])
 
-    def set_agent(self, agent: Agent) -> None:
+    def set_agent(self, agent: Agent | PolicyAgents) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        keys = tuple(column_keys(self._envs, agent, self.infos))
+        keys = tuple(column_keys(self._envs, self._agent, self.infos))
         if self._columns.keys != keys:
             self._columns = StepColumns(self.num_rows, keys, self._buffer_bytes, self._spill.keep)
 

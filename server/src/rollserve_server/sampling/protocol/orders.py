@@ -31,15 +31,17 @@ class WorkOrder(Generic[R]):
 
 
 class MomentsFormat(NamedTuple):
-    """Moments that messages bring beside their bytes.
+    """Moments that messages bring beside their bytes: of all steps, or of those of a policy.
 
     Attributes:
         leaves: name and shape of each leaf of the observation space that has moments.
         discount: discount of the returns; None for no moments of returns.
+        policy: name of the policy, where there are many agents; otherwise empty.
     """
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...] = ()
     discount: float | None = None
+    policy: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class ColumnFormat:
         last_values: whether the value of each segment's last observation is written.
         last_states: whether the recurrent states after each segment's last step are written.
         returns_before: whether the sum of rewards is written that each segment's episode has before it.
-        moments: moments that come beside the columns; None for none.
+        moments: moments that come beside the columns; where there are many agents, of each policy. Empty for none.
         policies: names of the policies whose segments are written, where there are many agents; empty for all.
     """
 
@@ -63,8 +65,13 @@ class ColumnFormat:
     last_values: bool = False
     last_states: bool = False
     returns_before: bool = False
-    moments: MomentsFormat | None = None
+    moments: tuple[MomentsFormat, ...] = ()
     policies: tuple[str, ...] = ()
+
+    @property
+    def return_discount(self) -> float | None:
+        """Discount of the returns that have moments; None if there are none."""
+        return self.moments[0].discount if self.moments else None
 
 
 PLAIN = ColumnFormat()
@@ -99,7 +106,7 @@ class Message:
         raw_size: number of bytes that it would have with all columns plain.
         endings: ends of the episodes that end in it, as the bytes of an array of `ENDING`: an array of its own would
             take five times as long to send.
-        moments: moments of the episodes or fragments that end in it, for each leaf of a `MomentsFormat` and then the
+        moments: moments of the episodes or fragments that end in it, for each leaf of each `MomentsFormat` and then its
             returns: the bytes of float64 (N, 1 + 2 K), as in `rollserve._codec.moments`.
     """
 

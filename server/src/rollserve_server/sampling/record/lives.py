@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,16 @@ import numpy as np
 
 from rollserve_server.sampling.record.columns import MIN_BUFFER_STEPS, ColumnBuffer, Piece, bytes_of
 from rollserve_server.sampling.record.info_columns import InfoRecorder
+from rollserve_server.sampling.record.infos import NO_RESET_INFOS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.episodes import Episode
-    from rollserve_server.sampling.record.infos import InfoReader
+    from rollserve_server.sampling.record.infos import InfoReader, ResetInfos
 
-__all__ = ["Life", "LifeRecorder", "ManyEpisode", "drop_mixed_shapes"]
+__all__ = ["Life", "LifeRecorder", "ManyEpisode", "PendingStep", "finish_step"]
 
 _MAX_STEPS = 128
 """Steps of a life that are recorded before they move to a buffer of their own."""
@@ -35,25 +37,31 @@ _LIFE_BYTES = 1024
 
 @dataclass(eq=False, slots=True)
 class Life:
-    """A life of an agent: from its first observation in an episode to its end.
+    """A life of an agent, from its first observation in an episode to its end; of fragments, a part of one.
 
     Attributes:
         agent: position of the agent among the environment's possible agents.
+        number: number of the life among those of the agent in the episode.
         policy: position of the acting policy among all that may act.
         segment: the life's steps, as an episode.
+        reset: the environment's infos that came with the life's first observation.
         environment_steps: the environment step of the episode in which each step was made, from 0.
         reward_before: sum of the rewards before the first step.
+        discounted: discounted return after the last step; 0 before the first one, and without a discount.
         infos: recorder of the environment's infos; None before the first ones.
-        ended_at: number of environment steps of the episode after which the life ended; 0 until then.
+        pending: of fragments, a step of an earlier one whose reward is not known yet.
     """
 
     agent: int
+    number: int
     policy: int
     segment: Episode
+    reset: ResetInfos = NO_RESET_INFOS
     environment_steps: array[int] = field(default_factory=lambda: array("I"))
     reward_before: float = 0.0
+    discounted: float = 0.0
     infos: InfoRecorder | None = None
-    ended_at: int = 0
+    pending: PendingStep | None = None
 
     @property
     def total_reward(self) -> float:
@@ -66,20 +74,48 @@ class Life:
         return np.frombuffer(self.environment_steps, np.uint32)
 
 
+@dataclass(frozen=True, eq=False)
+class PendingStep:
+    """A step whose fragment has ended before its reward was known: it belongs to the fragment in which that arrives.
+
+    Attributes:
+        policy: name of the policy that acted.
+        version: version of the policy.
+        environment_step: the environment step of the episode in which it was made.
+        columns: the values (*shape) of all columns but the reward.
+        states: each of the policy's recurrent states after the step.
+        reward_state: position of the state that is the reward; None if there is none.
+    """
+
+    policy: str
+    version: int
+    environment_step: int
+    columns: Mapping[ColumnKey, np.ndarray]
+    states: Sequence[np.ndarray] = ()
+    reward_state: int | None = None
+
+
 @dataclass(eq=False, slots=True)
 class ManyEpisode:
-    """An episode of an environment with many agents, finished or not.
+    """An episode of an environment with many agents, finished or not; or a fragment of one.
 
     Attributes:
         index: index of the episode in its sequence.
         env_seed: seed of the environment's reset.
-        length: number of environment steps.
-        lives: lives with at least one step; once it is finished, by agent and time.
-        dropped_infos: number of values of infos that have no place in a column, by name; of all lives.
         row: row that ran it, within its worker.
         began: when it began (`time.perf_counter`).
-        seconds: time from there to its last step; 0 until it is finished.
+        length: number of environment steps.
+        first_step: number of environment steps that a fragment's episode has before it; 0 for whole episodes.
+        lives: lives with at least one step; once it is finished, by agent and time.
+        dropped_infos: number of values of infos that have no place in a column, by name; of all lives.
+        total_reward: sum of the rewards of all agents, of earlier fragments, too; 0 until it is finished.
+        ended: whether the episode has ended, with the last of these steps.
+        terminated_at, truncated_at: number of environment steps of the episode after which an agent was last
+            terminated, or truncated; 0 before.
+        seconds: time from its beginning to its last step; 0 until it is finished.
         num_bytes: approximate memory of the episode; 0 until it is finished.
+        global_states: global state (*S) before each environment step, and after the last one; None if it is not
+            recorded.
     """
 
     index: int
@@ -87,16 +123,16 @@ class ManyEpisode:
     row: int
     began: float
     length: int = 0
+    first_step: int = 0
     lives: list[Life] = field(default_factory=list)
     dropped_infos: Counter[str] = field(default_factory=Counter)
+    total_reward: float = 0.0
+    ended: bool = False
+    terminated_at: int = 0
+    truncated_at: int = 0
     seconds: float = 0.0
     num_bytes: int = 0
-    first_step: int = 0
-
-    @property
-    def total_reward(self) -> float:
-        """Sum of the rewards of all agents."""
-        return sum((life.total_reward for life in self.lives), 0.0)
+    global_states: list[np.ndarray] | None = None
 
     @property
     def num_agent_steps(self) -> int:
@@ -105,23 +141,37 @@ class ManyEpisode:
 
     @property
     def terminated(self) -> bool:
-        """Whether an agent was terminated by the last step."""
-        return any(life.segment.terminated for life in self._last)
+        """Whether the episode has ended, and an agent was terminated by the last step."""
+        return self.ended and self.terminated_at == self.stop
 
     @property
     def truncated(self) -> bool:
-        """Whether an agent was truncated by the last step."""
-        return any(life.segment.truncated for life in self._last)
+        """Whether the episode has ended, and an agent was truncated by the last step."""
+        return self.ended and self.truncated_at == self.stop
 
     @property
-    def ended(self) -> bool:
-        """Whether the episode has ended."""
-        return self.num_bytes > 0
+    def stop(self) -> int:
+        """Number of environment steps of the episode so far."""
+        return self.first_step + self.length
 
     @property
-    def _last(self) -> list[Life]:
-        """The lives that ended with the last step."""
-        return [life for life in self.lives if life.ended_at == self.length]
+    def column_bytes(self) -> int:
+        """Bytes of the steps in column buffers."""
+        return sum(life.segment.column_bytes for life in self.lives)
+
+    def places(self, life: Life) -> NDArray[np.int64]:
+        """Return where the steps of a life are among the environment steps; those made before count as the first."""
+        return np.maximum(life.steps.astype(np.int64) - self.first_step, 0)
+
+    def finish(self) -> None:
+        """Order the lives, and count what they take and lack, after the last step."""
+        self.seconds = time.perf_counter() - self.began
+        self.lives.sort(key=lambda life: (life.agent, life.environment_steps[0]))
+        _drop_mixed_shapes(self.lives)
+        for life in self.lives:
+            self.dropped_infos.update(life.segment.dropped_infos)
+            self.num_bytes += life.segment.num_bytes
+        self.num_bytes += sum(state.nbytes for state in self.global_states or ())
 
 
 class LifeRecorder:
@@ -129,9 +179,17 @@ class LifeRecorder:
 
     Attributes:
         keys: keys of the columns that every step has.
+        step_bytes: bytes that the columns of a step take.
     """
 
-    def __init__(self, num_lanes: int, keys: Iterable[ColumnKey], reader: InfoReader, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        num_lanes: int,
+        keys: Iterable[ColumnKey],
+        reader: InfoReader,
+        buffer_bytes: int,
+        keep: Callable[[ColumnBuffer, int], object] = lambda buffer, num_steps: None,
+    ) -> None:
         """Allocate the columns.
 
         Args:
@@ -139,12 +197,12 @@ class LifeRecorder:
             keys: columns that every step has.
             reader: reads the infos of steps.
             buffer_bytes: upper bound for the size of the columns, if a few steps fit into it.
+            keep: called with each buffer that steps move to, and the number of its steps.
         """
         self.keys = tuple(keys)
-        self._reader = reader
-        step_bytes = bytes_of(self.keys, ())
-        self._room = max(MIN_BUFFER_STEPS, min(buffer_bytes // max(step_bytes * num_lanes, 1), _MAX_STEPS))
-        self._step_bytes = step_bytes
+        self._reader, self._keep = reader, keep
+        self.step_bytes = bytes_of(self.keys, ())
+        self._room = max(MIN_BUFFER_STEPS, min(buffer_bytes // max(self.step_bytes * num_lanes, 1), _MAX_STEPS))
         self._columns = {
             (group, key): np.empty((num_lanes, self._room, *key.shape), key.dtype) for group, key in self.keys
         }
@@ -205,6 +263,11 @@ class LifeRecorder:
         before = [[column[lane, position].copy() for column in self._groups.get(group, ())] for group in _BEFORE]
         return before[0], before[1]
 
+    def current(self, lane: int) -> dict[ColumnKey, np.ndarray]:
+        """Return a copy of the values (*shape) of the lane's current step, without its reward."""
+        position = self._positions[lane] - 1
+        return {key: np.array(column[lane, position]) for key, column in self._columns.items() if key[0] != "rewards"}
+
     def finish(
         self, lane: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray] = ()
     ) -> Life:
@@ -217,11 +280,7 @@ class LifeRecorder:
         segment.last_observations, segment.last_states = last_observations, last_states
         if life.infos is not None:
             segment.env_infos = life.infos.finish(segment.length)
-        segment.column_bytes = segment.length * self._step_bytes
-        arrays = (*last_observations, *last_states, *segment.reset_infos.values())
-        segment.num_bytes = segment.column_bytes + _LIFE_BYTES + 4 * segment.length
-        segment.num_bytes += sum(map(sys.getsizeof, arrays))
-        segment.num_bytes += sum(column.num_bytes for column in segment.env_infos.values())
+        _count_bytes(life, self.step_bytes)
         return life
 
     def abandon(self, lane: int) -> None:
@@ -233,10 +292,49 @@ class LifeRecorder:
         stop = int(self._positions[lane])
         self._positions[lane] = 0
         copies = {key: column[lane : lane + 1, :stop].copy() for key, column in self._columns.items()}
-        return Piece(ColumnBuffer(copies), 0, 0, stop)  # type: ignore[arg-type]  # a dict of arrays is one of columns
+        buffer = ColumnBuffer(copies)  # type: ignore[arg-type]  # a dict of arrays is one of columns
+        self._keep(buffer, stop)
+        return Piece(buffer, 0, 0, stop)
 
 
-def drop_mixed_shapes(lives: Sequence[Life]) -> None:
+def finish_step(life: Life, reward: float, info: Mapping[Any, Any], reader: InfoReader) -> None:
+    """Make a life without steps one that has its pending step only, given what followed it.
+
+    Args:
+        life: the life.
+        reward: reward of the step.
+        info: the environment's infos of the step.
+        reader: reads the infos.
+    """
+    pending, segment = life.pending, life.segment
+    assert pending is not None  # noqa: S101  # the caller knows
+    columns = {key: value[np.newaxis, np.newaxis] for key, value in pending.columns.items()}
+    columns["rewards", reader.key("", np.dtype(np.float64), ())] = np.full((1, 1), reward)
+    segment.pieces.append(Piece(ColumnBuffer(columns), 0, 0, 1))  # type: ignore[arg-type]  # as in `_moved`
+    segment.length = 1
+    segment.total_reward += reward
+    segment.last_states = [np.array(state) for state in pending.states]
+    if pending.reward_state is not None:
+        segment.last_states[pending.reward_state][...] = reward
+    life.environment_steps.append(pending.environment_step)
+    if info:
+        recorder = InfoRecorder(reader, segment.dropped_infos)
+        recorder.write(0, info)
+        segment.env_infos = recorder.finish(1)
+    _count_bytes(life, bytes_of(columns, ()))
+
+
+def _count_bytes(life: Life, step_bytes: int) -> None:
+    """Count the bytes of a life whose steps are all there."""
+    segment = life.segment
+    segment.column_bytes = segment.length * step_bytes
+    arrays = (*segment.last_observations, *segment.last_states, *segment.reset_infos.values())
+    segment.num_bytes = segment.column_bytes + _LIFE_BYTES + 4 * segment.length
+    segment.num_bytes += sum(map(sys.getsizeof, arrays))
+    segment.num_bytes += sum(column.num_bytes for column in segment.env_infos.values())
+
+
+def _drop_mixed_shapes(lives: Sequence[Life]) -> None:
     """Drop and count the infos of an episode whose values differ in shape between lives with the same policy."""
     shapes: dict[tuple[int, bool, str], set[tuple[int, ...]]] = {}
     for life in lives:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic
 
-from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.encoder import Encoder
+from rollserve_server.sampling.encode.message_forms import E, MessageForm, P
 from rollserve_server.sampling.encode.messages import EncodedMessage, write_messages
-from rollserve_server.sampling.encode.segment_content import SegmentContent
-from rollserve_server.sampling.encode.segments import Segment, cut_into_messages
 from rollserve_server.sampling.protocol.episodes import Claim, Parcel
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rollserve_server.sampling.encode.encoder import Encoding
     from rollserve_server.sampling.protocol.orders import ColumnFormat, Message
-    from rollserve_server.sampling.record.episodes import Episode
 
-__all__ = ["ONE_AGENT", "ClaimWriter", "MessageForm"]
+__all__ = ["ClaimWriter"]
 
 _PARCELS_BYTES = 16 << 20
 """Size of the plain messages after which no other is written for an order: an object of Ray takes about 1 ms whatever
@@ -27,57 +26,13 @@ its size, and the gateway holds a few of them. Plain size, so that compressed me
 """
 
 
-class _IsEpisode(Protocol):
-    """An episode, with one agent or with many."""
-
-    index: int
-    length: int
-
-
-class _IsPart(Protocol):
-    """Steps of an episode, from `start` up to `stop`."""
-
-    @property
-    def episode(self) -> _IsEpisode: ...
-
-    @property
-    def stop(self) -> int: ...
-
-    @property
-    def ends(self) -> bool: ...
-
-
-_Episode = TypeVar("_Episode", bound=_IsEpisode)
-_Part = TypeVar("_Part", bound=_IsPart)
-
-
-class MessageForm(NamedTuple, Generic[_Episode, _Part]):
-    """How episodes become messages.
-
-    Attributes:
-        cut: yields the parts of episodes that each message has; see `cut_into_messages`.
-        encode: returns the message with parts.
-    """
-
-    cut: Callable[[Sequence[_Episode], int, int, Callable[[], int], ColumnFormat], Iterator[Sequence[_Part]]]
-    encode: Callable[[Encoder, Sequence[_Part], Encoding], EncodedMessage]
-
-
-def _encode(encoder: Encoder, segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
-    return encoder.encode(SegmentContent(segments), encoding)
-
-
-ONE_AGENT: MessageForm[Episode, Segment] = MessageForm(cut_into_messages, _encode)
-"""Messages of environments with one agent."""
-
-
-class ClaimWriter(Generic[_Episode, _Part]):
+class ClaimWriter(Generic[E, P]):
     """Writes claims of finished episodes as messages. A large claim takes several orders."""
 
     def __init__(
         self,
-        finished: Mapping[int, _Episode],
-        form: MessageForm[_Episode, _Part],
+        finished: Mapping[int, E],
+        form: MessageForm[E, P],
         new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
         """Start without claims.
@@ -91,7 +46,7 @@ class ClaimWriter(Generic[_Episode, _Part]):
         self._form = form
         self._new_buffer = new_buffer
         self._encoder = Encoder()
-        self._drafts: dict[Claim, _Draft[_Part]] = {}
+        self._drafts: dict[Claim, _Draft[P]] = {}
 
     def write(
         self, claims: Sequence[Claim], encoding: Encoding, max_message_bytes: int
@@ -132,7 +87,7 @@ class ClaimWriter(Generic[_Episode, _Part]):
                 self._drafts[claim] = draft
         return parcels, write_messages(messages, self._new_buffer)
 
-    def num_written_steps(self, episode: _Episode) -> int:
+    def num_written_steps(self, episode: E) -> int:
         """Return the number of the episode's steps in messages of a claim that is not complete."""
         for claim, draft in self._drafts.items():
             if claim.start <= episode.index < claim.stop:
@@ -151,14 +106,14 @@ class ClaimWriter(Generic[_Episode, _Part]):
             if not all(index in self._finished for index in range(claim.start, claim.stop)):
                 del self._drafts[claim]
 
-    def _begin(self, claim: Claim, max_message_bytes: int, columns: ColumnFormat) -> _Draft[_Part]:
+    def _begin(self, claim: Claim, max_message_bytes: int, columns: ColumnFormat) -> _Draft[P]:
         episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
         fill_bytes = self._encoder.fill_bytes
         messages = self._form.cut(episodes, max_message_bytes, claim.first_step, fill_bytes, columns)
         return _Draft(messages, (claim.start, claim.first_step))
 
 
-class _Draft(Generic[_Part]):
+class _Draft(Generic[P]):
     """Messages of a claim that are not written yet.
 
     Attributes:
@@ -166,7 +121,7 @@ class _Draft(Generic[_Part]):
         position: episode index and step that the next message begins with.
     """
 
-    def __init__(self, messages: Iterator[Sequence[_Part]], position: tuple[int, int]) -> None:
+    def __init__(self, messages: Iterator[Sequence[P]], position: tuple[int, int]) -> None:
         self._messages = messages
         self.segments = next(messages, None)
         self.position = position

@@ -13,16 +13,18 @@ from rollserve_server.activity import current_activity
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import AgentFailedError, DomainError, OverLimitError
+from rollserve_server.sampling.collect.evaluator import evaluators_of
 from rollserve_server.sampling.collect.many import ManyCollector
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.endings import endings_of
+from rollserve_server.sampling.encode.message_forms import ONE_AGENT, MessageForm, many_agents
 from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
-from rollserve_server.sampling.work.claims import ONE_AGENT, ClaimWriter, MessageForm
+from rollserve_server.sampling.work.claims import ClaimWriter
 from rollserve_server.sampling.work.early import EarlyEpisodes
-from rollserve_server.sampling.work.many import many_agents, outcomes_of_agents
+from rollserve_server.sampling.work.many import outcomes_of_agents
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -59,7 +61,7 @@ class EpisodeWork:
         sequence: SequenceSpec,
         envs: RowEnvs | VectorEnvs | ManyEnvs,
         agent: Agent | PolicyAgents,
-        build_evaluator: Callable[[], Evaluator],
+        build_evaluator: Callable[[], Evaluator] | None,
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
@@ -69,7 +71,8 @@ class EpisodeWork:
             sequence: the sequence.
             envs: environments that nothing else uses.
             agent: agent that acts.
-            build_evaluator: returns the evaluator of observations; called once an order needs it.
+            build_evaluator: returns the evaluator of observations; called once an order needs it. None where there are
+                many agents, whose messages evaluate by policy.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
             new_buffer: makes a buffer of so many bytes for messages.
@@ -85,7 +88,7 @@ class EpisodeWork:
         form: MessageForm[Any, Any] = ONE_AGENT
         self._outcomes_of_agents: Callable[[Any], tuple[AgentOutcome, ...]] = lambda _: ()
         if isinstance(agent, PolicyAgents):
-            form = many_agents(agent)
+            form = many_agents(agent.agents, agent.names, evaluators_of(agent))
             self._outcomes_of_agents = functools.partial(outcomes_of_agents, agent)
         self._writer = ClaimWriter(self._finished, form, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
@@ -205,7 +208,7 @@ class EpisodeWork:
     def _write(self, claims: Sequence[Claim], order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
         if order.columns is None:
             return [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
-        if order.columns.last_values and self._evaluator is None:
+        if order.columns.last_values and self._evaluator is None and self._build_evaluator is not None:
             self._evaluator = self._build_evaluator()
         encoding = Encoding(self.spec.policy_version, None, order.columns, self._evaluator)
         return self._writer.write(claims, encoding, order.max_message_bytes)

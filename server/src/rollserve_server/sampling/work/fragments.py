@@ -11,10 +11,11 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve_server.activity import current_activity
-from rollserve_server.envs import VectorEnvs
+from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.encode.messages import EncodedMessage, write_messages
+from rollserve_server.sampling.fragments.many import ManyFragmentCollector
 from rollserve_server.sampling.fragments.rows import RowFragmentCollector
 from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
 from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder, FragmentReport
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.fragments.collector import FragmentCollector
@@ -49,7 +50,7 @@ class FragmentWork:
     def __init__(
         self,
         sequence: RowSequenceSpec,
-        envs: RowEnvs | VectorEnvs,
+        envs: RowEnvs | VectorEnvs | ManyEnvs,
         states: Sequence[RowState],
         worker_index: int,
         settings: WorkerSettings,
@@ -71,10 +72,13 @@ class FragmentWork:
         self._settings, self._buffer_bytes = settings, buffer_bytes(settings)
         self._new_buffer = new_buffer
         self.collector: FragmentCollector
-        if isinstance(envs, VectorEnvs):
-            self.collector = VectorFragmentCollector(sequence, envs, states, settings.env_retries, self._buffer_bytes)
+        options = states, settings.env_retries, self._buffer_bytes
+        if isinstance(envs, ManyEnvs):
+            self.collector = ManyFragmentCollector(sequence, envs, *options)
+        elif isinstance(envs, VectorEnvs):
+            self.collector = VectorFragmentCollector(sequence, envs, *options)
         else:
-            self.collector = RowFragmentCollector(sequence, envs, states, settings.env_retries, self._buffer_bytes)
+            self.collector = RowFragmentCollector(sequence, envs, *options)
         # In the order: the steps that rows have made, and those among them that restored rows.
         self._num_simulated_steps = self._num_restoring_steps = 0
         self._assignment: FragmentAssignment | None = None
@@ -86,8 +90,8 @@ class FragmentWork:
     def run(
         self,
         order: FragmentOrder,
-        build_agent: Callable[[], Agent],
-        build_evaluator: Callable[[], Evaluator],
+        build_agent: Callable[[], Agent | PolicyAgents],
+        build_evaluator: Callable[[], Evaluator] | None,
         is_stopped: Callable[[], bool],
         is_urgent: Callable[[], bool],
     ) -> tuple[FragmentReport, NDArray[np.uint8]]:
@@ -96,7 +100,8 @@ class FragmentWork:
         Args:
             order: the order.
             build_agent: returns the agent of the assignment.
-            build_evaluator: returns the evaluator of observations, if the assignment needs one.
+            build_evaluator: returns the evaluator of observations, if the assignment needs one; None where there are
+                many agents, whose messages evaluate by policy.
             is_stopped: called before each step; ends the steps when it returns True.
             is_urgent: called after each step; ends the steps when it returns True.
 
@@ -146,8 +151,8 @@ class FragmentWork:
     def _begin(
         self,
         assignment: FragmentAssignment,
-        build_agent: Callable[[], Agent],
-        build_evaluator: Callable[[], Evaluator],
+        build_agent: Callable[[], Agent | PolicyAgents],
+        build_evaluator: Callable[[], Evaluator] | None,
     ) -> None:
         """Begin a call, unless it runs already.
 
@@ -161,7 +166,7 @@ class FragmentWork:
         if previous is None or (previous.policy_version, previous.exploration) != agent_key:
             self.collector.set_agent(build_agent())
         has_values = assignment.columns is not None and assignment.columns.last_values
-        self._evaluator = build_evaluator() if has_values else None
+        self._evaluator = build_evaluator() if has_values and build_evaluator is not None else None
         self._checked_step_bytes = 0
         self._check_size(assignment)
         self.collector.begin_call(assignment.num_row_steps, report_actions=assignment.report_actions)

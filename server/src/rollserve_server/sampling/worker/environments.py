@@ -165,7 +165,7 @@ class InstalledEnv:
             return self._configured(self.free.pop())
         return self._configured(self._make_joint_rows(self._joint_spec, max_episode_length))
 
-    def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
+    def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs | ManyEnvs:
         """Return rows for a row sequence. If they are stepped together, they have same-step resets.
 
         Rows without same-step resets are stepped one by one instead, where these have the same spaces.
@@ -174,6 +174,8 @@ class InstalledEnv:
             InvalidValueError: rows have no same-step resets, and single rows are not the same environment.
             DomainError: the environments cannot be made.
         """
+        if self._many_spec is not None:
+            return self._take_many(self._many_spec)
         if self._joint_spec is None:
             return self.take_single_rows()
         rows = self._make_joint_rows(self._joint_spec, max_episode_length, same_step=True)

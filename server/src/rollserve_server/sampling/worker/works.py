@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs, VectorEnvs
     from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.protocol.episodes import SequenceSpec
@@ -69,7 +69,7 @@ class Works:
         settings = self._settings, self._new_buffer
         if isinstance(envs, ManyEnvs):
             agents = self._agents.built_policies(sequence.policy_version, sequence.exploration, envs)
-            return EpisodeWork(sequence, envs, agents, _no_evaluator, *settings)
+            return EpisodeWork(sequence, envs, agents, None, *settings)
         versions = sequence.policy_version, sequence.env_version
         agent = self._agents.built(*versions, sequence.exploration, envs)
         build_evaluator = functools.partial(self._agents.evaluator, *versions, sequence.exploration, envs)
@@ -90,13 +90,19 @@ class Works:
             self._works[sequence.work_id] = work
         return self.find(FragmentWork, sequence.work_id)
 
-    def agent_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Agent]:
-        """Return a function that builds the agent of an assignment."""
-        versions = assignment.policy_version, work.spec.env_version
-        return functools.partial(self._agents.built, *versions, assignment.exploration, work.envs)
+    def agent_builder(
+        self, work: FragmentWork, assignment: FragmentAssignment
+    ) -> Callable[[], Agent] | Callable[[], PolicyAgents]:
+        """Return a function that builds the agent of an assignment, or its policies."""
+        version, exploration = assignment.policy_version, assignment.exploration
+        if isinstance(work.envs, ManyEnvs):
+            return functools.partial(self._agents.built_policies, version, exploration, work.envs)
+        return functools.partial(self._agents.built, version, work.spec.env_version, exploration, work.envs)
 
-    def evaluator_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Evaluator]:
-        """Return a function that builds the evaluator of an assignment."""
+    def evaluator_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Evaluator] | None:
+        """Return a function that builds the evaluator of an assignment; None where there are many agents."""
+        if isinstance(work.envs, ManyEnvs):
+            return None
         versions = assignment.policy_version, work.spec.env_version
         return functools.partial(self._agents.evaluator, *versions, assignment.exploration, work.envs)
 
@@ -159,8 +165,3 @@ class Works:
         except BaseException:
             self._envs.give_back(env_version, envs)
             raise
-
-
-def _no_evaluator() -> Evaluator:
-    """Raise an error: the pool refuses last values where there are many agents."""
-    raise AssertionError("expected no last values where there are many agents")

@@ -6,13 +6,15 @@ import type { GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
 import type { EpisodeBatch } from "./episode_batch_pb.js";
 import { file_rollserve_v1_episode_batch } from "./episode_batch_pb.js";
+import type { Tensor } from "./tensor_pb.js";
+import { file_rollserve_v1_tensor } from "./tensor_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file rollserve/v1/multi_agent_batch.proto.
  */
 export const file_rollserve_v1_multi_agent_batch: GenFile = /*@__PURE__*/
-  fileDesc("CiRyb2xsc2VydmUvdjEvbXVsdGlfYWdlbnRfYmF0Y2gucHJvdG8SDHJvbGxzZXJ2ZS52MSLQAQoPTXVsdGlBZ2VudEJhdGNoEg4KBmFnZW50cxgBIAMoCRIXCg9lcGlzb2RlX2luZGljZXMYAiADKAYSEwoLZmlyc3Rfc3RlcHMYAyADKAYSDwoHbGVuZ3RocxgEIAMoBxISCgp0ZXJtaW5hdGVkGAUgAygIEhEKCXRydW5jYXRlZBgGIAMoCBIrCghwb2xpY2llcxgHIAMoCzIZLnJvbGxzZXJ2ZS52MS5Qb2xpY3lCYXRjaBIaChFhZ2VudF9zdGVwX2NvdW50cxjLASADKAcilAEKC1BvbGljeUJhdGNoEg4KBnBvbGljeRgBIAEoCRIpCgViYXRjaBgCIAEoCzIaLnJvbGxzZXJ2ZS52MS5FcGlzb2RlQmF0Y2gSFwoPYWdlbnRfcG9zaXRpb25zGAMgAygHEhkKEWVudmlyb25tZW50X3N0ZXBzGAQgAygHEhYKDnJld2FyZHNfYmVmb3JlGAUgAygBYgZwcm90bzM", [file_rollserve_v1_episode_batch]);
+  fileDesc("CiRyb2xsc2VydmUvdjEvbXVsdGlfYWdlbnRfYmF0Y2gucHJvdG8SDHJvbGxzZXJ2ZS52MSKxAgoPTXVsdGlBZ2VudEJhdGNoEg4KBmFnZW50cxgBIAMoCRIXCg9lcGlzb2RlX2luZGljZXMYAiADKAYSEwoLZmlyc3Rfc3RlcHMYAyADKAYSDwoHbGVuZ3RocxgEIAMoBxISCgp0ZXJtaW5hdGVkGAUgAygIEhEKCXRydW5jYXRlZBgGIAMoCBIrCghwb2xpY2llcxgHIAMoCzIZLnJvbGxzZXJ2ZS52MS5Qb2xpY3lCYXRjaBIaChFhZ2VudF9zdGVwX2NvdW50cxjLASADKAcSLAoNZ2xvYmFsX3N0YXRlcxjSASABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yEjEKEmxhc3RfZ2xvYmFsX3N0YXRlcxjTASABKAsyFC5yb2xsc2VydmUudjEuVGVuc29yIpQBCgtQb2xpY3lCYXRjaBIOCgZwb2xpY3kYASABKAkSKQoFYmF0Y2gYAiABKAsyGi5yb2xsc2VydmUudjEuRXBpc29kZUJhdGNoEhcKD2FnZW50X3Bvc2l0aW9ucxgDIAMoBxIZChFlbnZpcm9ubWVudF9zdGVwcxgEIAMoBxIWCg5yZXdhcmRzX2JlZm9yZRgFIAMoAWIGcHJvdG8z", [file_rollserve_v1_episode_batch, file_rollserve_v1_tensor]);
 
 /**
  * Parts of E episodes of an environment with many agents: one EpisodeBatch for each version of each policy that acted.
@@ -26,6 +28,11 @@ export const file_rollserve_v1_multi_agent_batch: GenFile = /*@__PURE__*/
  * message continues in the next one, and so do the lives that had not ended, as segments of the same episode and agent
  * whose `first_steps` have grown by their lengths so far. The lives of an agent follow each other in time.
  *
+ * A fragment has the steps of agents that are complete within it, with their rewards and the observations that followed.
+ * Where a fragment ends before an agent's last step is complete, as it does for most agents of an AEC environment, the
+ * agent's segment ends before that step, with the observation in which the agent acted. The step is the agent's first in
+ * the fragment in which it becomes complete: as a segment of its own, with the version that acted.
+ *
  * @generated from message rollserve.v1.MultiAgentBatch
  */
 export type MultiAgentBatch = Message<"rollserve.v1.MultiAgentBatch"> & {
@@ -37,7 +44,7 @@ export type MultiAgentBatch = Message<"rollserve.v1.MultiAgentBatch"> & {
   agents: string[];
 
   /**
-   * (E) The index of each episode, rising; see EpisodeBatch.
+   * (E) The index of each episode, rising except for fragments; see EpisodeBatch.
    *
    * @generated from field: repeated fixed64 episode_indices = 2;
    */
@@ -85,6 +92,21 @@ export type MultiAgentBatch = Message<"rollserve.v1.MultiAgentBatch"> & {
    * @generated from field: repeated fixed32 agent_step_counts = 203;
    */
   agentStepCounts: number[];
+
+  /**
+   * (T, *S) The environment's global state before each environment step, one part after the other; not set unless
+   * `global_state` of the environment is.
+   *
+   * @generated from field: rollserve.v1.Tensor global_states = 210;
+   */
+  globalStates?: Tensor;
+
+  /**
+   * (E, *S) The global state after the last step of each part; set with `global_states`.
+   *
+   * @generated from field: rollserve.v1.Tensor last_global_states = 211;
+   */
+  lastGlobalStates?: Tensor;
 };
 
 /**
@@ -126,7 +148,8 @@ export type PolicyBatch = Message<"rollserve.v1.PolicyBatch"> & {
   agentPositions: number[];
 
   /**
-   * (T) The environment step of the episode, from 0, in which the agent acted; rising within a segment.
+   * (T) The environment step of the episode, from 0, in which the agent acted; rising within a segment. Of a fragment, it
+   * may be one of an earlier fragment, see MultiAgentBatch.
    *
    * @generated from field: repeated fixed32 environment_steps = 4;
    */

@@ -23,6 +23,13 @@ public final class Reason {
     public static final String AGENT_REFUSED = "AGENT_REFUSED";
 
     /**
+     * The environment cannot be rendered: it returns no pictures, has many agents, or its episodes are not a function of
+     * their seeds.
+     * Status: {@code INVALID_ARGUMENT}.
+     */
+    public static final String ENV_NOT_RENDERABLE = "ENV_NOT_RENDERABLE";
+
+    /**
      * The server has no sampler of that name.
      * Status: {@code NOT_FOUND}.
      */
@@ -53,7 +60,7 @@ public final class Reason {
     public static final String MODULE_NOT_FOUND = "MODULE_NOT_FOUND";
 
     /**
-     * An environment, a wrapper or a format of datasets needs a package that is not installed on the server.
+     * An environment, a wrapper or a format of videos or datasets needs a package that is not installed on the server.
      * Status: {@code NOT_FOUND}.
      */
     public static final String PACKAGE_NOT_FOUND = "PACKAGE_NOT_FOUND";
@@ -205,6 +212,12 @@ public final class Reason {
     public static final String SAVED_SAMPLER = "SAVED_SAMPLER";
 
     /**
+     * An episode that is rendered differs from the recorded one; the message says where.
+     * Status: {@code FAILED_PRECONDITION}.
+     */
+    public static final String REPLAY_DIFFERS = "REPLAY_DIFFERS";
+
+    /**
      * The dataset was recorded with another seed, agent, environment or other options, or not by RecordDataset.
      * Status: {@code FAILED_PRECONDITION}.
      */
@@ -325,6 +338,12 @@ public final class Reason {
     public static final String QUOTA_EXCEEDED = "QUOTA_EXCEEDED";
 
     /**
+     * The episode has more pictures than {@code --max-video-frames}, or its video more bytes than {@code --max-video-bytes}.
+     * Status: {@code RESOURCE_EXHAUSTED}.
+     */
+    public static final String VIDEO_TOO_LARGE = "VIDEO_TOO_LARGE";
+
+    /**
      * A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
      * again.
      * Status: {@code UNAVAILABLE}.
@@ -375,8 +394,8 @@ public final class Reason {
     public static final String JOURNAL_LOST = "JOURNAL_LOST";
 
     /**
-     * The call has run for as long as the operator allows ({@code --max-call-seconds}), or was paused when its place was needed
-     * by a client with fewer calls. The rest can be asked for, in a call that queues again.
+     * The call has run for as long as the operator allows ({@code --max-call-seconds}, or {@code --render-seconds} for videos), or was
+     * paused when its place was needed by a client with fewer calls. The rest can be asked for, in a call that queues again.
      * Status: {@code UNAVAILABLE}.
      */
     public static final String CALL_TOO_LONG = "CALL_TOO_LONG";

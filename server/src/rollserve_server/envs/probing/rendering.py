@@ -1,0 +1,178 @@
+"""Episodes as videos: each is replayed in an environment that is made for it, and compared on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rollserve import Reason
+from rollserve._formats.replays import RecordedEpisode, frame_of, replayed
+from rollserve._formats.videos import mp4_parts
+from rollserve.errors import mismatch
+from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.making import close_env, make_env
+from rollserve_server.envs.probing.memory import naming_memory_limit
+from rollserve_server.envs.probing.overlays import Overlay, StepTexts
+from rollserve_server.errors import (
+    EnvFailedError,
+    InvalidValueError,
+    NotFoundError,
+    NotReadyError,
+    OverLimitError,
+    describe,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+    from rollserve import EnvSpec
+    from rollserve_server.settings import HealthSettings
+
+__all__ = ["Rendering", "VideoForm", "render"]
+
+_NICENESS = 10
+"""Lower priority than workers on the same machine have."""
+_DEFAULT_FPS, _MAX_FPS = 30.0, 1000.0
+_MODE = "rgb_array"
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A video to make.
+
+    Attributes:
+        spec: the environment.
+        episode: the episode.
+        format: raw pictures, or MP4.
+        fps: pictures per second; None for the environment's own number.
+        overlays: texts in the pictures, one line for each.
+        max_bytes: the most bytes that the video may have.
+    """
+
+    spec: EnvSpec
+    episode: RecordedEpisode
+    format: Literal["raw", "mp4"]
+    fps: float | None
+    overlays: tuple[Overlay, ...]
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class VideoForm:
+    """The form of a video's pictures.
+
+    Attributes:
+        height: rows of a picture.
+        width: columns of a picture.
+        fps: pictures per second.
+        num_frames: number of pictures.
+    """
+
+    height: int
+    width: int
+    fps: float
+    num_frames: int
+
+
+def render(rendering: Rendering, health: HealthSettings) -> Generator[VideoForm | bytes, None, None]:
+    """Replay an episode in an environment of its own; yield the form of the video, and its bytes in parts.
+
+    Args:
+        rendering: the video.
+        health: has the limit of memory, for errors.
+
+    Raises:
+        NotFoundError: a package is missing.
+        InvalidValueError: the environment cannot be made, or renders no pictures.
+        EnvFailedError: the environment raised an error.
+        NotReadyError: the replay differs from the episode.
+        OverLimitError: the video is too large, or the environment needs more memory than it has here.
+    """
+    os.nice(_NICENESS)
+    spec = rendering.spec
+    with naming_memory_limit(spec.id, health):
+        env = _made(spec)
+        try:
+            fps = rendering.fps or _fps_of(env)
+            frames = _frames(env, rendering)
+            first = next(frames)
+            height, width, _ = first.shape
+            yield VideoForm(height, width, fps, rendering.episode.num_steps + 1)
+            yield from _bounded(_written(itertools.chain([first], frames), rendering, fps), rendering.max_bytes)
+        finally:
+            close_env(env)
+
+
+def _made(spec: EnvSpec) -> Any:
+    try:
+        return make_env(dataclasses.replace(spec, kwargs={**spec.kwargs, "render_mode": _MODE}))
+    except InvalidValueError as error:  # workers have made it without the mode
+        raise _not_renderable(spec, error.text) from None
+
+
+def _fps_of(env: Any) -> float:
+    metadata = getattr(env, "metadata", None)
+    fps = metadata.get("render_fps") if isinstance(metadata, dict) else None
+    return float(fps) if isinstance(fps, int | float) and 0 < fps <= _MAX_FPS else _DEFAULT_FPS
+
+
+def _frames(env: Any, rendering: Rendering) -> Iterator[np.ndarray]:
+    """Yield the pictures, one after the reset and one after each step."""
+    spec, episode = rendering.spec, rendering.episode
+    steps, texts = replayed(env, episode, dict(spec.reset_options) or None), StepTexts(episode, rendering.overlays)
+    for step in range(episode.num_steps + 1):
+        current_activity().begin(Phase.STEP if step else Phase.RESET)
+        reward = _next_reward(steps, spec)
+        try:
+            frame = frame_of(env)
+        except Exception as error:
+            raise _not_renderable(spec, describe(error)) from error
+        yield texts.drawn(frame, step, reward) if rendering.overlays else frame
+    _next_reward(steps, spec, is_last=True)
+
+
+def _next_reward(steps: Generator[float | None, None, str], spec: EnvSpec, *, is_last: bool = False) -> float | None:
+    """Return what a replay yields; raise an error if it differs, or the environment fails."""
+    try:
+        return next(steps)
+    except StopIteration as end:
+        if end.value or not is_last:
+            raise NotReadyError.of(
+                "episode", expected="the recorded episode", got=end.value, reason=Reason.REPLAY_DIFFERS
+            ) from None
+        return None
+    except Exception as error:
+        raise EnvFailedError(f"{spec.id} failed in the replay: {describe(error)}") from error
+
+
+def _written(frames: Iterable[np.ndarray], rendering: Rendering, fps: float) -> Iterator[bytes]:
+    if rendering.format == "raw":
+        yield from (np.ascontiguousarray(frame).tobytes() for frame in frames)
+        return
+    try:
+        yield from mp4_parts(frames, fps)
+    except ImportError as error:
+        text = (
+            f"MP4 needs a package that is not installed on the server (pip install 'rollserve-server[video]'): {error}"
+        )
+        raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="format") from error
+
+
+def _bounded(parts: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    num_bytes = 0
+    for part in parts:
+        num_bytes += len(part)
+        if num_bytes > max_bytes:
+            expected = f"a video of at most {max_bytes} bytes (--max-video-bytes)"
+            raise OverLimitError.of("format", expected=expected, got="more", reason=Reason.VIDEO_TOO_LARGE)
+        yield part
+
+
+def _not_renderable(spec: EnvSpec, text: str) -> InvalidValueError:
+    expected = f"an environment that renders pictures with render_mode={_MODE!r}"
+    return InvalidValueError(mismatch(expected, f"{spec.id}: {text}"), reason=Reason.ENV_NOT_RENDERABLE)

@@ -1,0 +1,184 @@
+"""Videos of episodes: their requests, and sampled episodes as replays need them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from rollserve import EpisodeBatch
+from rollserve._calls.responses import read_response
+from rollserve._codec.columns import leaves_of
+from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto
+from rollserve._formats.replays import ObservationChecksums, RecordedEpisode, checksums
+from rollserve.v1 import video_pb2
+from rollserve_server.envs import Overlay
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.messages.fields import (
+    MAX_FIRST_INDEX,
+    MAX_STEPS,
+    expectation_from_proto,
+    in_field,
+    in_range,
+    optional,
+)
+from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
+from rollserve_server.pool import SamplingOptions, VideoRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_server.pool import Expectation
+
+__all__ = ["EpisodeCollector", "RenderRequest", "render_request_from_proto"]
+
+_FORMATS: Mapping[int, Literal["raw", "mp4"]] = {video_pb2.VIDEO_FORMAT_RAW: "raw", video_pb2.VIDEO_FORMAT_MP4: "mp4"}
+_OVERLAYS: Mapping[int, Overlay] = {
+    video_pb2.VIDEO_OVERLAY_STEP: Overlay.STEP,
+    video_pb2.VIDEO_OVERLAY_REWARD: Overlay.REWARD,
+    video_pb2.VIDEO_OVERLAY_ACTION: Overlay.ACTION,
+    video_pb2.VIDEO_OVERLAY_VALUE: Overlay.VALUE,
+}
+_MAX_FPS = 1000
+
+
+class RenderRequest(NamedTuple):
+    """A request for a video of an episode.
+
+    Attributes:
+        episode: the episode, or which one to sample; its seed is None for the sampler's own.
+        env_version: version of the environment; None for the current one.
+        expected: the call fails if other versions are current.
+        video: the form of the video.
+    """
+
+    episode: SamplingOptions | RecordedEpisode
+    env_version: int | None
+    expected: Expectation
+    video: VideoRequest
+
+
+class EpisodeCollector:
+    """One episode of a sampling call, from its messages, without more of the observations than their checksums."""
+
+    def __init__(self, *, observations: bool) -> None:
+        """Begin without messages.
+
+        Args:
+            observations: whether observations are what the environment returned, without transforms.
+        """
+        self._observations = observations
+        self._segments: list[RecordedEpisode] = []
+        self._checksums: list[np.ndarray] = []
+
+    def add(self, message: np.ndarray) -> None:
+        """Add a message of the call, (size,) uint8."""
+        batch = read_response(message.tobytes())
+        assert isinstance(batch, EpisodeBatch)  # noqa: S101  # the server's own message
+        assert batch.env_seeds is not None  # noqa: S101
+        if self._observations:
+            self._checksums.append(checksums(leaves_of(batch.observations)))
+            self._last = checksums(leaves_of(batch.last_observations))
+        actions = batch.actions if batch.env_actions is None else batch.env_actions
+        self._segments.append(
+            RecordedEpisode(
+                int(batch.env_seeds[0]),
+                {name: column.copy() for name, column in leaves_of(actions).items()},
+                np.array(batch.rewards if batch.raw_rewards is None else batch.raw_rewards),
+                bool(batch.terminated[-1]),
+                bool(batch.truncated[-1]),
+                values=np.array(batch.agent_infos["value"]) if "value" in batch.agent_infos else None,
+            )
+        )
+
+    def episode(self) -> RecordedEpisode:
+        """Return the episode, after the last message."""
+        segments = self._segments
+        first, last = segments[0], segments[-1]
+        values = [segment.values for segment in segments if segment.values is not None]
+        found = np.concatenate([*self._checksums, self._last]) if self._observations else None
+        return RecordedEpisode(
+            first.env_seed,
+            {name: np.concatenate([segment.actions[name] for segment in segments]) for name in first.actions},
+            np.concatenate([segment.rewards for segment in segments if segment.rewards is not None]),
+            last.terminated,
+            last.truncated,
+            None if found is None else ObservationChecksums(found),
+            np.concatenate(values) if values else None,
+        )
+
+
+def render_request_from_proto(request: pb.RenderEpisodeRequest) -> RenderRequest:
+    """Return the request for a video.
+
+    Raises:
+        InvalidValueError: a field is missing, malformed or out of range.
+    """
+    kind = request.WhichOneof("episode")
+    if kind is None:
+        raise InvalidValueError.of("episode", expected="sampled or recorded", got="none")
+    expected, env_version = expectation_from_proto(request), optional(request, "environment_version")
+    with in_field(kind):
+        episode = (
+            _recorded(request.recorded) if kind == "recorded" else _sampled(request.sampled, env_version, expected)
+        )
+    return RenderRequest(episode, env_version, expected, _video(request))
+
+
+def _sampled(sampled: pb.SampledEpisode, env_version: int | None, expected: Expectation) -> SamplingOptions:
+    if sampled.HasField("max_episode_length"):
+        in_range("max_episode_length", sampled.max_episode_length, 1, MAX_STEPS)
+    with in_field("exploration"):
+        exploration = exploration_from_proto(sampled.exploration)
+    return SamplingOptions(
+        policy_version=optional(sampled, "policy_version"),
+        env_version=env_version,
+        expected=expected,
+        seed=optional(sampled, "seed"),
+        first_index=in_range("episode_index", sampled.episode_index, 0, MAX_FIRST_INDEX),
+        max_episode_length=optional(sampled, "max_episode_length"),
+        exploration=exploration,
+    )
+
+
+def _recorded(recorded: video_pb2.RecordedEpisode) -> RecordedEpisode:
+    with in_field("actions"):
+        actions = named_tensors_from_proto(recorded.actions)
+    num_steps = len(next((column for column in actions.values() if column.ndim), ()))
+    columns = {}
+    for name in ("rewards", "values"):
+        with in_field(name):
+            columns[name] = tensor_from_proto(getattr(recorded, name)) if recorded.HasField(name) else None
+            _check_column(columns[name], num_steps)
+    found = np.array(recorded.observation_checksums, np.uint32)
+    if len(found) not in (0, num_steps + 1):
+        raise InvalidValueError.of("observation_checksums", expected=f"none, or {num_steps + 1}", got=len(found))
+    return RecordedEpisode(
+        recorded.environment_seed,
+        actions,
+        columns["rewards"],
+        recorded.terminated,
+        recorded.truncated,
+        ObservationChecksums(found) if len(found) else None,
+        columns["values"],
+    )
+
+
+def _check_column(column: np.ndarray | None, num_steps: int) -> None:
+    if column is not None and (column.shape != (num_steps,) or column.dtype.kind not in "iuf"):
+        got = f"{column.dtype} of shape {column.shape}"
+        raise InvalidValueError.of("", expected=f"numbers of shape ({num_steps},), one for each action", got=got)
+
+
+def _video(request: pb.RenderEpisodeRequest) -> VideoRequest:
+    if request.format not in _FORMATS:
+        raise InvalidValueError.of("format", expected="VIDEO_FORMAT_RAW or VIDEO_FORMAT_MP4", got=request.format)
+    fps = optional(request, "frames_per_second")
+    if fps is not None and not 0 < fps <= _MAX_FPS:
+        raise InvalidValueError.of("frames_per_second", expected=f"a number over 0 and up to {_MAX_FPS}", got=fps)
+    for position, overlay in enumerate(request.overlays):
+        if overlay not in _OVERLAYS or overlay in request.overlays[:position]:
+            expected = f"one of {', '.join(video_pb2.VideoOverlay.keys()[1:])}, each once"
+            raise InvalidValueError.of(f"overlays[{position}]", expected=expected, got=overlay)
+    return VideoRequest(_FORMATS[request.format], fps, tuple(_OVERLAYS[overlay] for overlay in request.overlays))

@@ -1,0 +1,304 @@
+"""Fragments of rows whose environments have many agents."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+from typing_extensions import override
+
+from rollserve_server.agents import PolicyAgents
+from rollserve_server.envs import leaves_of_space
+from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
+from rollserve_server.sampling.collect.attempts import with_episode
+from rollserve_server.sampling.collect.evaluator import evaluators_of
+from rollserve_server.sampling.collect.lanes import PolicyLanes
+from rollserve_server.sampling.collect.running import RunningEpisode
+from rollserve_server.sampling.collect.seeding import EpisodeGenerator
+from rollserve_server.sampling.encode.message_forms import many_agents
+from rollserve_server.sampling.fragments.agent_states import states_after, states_before
+from rollserve_server.sampling.fragments.collector import FragmentCollector
+from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
+from rollserve_server.sampling.fragments.replay import DivergedError
+from rollserve_server.sampling.protocol.fragments import RowsProgress, RowState
+from rollserve_server.sampling.record.lives import ManyEpisode
+
+if TYPE_CHECKING:
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import Leaf, ManyEnvs, Turn
+    from rollserve_server.sampling.encode.encoder import Evaluate
+    from rollserve_server.sampling.protocol.fragments import RecurrentState, RowSequenceSpec
+
+__all__ = ["ManyFragmentCollector"]
+
+_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
+
+class ManyFragmentCollector(FragmentCollector):
+    """Steps M rows with many agents one by one, all in every step.
+
+    A row is restored by the actions of all its agents since the reset. What these do not give comes with its state: the
+    policies' recurrent states, and the steps whose reward is not known yet, which policies have made that may be gone.
+    """
+
+    def __init__(
+        self,
+        sequence: RowSequenceSpec,
+        envs: ManyEnvs,
+        states: Sequence[RowState],
+        num_retries: int,
+        memory_bytes: int,
+    ) -> None:
+        super().__init__(sequence, envs, action_log_leaves(envs), states, num_retries, memory_bytes)
+        self._envs = envs
+        self._generator = EpisodeGenerator()
+        self._indices = [state.episode_index for state in states]
+        self._running: list[RunningEpisode | None] = [None] * len(states)
+        # For each row, the step of the call before which its environment was reset.
+        self._reset_steps = np.zeros(len(states), np.int64)
+        self._agents: PolicyAgents | None = None
+        self._policies: Sequence[PolicyLanes] = ()
+        # Name and version of each of the policies, and of earlier ones that have made a step which is not complete.
+        self._names: list[tuple[str, int]] = []
+        self._find_evaluator: Callable[[str, int], Evaluate]
+        # For each agent, the positions of its columns among those of the log.
+        stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
+        self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
+        self._restoring = self._restore(states)
+        form = many_agents(envs.agents, self._names, self._evaluator_of)
+        self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox(form)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that the columns of one row's step take, if all agents act."""
+        largest = [0] * len(self._envs.agents)
+        for policy, lanes in zip(self._agents.policies if self._agents else (), self._policies, strict=True):
+            for agent in policy.agents:
+                largest[agent] = max(largest[agent], lanes.recorder.step_bytes + 4)
+        state = self._envs.global_state_leaf
+        return sum(largest) + (0 if state is None else state.dtype.itemsize * math.prod(state.shape))
+
+    def episode_index(self, row: int) -> int:
+        """Return the index of the episode that a row runs or begins."""
+        return self._indices[row]
+
+    @override
+    def set_agent(self, agent: Agent | PolicyAgents) -> None:
+        assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
+        states = [None if running is None else self._states_of(running) for running in self._running]
+        self._agents, self._find_evaluator = agent, evaluators_of(agent)
+        self._names[:] = agent.names
+        buffer_bytes = self._buffer_bytes // len(agent.policies)
+        self._policies = [
+            PolicyLanes(policy, self._envs, self.infos, buffer_bytes, self._spill.keep) for policy in agent.policies
+        ]
+        for running, its in zip(self._running, states, strict=True):
+            if running is not None:
+                self._let_act(running, its or {})
+
+    def step(self) -> None:
+        """Step all rows."""
+        for row, running in enumerate(self._running):
+            if running is None:
+                self._begin(row)
+        for column in self._call_actions:
+            column[self._step] = 0
+        actions: list[dict[int, Any]] = [{} for _ in self._running]
+        for policy in self._policies:
+            for row, agent, action in policy.act(self._agent_failed):
+                actions[row][agent] = action
+                running = self._run_by(row)
+                running.act(agent, running.episode.stop)
+            self._log(policy)
+        for row, of_row in enumerate(actions):
+            self._step_row(row, of_row)
+        self._step += 1
+        if self._step == self.num_steps:
+            self._cut()
+
+    def progress(self) -> RowsProgress:
+        """Return where the rows stand at the end of a call."""
+        num_steps = np.array([0 if running is None else running.episode.stop for running in self._running])
+        indices = np.array(self._indices)
+        return RowsProgress(
+            indices,
+            indices,
+            np.zeros(self.num_rows, np.int64),
+            num_steps,
+            np.where(num_steps > 0, self._step - self._reset_steps, 0),
+            self._actions_so_far(),
+            [() if running is None else states_after(running, self._states_of(running)) for running in self._running],
+        )
+
+    @override
+    def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
+        super().begin_call(num_steps, report_actions=report_actions)
+        self._reset_steps[:] = 0
+
+    def _begin(self, row: int) -> None:
+        """Begin the row's next episode."""
+        running = self._new_episode(row)
+        turns = self._begun(lambda: self._reset(running), running.index)
+        self._running[row] = running
+        self._reset_steps[row] = self._step
+        self._let_act(running, {})
+        running.take(turns)
+
+    def _reset(self, running: RunningEpisode) -> Sequence[Turn]:
+        turns = self._envs.reset(running.episode.row, running.episode.env_seed)
+        running.see(self._envs)
+        return turns
+
+    def _new_episode(self, row: int) -> RunningEpisode:
+        root_seed, index = self._sequence.root_seed, self._indices[row]
+        episode = ManyEpisode(index, self._generator.env_seed(root_seed, index), row, time.perf_counter())
+        return RunningEpisode(episode, self.infos, self._sequence.return_discount)
+
+    def _let_act(self, running: RunningEpisode, states: dict[int, RecurrentState]) -> None:
+        """Let the present policies act in an episode, given the recurrent states of the agents that are alive."""
+        assert self._agents is not None  # noqa: S101  # the call has begun
+        root_seed = self._sequence.root_seed
+        numbers = self._generator.policy_numbers(root_seed, running.index, self._agents.num_numbers)
+        running.use(self._policies, self._agents.choose(running.index, numbers), self._names, root_seed)
+        for agent in running.alive:
+            lanes, lane = running.lanes_of(agent)
+            lanes.take_states(lane, states.get(agent, ()))
+
+    def _states_of(self, running: RunningEpisode) -> dict[int, RecurrentState]:
+        """Return the recurrent states of the agents that are alive."""
+        found = {}
+        for agent in running.alive:
+            lanes, lane = running.lanes_of(agent)
+            found[agent] = lanes.states_of(lane)
+        return found
+
+    def _step_row(self, row: int, actions: dict[int, Any]) -> None:
+        running, limit = self._run_by(row), self._sequence.max_episode_length
+        try:
+            turns = self._envs.step(row, actions)
+            running.see(self._envs)
+            running.episode.length += 1
+            running.take(turns)
+            is_over = all(turn.ended for turn in turns)
+            if not is_over and running.episode.stop == limit:
+                running.take(self._envs.cut(row), cut=True)
+                is_over = True
+        except EnvFailedError as error:
+            # The rows before have made this step: all of them go back to where the call began.
+            self._retry(self._with_episode(error), running.index)
+            self._strand(error)
+        if is_over:
+            self._finish(row, running)
+
+    def _finish(self, row: int, running: RunningEpisode) -> None:
+        episode = running.finish()
+        if episode is None:
+            error = self._envs.fail(row, "agents: expected some that act before the episode ends, got none")
+            self._retry(self._with_episode(error), running.index)
+            self._strand(error)
+        self.attempts.succeed(running.index)
+        self.outbox.add(episode)
+        self._running[row] = None
+        self._indices[row] += self._sequence.stride
+
+    def _cut(self) -> None:
+        for running in self._running:
+            if running is not None and running.episode.length:
+                self.outbox.add(running.cut())
+
+    def _log(self, policy: PolicyLanes) -> None:
+        """Keep the actions of a policy's agents in the current step, if they are reported."""
+        if not self._reports_actions:
+            return
+        rows, agents, columns = policy.acted
+        self._call_actions[0][self._step, rows, agents] = True
+        for agent in np.unique(agents).tolist():
+            its = agents == agent
+            for position, column in zip(self._log_columns[agent], columns, strict=True):
+                self._call_actions[position][self._step, rows[its]] = column[its]
+
+    def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
+        """Restore one row after the other. Yields 1 after each step."""
+        for row, state in enumerate(states):
+            if not state.num_steps:
+                continue
+            index = state.episode_index
+            is_restored = yield from self._restored(functools.partial(self._replay, row, state), index, index)
+            if not is_restored:
+                self._running[row] = None
+                self.num_broken_off += 1
+                self._indices[row] += self._sequence.stride
+
+    def _replay(self, row: int, state: RowState) -> Iterator[int]:
+        """Reset a row and repeat the state's steps. Yields 1 after each step."""
+        running = self._new_episode(row)
+        running.take(self._envs.reset(row, running.episode.env_seed))
+        acted, *columns = state.actions
+        for step in range(state.num_steps):
+            agents = np.flatnonzero(acted[step]).tolist()
+            if agents != sorted(running.awaiting):
+                raise DivergedError
+            for agent in agents:
+                running.act(agent, step)
+            turns = self._envs.step(row, {agent: self._logged(agent, columns, step) for agent in agents})
+            running.episode.length += 1
+            running.take(turns)
+            yield 1
+            if all(turn.ended for turn in turns):
+                raise DivergedError
+        self._let_act(running, states_before(running, state.recurrent_state, self.infos))
+        running.go_on()
+        running.see(self._envs)
+        self._running[row] = running
+
+    def _logged(self, agent: int, columns: Sequence[np.ndarray], step: int) -> Any:
+        """Return an agent's action in a step of a row, given the columns of the log behind the first."""
+        leaves = self._envs.action_leaves[agent]
+        its = [columns[position - 1][step : step + 1] for position in self._log_columns[agent]]
+        typed = [column.astype(leaf.dtype) for column, leaf in zip(its, leaves, strict=True)]
+        return self._envs.actions(agent, typed)[0]
+
+    def _run_by(self, row: int) -> RunningEpisode:
+        running = self._running[row]
+        assert running is not None  # noqa: S101  # each row has begun its episode
+        return running
+
+    def _evaluator_of(self, name: str, version: int) -> Evaluate:
+        """Return the evaluator of a policy's version; of an earlier version, that of the policy's newest."""
+        assert self._agents is not None  # noqa: S101  # it has acted
+        present = self._agents.names
+        if (name, version) not in present:
+            version = max((each for policy, each in present if policy == name), default=0)
+        return self._find_evaluator(name, version) if version else _Unknown()
+
+    def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
+        assert self._agents is not None  # noqa: S101  # it has acted
+        policy = self._agents.policies[self._run_by(row).policy_of(agent)]
+        return self._with_episode(AgentFailedError(policy.describe(error, self._envs.agents[agent]), row))
+
+    def _with_episode(self, error: _Failed) -> _Failed:
+        running = self._running[error.row]
+        index, num_steps = self._indices[error.row], 0 if running is None else running.episode.stop
+        return with_episode(error, index, self._generator.env_seed(self._sequence.root_seed, index), num_steps)
+
+
+def action_log_leaves(envs: ManyEnvs) -> list[Leaf]:
+    """Return the columns of a step's actions: which agents act, and the leaves of the action spaces of all agents."""
+    acted = spaces.MultiBinary(len(envs.agents))
+    (leaf,) = leaves_of_space(acted)
+    return [leaf, *(each for leaves in envs.action_leaves for each in leaves)]
+
+
+class _Unknown:
+    """Evaluator of a policy that the map does not name any more: its values are NaN."""
+
+    mask_infos: tuple[str, ...] = ()
+
+    def __call__(self, observations: Any, states: Any, episode_indices: Sequence[int], masks: Any = ()) -> np.ndarray:
+        return np.full(len(episode_indices), np.nan, np.float32)
