@@ -362,3 +362,25 @@ def test_agent_is_exported_as_a_model(
     assert refused.returncode == 1
     assert "agent: expected an MLP or a model, got an agent of the class RandomAgent" in refused.stderr
     assert run("agent", "export", thread_server.address, "--onnx", str(path), "--policy-version", "2").returncode == 0
+
+
+@pytest.mark.slow
+def test_many_agents_are_refused_before_they_act_and_exported_by_policy(
+    thread_sampler: rollserve.Sampler, thread_server: LocalServer, tmp_path: Path
+) -> None:
+    env = thread_sampler.update_env(rollserve.EnvSpec("mpe/simple_adversary-v3", multi_agent="parallel"))
+    spaces = (space.spaces["agent_0"] for space in (env.observation_space, env.action_space))  # type: ignore[union-attr]
+    policies = {"adversary": rollserve.RandomAgent(), "agent": rollserve.MlpAgent.initial(*spaces)}
+    thread_sampler.update_agent(policies)
+    refused = run("sample", thread_server.address, "--steps", "20")
+    assert refused.returncode == 1
+    assert "sample: expected an environment with one agent" in refused.stderr
+    assert thread_sampler.status().next_episode_index == 0
+    path = tmp_path / "policy.onnx"
+    export = "agent", "export", thread_server.address, "--onnx", str(path)
+    refused = run(*export, "--policy", "agent")
+    assert "acts_for: expected one of the agents adversary_0, agent_0, agent_1, got None" in refused.stderr
+    exported = run(*export, "--policy", "agent", "--acts-for", "agent_1")
+    assert exported.returncode == 0, exported.stderr
+    thread_sampler.update_agent({"agent": rollserve.OnnxAgent(path, "categorical")})
+    assert thread_sampler.obtain_samples(10).num_steps >= 10

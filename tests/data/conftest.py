@@ -60,7 +60,8 @@ def whole_episodes(*, nested: bool = False, **changes: Any) -> EpisodeBatch:
         number_space = spaces.Box(-np.inf, np.inf, (), np.dtype(float))
         observation_space = spaces.Dict({"image": image, "0": spaces.Dict({"x": number_space})})
         action_space = spaces.Dict({"a": discrete, "b": spaces.Box(0, 6000, (1,), np.dtype(int))})
-    return dataclasses.replace(batch, observation_space=observation_space, action_space=action_space, **changes)
+    batch = dataclasses.replace(batch, observation_space=observation_space, action_space=action_space, **changes)
+    return ended(batch)
 
 
 def write_minari(batch: EpisodeBatch, folder: Path) -> Path:

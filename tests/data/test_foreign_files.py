@@ -238,3 +238,42 @@ def test_datasets_by_minari_itself_are_read(
     assert batch.env_seeds.tolist() == [5, 5]
     assert batch.env_infos["x"][:, 0].tolist() == [1, 2, 3, 1, 2]
     assert batch.episode_infos["x"].tolist() == [[0], [0]]
+
+
+@pytest.mark.parametrize("column", [{"agent_index": [0, 1]}, {"agent_id": ["a", "b"]}])
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_agents_of_one_policy_have_segments_of_their_own(column: dict[str, object], form: str, tmp_path: Path) -> None:
+    columns = {"obs": [1.0, 2.0], "new_obs": [2.0, 3.0], "actions": [0, 1], "rewards": [1.0, 2.0], "eps_id": [7, 7]}
+    columns |= {"terminateds": [False, False], "truncateds": [False, False], **column}
+    path = tmp_path / f"a.{form}"
+    if form == "json":
+        path.write_text(json.dumps({"type": "SampleBatch", **columns}))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    batch = next(rollserve.data.read(path))
+    assert batch.lengths.tolist() == [1, 1]
+    assert batch.last_observations.tolist() == [2.0, 3.0]  # type: ignore[union-attr]
+
+
+def test_truncations_beside_dones_are_kept(tmp_path: Path) -> None:
+    columns = {"obs": [1.0, 2.0], "actions": [0, 1], "rewards": [1.0, 2.0], "dones": [True, False]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"type": "SampleBatch", **columns, "truncateds": [False, True]}))
+    batch = next(rollserve.data.read(path, dones="terminated"))
+    assert (batch.terminated.tolist(), batch.truncated.tolist()) == ([True, False], [False, True])
+    with pytest.raises(ValueError, match="dones: expected no column `truncateds` beside truncations, got one"):
+        next(rollserve.data.read(path, dones="truncated"))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x80\x04K\x01)R.", "a pickle that calls what is no function"),
+        (b"\x80\x04K\x01)b.", "a pickle that sets the state of another object"),
+    ],
+)
+def test_packed_calls_of_other_values_are_refused(data: bytes, text: str, tmp_path: Path) -> None:
+    packed = base64.b64encode(lz4.frame.compress(data)).decode()
+    path = write_lines(tmp_path / "packed.json", steps(2, obs=packed))
+    with pytest.raises(ValueError, match=f"^{path}: .*obs: expected a packed array of numbers, got {text}"):
+        rollserve.data.read(path, dones="terminated")

@@ -106,7 +106,7 @@ def test_columns_are_checked_against_given_spaces(path: Path, batch: EpisodeBatc
 
 
 def test_infos_can_be_left_out(path: Path) -> None:
-    assert joined(rollserve.data.read(path, infos=False)).env_infos == {} or path.suffix == ".npz"
+    assert joined(rollserve.data.read(path, infos=False)).env_infos == {}
 
 
 def test_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -129,6 +129,9 @@ def test_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path: Path) 
         ({"dones": "both"}, "dones: expected 'terminated' or 'truncated', got 'both'"),
         ({"position": (0, 99, 0)}, "position.chunk: expected a chunk from 0 to 1, got 99"),
         ({"position": (0, 1, 0), "shuffle_seed": 1}, "position.chunk: expected a chunk from 0 to 0, got 1"),
+        ({"position": (0, 0)}, "position: expected (epoch, chunk, segment), got (0, 0)"),
+        ({"position": (2, 0, 0)}, "position: expected a position up to the end of 1 epochs, got (2, 0, 0)"),
+        ({"shard": (0, 1, 2)}, "shard: expected (i, n), got (0, 1, 2)"),
     ],
 )
 def test_read_rejects_arguments(options: dict[str, object], text: str, tmp_path: Path) -> None:
@@ -136,3 +139,33 @@ def test_read_rejects_arguments(options: dict[str, object], text: str, tmp_path:
     with pytest.raises(rollserve.InvalidArgumentError) as raised:
         rollserve.data.read(tmp_path / "a.npz", **options)  # type: ignore[arg-type]
     assert raised.value.message.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"shard": 5}, "shard: expected (i, n), got int"),
+        ({"position": 3}, "position: expected (epoch, chunk, segment), got int"),
+        ({"path": 5}, "path: expected a path or a sequence of paths, got int"),
+        ({"path": [5]}, "path: expected a path or a sequence of paths, got list"),
+    ],
+)
+def test_read_rejects_arguments_of_other_types(options: dict[str, object], text: str, tmp_path: Path) -> None:
+    whole_episodes().save(tmp_path / "a.npz")
+    with pytest.raises(TypeError) as raised:
+        rollserve.data.read(**{"path": tmp_path / "a.npz", **options})  # type: ignore[arg-type]
+    assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("shuffle_seed", [None, 1])
+def test_positions_beyond_the_data_are_refused(path: Path, batch: EpisodeBatch, shuffle_seed: int | None) -> None:
+    reader = rollserve.data.read(path, position=(0, 0, len(batch) + 1), shuffle_seed=shuffle_seed)
+    with pytest.raises(rollserve.InvalidArgumentError, match=r"position\.segment: expected at most 6, got 7"):
+        next(reader)
+    assert list(rollserve.data.read(path, position=(1, 0, 0), shuffle_seed=shuffle_seed)) == []
+
+
+def test_several_minari_datasets_are_refused(tmp_path: Path) -> None:
+    folders = [whole_episodes().to_minari(name, root=tmp_path) for name in ("a-v0", "b-v0")]
+    with pytest.raises(rollserve.InvalidArgumentError, match="path: expected the folder of one Minari dataset, or "):
+        rollserve.data.read(folders)

@@ -127,3 +127,17 @@ def test_mix_rejects_sources(sources: list[tuple[list[EpisodeBatch], float]], te
     with pytest.raises(rollserve.InvalidArgumentError) as raised:
         rollserve.data.mix(sources, seed=1)
     assert raised.value.message == text
+
+
+def test_mix_rejects_sources_of_other_types() -> None:
+    with pytest.raises(TypeError, match=r"^sources\[0\]: expected a positive weight, got str$"):
+        rollserve.data.mix([(iter([]), "a")], seed=1)  # type: ignore[list-item]
+    with pytest.raises(
+        TypeError, match=r"^sources\[0\]: expected a pair of an iterable and a weight, got list_iterator$"
+    ):
+        rollserve.data.mix([iter([])], seed=1)  # type: ignore[list-item]
+
+
+def test_mix_draws_by_weights_whose_sum_is_infinite() -> None:
+    mixed = rollserve.data.mix([(numbered_source(i), 1e308) for i in range(2)], seed=5)
+    assert {int(next(mixed).actions[0]) for _ in range(20)} == {0, 1}

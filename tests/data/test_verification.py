@@ -212,6 +212,49 @@ def test_each_change_is_found_and_named(thread_sampler: rollserve.Sampler, tmp_p
         assert found.episodes[episode].difference.startswith(text)
 
 
+def test_truncations_that_nothing_made_are_found(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, _ = sampled(thread_sampler)
+    dataclasses.replace(batch, truncated=np.ones_like(batch.truncated)).save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    longest = batch.lengths.max()
+    assert [check.is_equal for check in found.episodes] == (batch.lengths == longest).tolist()
+    assert f"truncated: a limit of the call may have cut episodes after {longest} steps" in found.not_compared
+    differences = {check.difference for check in found.episodes if not check.is_equal}
+    assert all(text.startswith("terminated, truncated: (True, True) at step") for text in differences)
+
+
+def test_limits_of_calls_are_not_compared(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    sampled(thread_sampler)
+    batch = thread_sampler.with_receipt(thread_sampler.obtain_samples(100, max_episode_length=8))
+    batch.save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    assert found.is_equal, found
+    assert found.not_compared == ("truncated: a limit of the call may have cut episodes after 8 steps",)
+
+
+def test_columns_and_agents_without_digest_are_named(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, agent = sampled(thread_sampler)
+    assert batch.receipt is not None
+    dataclasses.replace(batch, receipt=dataclasses.replace(batch.receipt, digests={}, agent="")).save(
+        tmp_path / "a.npz"
+    )
+    save_agent(agent, tmp_path / "agent")
+    found = verify(tmp_path / "a.npz", agent=tmp_path / "agent")
+    names = {text.partition(":")[0] for text in found.not_compared}
+    assert names == {"agent", *batch.receipt.digests}
+    assert "rewards: the receipt has no digest of it" in found.not_compared
+
+
+def test_errors_of_environments_are_differences(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    batch, _ = sampled(thread_sampler)
+    actions = np.array(batch.actions)
+    actions[batch.lengths[0]] = 7
+    dataclasses.replace(batch, actions=actions).save(tmp_path / "a.npz")
+    found = verify(tmp_path / "a.npz")
+    assert [check.is_equal for check in found.episodes] == [i != 1 for i in range(len(batch))]
+    assert found.episodes[1].difference.startswith("the environment failed at step 0: AssertionError: ")
+
+
 def test_another_agent_is_found(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
     batch, agent = sampled(thread_sampler)
     batch.save(tmp_path / "a.npz")
@@ -262,11 +305,12 @@ def test_files_that_cannot_be_replayed_say_why(thread_sampler: rollserve.Sampler
     batch, _ = sampled(thread_sampler)
     receipt = batch.receipt
     assert receipt is not None
+    window = {"id": "CartPole-v1", "kwargs_json": '{"render_mode": "human"}', "reset_options_json": "{}"}
     for changes, text in (
         ({"receipt": None}, "receipt: expected a receipt in the files, got none: `env` names"),
         (
             {"receipt": dataclasses.replace(receipt, reproducibility="BLOCK")},
-            "receipt.reproducibility: expected EPISODE",
+            "receipt.reproducibility: expected EPISODE, so that an episode is a function of its seed, got BLOCK: nat",
         ),
         (
             {"receipt": dataclasses.replace(receipt, num_segments=99)},
@@ -279,6 +323,10 @@ def test_files_that_cannot_be_replayed_say_why(thread_sampler: rollserve.Sampler
                 )
             },
             "receipt.environment: expected an environment of gymnasium, got profile:x",
+        ),
+        (
+            {"receipt": dataclasses.replace(receipt, environment=window)},
+            "receipt.environment.kwargs.render_mode: expected a render mode that opens no window, got 'human'",
         ),
         (
             {
@@ -325,5 +373,11 @@ def test_command_line_says_episode_by_episode_what_is_equal(
     shown = capsys.readouterr().out
     assert "steps: differs: rewards: 5.0 at step 0, replayed 1.0" in shown
     assert "changed: rewards" in shown
-    assert cli.main(["verify", str(tmp_path / "none")]) == 1
+    assert cli.main(["verify", str(tmp_path / "none")]) == 4
     assert "rollserve: " in capsys.readouterr().err
+    changed = {**batch.agent_infos, "log_prob": batch.agent_infos["log_prob"] - np.float32(1)}
+    dataclasses.replace(batch, agent_infos=changed).save(tmp_path / "a.npz")
+    assert cli.main(["verify", str(tmp_path / "a.npz"), "--agent", str(tmp_path / "agent")]) == 1
+    shown = capsys.readouterr().out
+    assert "steps: differs: log-probabilities by up to 1.0e+00\n" in shown
+    assert ": equal" not in shown

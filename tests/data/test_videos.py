@@ -133,3 +133,26 @@ def test_other_pictures_are_refused(tmp_path: Path, frames: list[Any], fps: floa
 def test_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         rollserve.data.write_video(tmp_path / "missing" / "video.mp4", [np.zeros((4, 4, 3), np.uint8)])
+
+
+def test_video_that_fails_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "video.mp4"
+    path.write_bytes(b"before")
+    with raises(ValueError, match="frames: expected uint8 of shape"):
+        rollserve.data.write_video(path, [np.zeros((4, 4, 3), np.uint8), np.zeros((4, 6, 3), np.uint8)])
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"before"]
+
+
+def test_fps_of_another_type_is_refused(tmp_path: Path) -> None:
+    with raises(TypeError, match="fps: expected a positive number, got str"):
+        rollserve.data.write_video(tmp_path / "video.mp4", [], fps="a")  # type: ignore[arg-type]
+
+
+def test_replay_says_that_seeds_of_blocks_make_no_episode(batch: rollserve.EpisodeBatch) -> None:
+    """A batch of native rows has the seed of the block for each of its episodes."""
+    assert batch.env_seeds is not None
+    shared = dataclasses.replace(batch, env_seeds=np.full_like(batch.env_seeds, 3))
+    with raises(
+        ValueError, match="replay: expected .*, got observations before step 0: seeds of native rows make whole"
+    ):
+        list(shared.replay(0, cartpole))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
@@ -115,3 +116,78 @@ def test_rllib_json_refuses_unknown_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"compress: expected names among .*, got \['observations'\]"):
         whole_episodes().to_rllib_json(tmp_path / "a.json", compress=["observations"])
     assert not (tmp_path / "a.json").exists()
+
+
+def test_minari_refuses_episodes_that_go_on(tmp_path: Path) -> None:
+    batch = whole_episodes()
+    going = dataclasses.replace(batch, terminated=batch.terminated & False, truncated=batch.truncated & False)
+    with pytest.raises(ValueError, match="terminated, truncated: expected episodes that have ended, got segment 0"):
+        going.to_minari("a-v0", root=tmp_path)
+    assert not (tmp_path / "a-v0").exists()
+
+
+def test_minari_gets_no_seed_that_episodes_share(tmp_path: Path) -> None:
+    """Native rows have the seed of their block, which makes none of them alone."""
+    batch = whole_episodes()
+    shared = dataclasses.replace(batch, env_seeds=np.array([3, 3, 3, 4, 4, 4]))
+    block = dataclasses.replace(batch, receipt=Receipt({}, len(batch), {}, reproducibility="BLOCK"))
+    for name, each in (("shared-v0", shared), ("block-v0", block)):
+        folder = each.to_minari(name, root=tmp_path)
+        assert "seed" not in next(iter(minari.MinariDataset(folder / "data").storage.get_episode_metadata([0])))
+        assert next(rollserve.data.read(folder)).env_seeds is None
+
+
+def test_seeds_are_added_to_datasets_with_seeds_alone(tmp_path: Path) -> None:
+    batch = whole_episodes()
+    plain = dataclasses.replace(batch, env_seeds=None)
+    for name, first, second in (("a-v0", batch, plain), ("b-v0", plain, batch)):
+        folder = first.to_minari(name, root=tmp_path)
+        with pytest.raises(ValueError, match="env_seeds: expected episodes with"):
+            second.to_minari(name, root=tmp_path, append=True)
+        assert_same(first, next(rollserve.data.read(folder)))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_known_and_unknown_versions_are_in_one_dataset(order: int, tmp_path: Path) -> None:
+    batch = whole_episodes()
+    parts = [batch, dataclasses.replace(batch, policy_versions=np.zeros(len(batch), np.int64))][::order]
+    for number, part in enumerate(parts):
+        folder = part.to_minari("a-v0", root=tmp_path, append=number > 0)
+    assert_same(EpisodeBatch.concatenate(*parts), next(rollserve.data.read(folder)))
+
+
+def test_minari_names_unknown_environments_and_infos_that_hide_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    batch = whole_episodes()
+    with pytest.raises(ValueError, match="env: expected the id of an environment of gymnasium, got 'No-v0'"):
+        batch.to_minari("a-v0", root="relative", env="No-v0")
+    nested = dataclasses.replace(batch, env_infos={"x": batch.rewards, "x/y": batch.rewards})
+    with pytest.raises(ValueError, match="infos: expected names of which none is the beginning of another, got x/y"):
+        nested.to_minari("a-v0", root="relative")
+    assert_same(batch, next(rollserve.data.read(batch.to_minari("b-v0", root="relative"))))
+    assert len(next(rollserve.data.read(batch.to_minari("a-v0", root="relative")))) == len(batch)
+
+
+@pytest.mark.parametrize("name", ["rewards", "obs", "t", "infos", "type", "action_logp"])
+def test_rllib_json_refuses_agent_infos_with_the_name_of_a_column(name: str, tmp_path: Path) -> None:
+    batch = whole_episodes()
+    changed = dataclasses.replace(batch, agent_infos={"log_prob": batch.rewards, name: batch.rewards})
+    with pytest.raises(ValueError, match=f"agent_infos/{name}: expected a name that is no column of RLlib, got {name}"):
+        changed.to_rllib_json(tmp_path / "a.json")
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_parquet_refuses_numbers_that_it_does_not_have(tmp_path: Path) -> None:
+    batch = whole_episodes()
+    changed = dataclasses.replace(batch, env_infos={"x": batch.rewards + 1j})
+    with pytest.raises(ValueError, match="env_infos/x: expected numbers or truth values that Parquet has, got complex"):
+        changed.to_parquet(tmp_path / "a")
+
+
+@pytest.mark.parametrize("write", [EpisodeBatch.to_parquet, EpisodeBatch.to_rllib_json])
+def test_batches_of_nothing_are_not_written(write: Callable[[EpisodeBatch, Path], None], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch: expected at least one segment, got none, which no reader takes"):
+        write(whole_episodes().take([]), tmp_path / "a")
+    assert not (tmp_path / "a").exists()

@@ -188,7 +188,7 @@ def crowd_lives(seed: int) -> tuple[dict[str, float], dict[str, float], int]:
         for turn in turns:
             sums[envs.agents[turn.agent]] += turn.reward
             num_ended += turn.ended
-        _, rewards, *_ = plain.step({envs.agents[agent]: action for agent, action in actions.items()})
+        _, rewards, *_ = plain.step({agent: actions[envs.agents.index(agent)] for agent in plain.agents})
         for agent, reward in rewards.items():
             expected[agent] += reward
     return sums, expected, num_ended
@@ -224,6 +224,7 @@ def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got() -> Non
     [
         ("crowd", "parallel", "unknown", "agents: expected some of possible_agents, .* got 'stranger'"),
         ("crowd", "parallel", "stays", "agents: expected an agent '.*' that is terminated or truncated to leave them"),
+        ("crowd", "parallel", "twice", "agents: expected each agent once, got "),
         ("relay", "aec", "out_of_turn", "agent_selection: expected one of agents, .* got 'nobody'"),
     ],
 )

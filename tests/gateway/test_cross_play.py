@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import math
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from support import equal, raises
 
 import rollserve
 from rollserve import (
+    AgentReturns,
     CrossPlay,
     EnvSpec,
     InvalidArgumentError,
@@ -122,7 +126,7 @@ def test_cross_play_pairs_policies_in_both_seats(duel: Sampler) -> None:
     assert table.elo.sum() == pytest.approx(0, abs=1e-9)
     lines = str(table).splitlines()
     assert lines[0].split() == ["win", "rate", *map(str, table.players), "Elo"]
-    assert "1.00 ± 0.03" in lines[1]
+    assert "1.00 ± 0.06" in lines[1]
 
 
 def test_cross_play_pairs_players_with_opponents_in_their_seats(duel: Sampler) -> None:
@@ -172,7 +176,12 @@ def test_async_cross_play_equals_the_other(duel: Sampler, thread_server: LocalSe
             "versions of 'rock' that are held, .*'2', '1'.*, got 7",
         ),
         ({"policy_map": {"*": ("paper", -1)}}, "options.policy_maps[0]", "got -1, counted from the current one"),
-        ({"policy_map": {0: "paper"}}, "options.policy_maps[0]", "a rule for each of .* none for 'player_1'"),
+        ({"policy_map": {0: "paper"}}, "options.policy_maps[0].rules", "a rule for each of .* none for 'player_1'"),
+        (
+            {"policy_map": [{"*": "paper"}, {"*": "paper", "player_2": "rock"}]},
+            "options.policy_maps[1].rules[1]",
+            "a rule for some of the agents .*'player_1'.*, got one for 'player_2'",
+        ),
         ({"policy_map": {"*": "random"}, "deterministic": True}, "options.exploration.deterministic", "no best action"),
         ({"policy_map": {"*": "paper"}, "env": CROWD}, "options.policy_maps['paper']", "same spaces"),
         ({"policy_map": [{"*": "paper"}] * 4097}, "options.policy_maps", "at most 4096 maps, got 4097"),
@@ -225,3 +234,70 @@ def test_seats_are_checked(duel: Sampler) -> None:
         CrossPlay.of(evaluation, (0, "nobody"))
     with raises(InvalidArgumentError, field="seats", match="one policy for all agents of a seat"):
         CrossPlay.of(evaluation, ((0, 1), "nobody"))
+
+
+@pytest.mark.parametrize(
+    ("seats", "text"),
+    [
+        ((0, 0), r"seats whose keys differ, got \(0, 0\)"),
+        (("player_0", ("player_1", "player_0")), "seats whose keys differ"),
+        ((0, 7), r"got \(0, 7\): .* got one for position 7"),
+        (("player_0", "x*"), r"got one for 'x\*'"),
+        (("player_0", ("x*", "player_1")), r"got one for 'x\*'"),
+    ],
+)
+def test_seats_that_no_agent_has_are_refused_by_name(duel: Sampler, seats: Any, text: str) -> None:
+    with raises(InvalidArgumentError, field="seats", reason=Reason.INVALID_VALUE, match=text):
+        duel.cross_play(["paper", "rock"], 2, seats=seats)
+
+
+def test_seats_leave_out_no_agent(thread_sampler: Sampler, thread_server: LocalServer) -> None:
+    async def play() -> None:
+        async with rollserve.aconnect(thread_server.address) as sampler:
+            await sampler.cross_play(["first", "rest"], 2)
+
+    thread_sampler.update_env(RELAY)
+    thread_sampler.update_agent(POLICIES[RELAY.id])
+    with raises(InvalidArgumentError, field="seats", match="got none for 'relay_2'"):
+        asyncio.run(play())
+
+
+def returns_of(values: list[list[Any]]) -> AgentReturns:
+    """Return the returns of two agents, of whom the second one never acts where its return is None."""
+    returns = np.array(values, np.float64)
+    positions = np.array([[0, -1 if each[1] is None else 1] for each in values])
+    return AgentReturns(("a", "b"), (PolicyVersion("main", 1), PolicyVersion("other", 2)), returns, positions)
+
+
+def test_nan_rewards_stay_in_the_means_of_agents_and_policies() -> None:
+    found = returns_of([[1.0, 2.0], [math.nan, 4.0], [3.0, None]])
+    assert math.isnan(found.by_agent()["a"].mean)
+    assert math.isnan(found.by_policy()[PolicyVersion("main", 1)].mean)
+    assert found.by_agent()["b"].mean == found.by_policy()[PolicyVersion("other", 2)].mean == 3.0
+    assert "main@1   nan ± nan" in str(found)
+
+
+def test_cross_play_refuses_nan_returns_and_ranks_infinite_ones(duel: Sampler) -> None:
+    played = duel.evaluate(3, policy_map=[{0: "paper", 1: "rock"}])
+    for values, winner in (([[1.0, 2.0], [math.nan, 4.0]], None), ([[math.inf, 1.0], [math.inf, math.inf]], 0.75)):
+        evaluation = dataclasses.replace(played, agent_returns=returns_of(values))
+        if winner is None:
+            text = "returns that are numbers, got NaN for main@1 in the episode at position 1"
+            with raises(InvalidArgumentError, field="evaluation", match=text):
+                CrossPlay.of(evaluation)
+        else:
+            assert CrossPlay.of(evaluation).win_rates[0, 1] == winner
+
+
+def test_tables_have_the_farther_end_of_each_interval(duel: Sampler) -> None:
+    table = duel.cross_play(["rock", "paper", "scissors"], 10)  # where rock is paper by now
+    for row, line in enumerate(str(table).splitlines()[1:]):
+        cells = re.findall(r"(\S+) ± (\S+)", line)
+        for column in range(3):
+            if column != row:
+                rate, margin = map(float, cells.pop(0))
+                low, high = table.win_rate_intervals[row, column]
+                assert rate == table.win_rates[row, column]
+                assert rate - margin - 0.005 <= low
+                assert high <= rate + margin + 0.005
+                assert margin == pytest.approx(max(rate - low, high - rate), abs=0.005)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from many_agents import CONNECT_FOUR, CROWD, MASKED, POLICIES, RELAY, SPREAD
+from many_agents import CONNECT_FOUR, CROWD, MASKED, MASKED_BY_INFO, POLICIES, RELAY, SPREAD
 from support import equal, raises
 
 import rollserve
@@ -46,7 +47,24 @@ def crowd(thread_sampler: Sampler) -> Sampler:
             "expected policies by name, for the agents .*, got one agent of kind random",
         ),
         ({"runner": RANDOM, "ghost": RANDOM}, f"{POLICIES_FIELD}.policies['ghost']", "one of the agents .* for none"),
-        (Policies({"a": RANDOM}, {"runner_*": "a"}), f"{POLICIES_FIELD}.policy_map", "a rule for each .* for 'guard'"),
+        (
+            Policies({"a": RANDOM}, {"runner_*": "a"}),
+            f"{POLICIES_FIELD}.policy_map.rules",
+            "a rule for each .* for 'guard'",
+        ),
+        *(
+            (
+                Policies({"a": RANDOM}, {"*": "a", key: "a"}),
+                f"{POLICIES_FIELD}.policy_map.rules[1]",
+                f"a rule for some of the agents .*, got one for {re.escape(named)}",
+            )
+            for key, named in (
+                ("gaurd", "'gaurd'"),
+                ("runners_*", "'runners_*'"),
+                ("run*0", "'run*0'"),
+                (4, "position 4"),
+            )
+        ),
         (Policies({"a": RANDOM}, {"*": "b"}), f"{POLICIES_FIELD}.policy_map", "policies among .*'a'.*, got 'b'"),
         (
             Policies({"a": RANDOM, "b": RANDOM}, {"*": "b"}),
@@ -87,6 +105,26 @@ def test_updates_are_refused_by_name(crowd: Sampler, update: Any, field: str, te
     after = crowd.obtain_samples(40, seed=1)
     assert crowd.status().policy_version == 1
     assert before.num_steps == after.num_steps
+
+
+@pytest.mark.parametrize(
+    ("policy_map", "field", "text"),
+    [
+        ({"*": "main", 0: "other"}, "policies['third']", "a policy that the map names, .* got 'third'"),
+        ({"agent_*": "main", 0: "other"}, "policy_map.rules", "none for 'relay_1'"),
+    ],
+)
+def test_updates_after_another_environment_name_the_map_that_stays(
+    thread_sampler: Sampler, policy_map: dict[str | int, str], field: str, text: str
+) -> None:
+    thread_sampler.update_env(SPREAD)
+    thread_sampler.update_agent(Policies({"main": RANDOM, "other": RANDOM}, policy_map))
+    thread_sampler.update_env(RELAY)
+    stays = "the present map stays until an update brings another one"
+    with raises(InvalidArgumentError, field=f"{POLICIES_FIELD}.{field}", match=f"{text}: {stays}"):
+        thread_sampler.update_agent({"third": RANDOM})
+    thread_sampler.update_agent(Policies({"third": MASKED_BY_INFO}, {"*": "third"}))
+    assert thread_sampler.obtain_samples(10).num_steps >= 10
 
 
 def test_parts_of_policies_that_are_not_there_are_refused(thread_sampler: Sampler) -> None:
@@ -248,3 +286,33 @@ def test_buffers_are_for_one_agent(crowd: Sampler) -> None:
     crowd.update_env("CartPole-v1")
     crowd.update_agent(RANDOM)
     assert crowd.obtain_samples(20, out=buffer).num_steps >= 20
+
+
+def test_what_batches_of_one_agent_have_is_refused_by_name(crowd: Sampler) -> None:
+    batch: Any = crowd.obtain_samples(20)
+    for name in ("save", "to_parquet", "returns", "observations"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': the batches of `by_policy"):
+            getattr(batch, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'policys'$"):
+        batch.policys  # noqa: B018
+    with raises(TypeError, field="batch", match="of an environment with one agent, got MultiAgentBatch"):
+        crowd.with_receipt(batch)
+
+
+@pytest.mark.parametrize(
+    ("update", "text"),
+    [
+        ({5: RANDOM}, "updates: expected names of policies, which are texts, as keys, got int"),
+        (
+            {"a": RANDOM, "b": np.zeros(3)},
+            r"updates\['b'\]: expected an agent, parameters or an AgentChange, got ndarray",
+        ),
+        (
+            {"a": {"0/weight": np.zeros(3)}, "b": 3},
+            r"updates\['b'\]: expected an agent, parameters or an AgentChange, got int",
+        ),
+    ],
+)
+def test_mappings_that_are_policies_in_part_are_refused(crowd: Sampler, update: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        crowd.update_agent(update)

@@ -18,7 +18,16 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
-from rollserve_server.pool import AtLeast, Backend, Delivery, Exactly, Expectation, Fragments, Progress
+from rollserve_server.pool import (
+    AtLeast,
+    Backend,
+    Delivery,
+    Exactly,
+    Expectation,
+    Fragments,
+    InProcessBackend,
+    Progress,
+)
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
 
@@ -340,3 +349,11 @@ backend.close()
     assert num_processes == 3
     assert store_bytes == 100 << 20
     assert not [process for process in psutil.Process().children(recursive=True) if "plasma" in process.name()]
+
+
+async def test_status_has_the_packages_of_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = iter(["1.3.0", "1.4.0", "1.3.0"])
+    found = "rollserve_server.sampling.worker.worker.package_versions"
+    monkeypatch.setattr(found, lambda: (("gymnasium", next(versions)), ("numpy", "2.1")))
+    async with pool_of(InProcessBackend(), workers=3) as pool:
+        assert pool.status().packages == {"gymnasium": "1.3.0 and 1.4.0", "numpy": "2.1"}

@@ -275,3 +275,23 @@ def test_updates_may_cut_rounds_and_drop_policies(thread_sampler: Sampler) -> No
     assert np.isnan(by_policy["rest"].last_values).all()  # type: ignore[arg-type]
     assert np.isfinite(by_policy["only"].last_values).all()  # type: ignore[arg-type]
     assert (by_policy["rest"].lengths == 1).all()
+
+
+def test_fragments_have_the_global_states(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(dataclasses.replace(SPREAD, num_rows=2, global_state=True))
+    thread_sampler.update_agent(POLICIES[SPREAD.id])
+    whole = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(6, seed=3))
+    assert whole.global_states is not None
+    bounds = np.cumsum(whole.lengths)
+    states = dict(zip(whole.episode_indices.tolist(), np.split(whole.global_states, bounds[:-1]), strict=True))
+    for batch in (*fragments(thread_sampler, [4, 9, 7]), *fragments(thread_sampler, [4, 9])[1:]):
+        assert batch.global_states is not None
+        assert batch.last_global_states is not None
+        parts = zip(batch.episode_indices.tolist(), batch.first_steps.tolist(), batch.lengths.tolist(), strict=True)
+        stop = 0
+        for position, (index, first, length) in enumerate(parts):
+            start, stop = stop, stop + length
+            np.testing.assert_array_equal(batch.global_states[start:stop], states[index][first : first + length])
+            following = states[index][first + length : first + length + 1]
+            if len(following):
+                np.testing.assert_array_equal(batch.last_global_states[position], following[0])

@@ -3657,8 +3657,9 @@ type GetSamplerResponse struct {
 	// The current version of each policy by its name, where the agent is policies by name: the number of the update of the
 	// agent that made it.
 	Policies map[string]int64 `protobuf:"bytes,202,rep,name=policies,proto3" json:"policies,omitempty" protobuf_key:"bytes,1,opt,name=key,proto3" protobuf_val:"varint,2,opt,name=value,proto3"`
-	// The versions of the packages on the server's machine that environments run with, such as gymnasium, by the names of
-	// their distributions. Empty from servers that do not report it.
+	// The versions of the packages that the workers' environments run with, such as gymnasium, by the names of their
+	// distributions. Where workers on several machines differ, all versions, joined by ` and `. Empty from servers that do
+	// not report it.
 	Packages map[string]string `protobuf:"bytes,221,rep,name=packages,proto3" json:"packages,omitempty" protobuf_key:"bytes,1,opt,name=key,proto3" protobuf_val:"bytes,2,opt,name=value,proto3"`
 }
 

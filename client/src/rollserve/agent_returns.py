@@ -46,7 +46,8 @@ class AgentReturns:
     Attributes:
         agents: names of the environment's possible agents.
         policies: the versions of policies that acted.
-        returns: (N, P) float64, sum of the rewards of each agent; NaN for an agent that made no step.
+        returns: (N, P) float64, sum of the rewards of each agent; NaN for an agent that made no step, or whose rewards
+            have a NaN, which its means keep.
         policy_positions: (N, P) int64, position among `policies` of what acted for each agent; -1 for an agent that
             made no step.
     """
@@ -66,7 +67,10 @@ class AgentReturns:
 
     def by_agent(self) -> dict[str, Summary]:
         """Return the summary of each agent's returns, over the episodes in which it made a step."""
-        return self._summaries({agent: self.returns[:, [position]] for position, agent in enumerate(self.agents)})
+        acted = self.policy_positions >= 0
+        return self._summaries(
+            {agent: acted & (np.arange(len(self.agents)) == column) for column, agent in enumerate(self.agents)}
+        )
 
     def by_policy(self) -> dict[PolicyVersion, Summary]:
         """Return the summary of each policy's returns.
@@ -75,25 +79,23 @@ class AgentReturns:
         other.
         """
         return self._summaries(
-            {
-                policy: np.where(self.policy_positions == position, self.returns, np.nan)
-                for position, policy in enumerate(self.policies)
-            }
+            {policy: self.policy_positions == position for position, policy in enumerate(self.policies)}
         )
 
-    @staticmethod
-    def _summaries(columns: dict[_Key, np.ndarray]) -> dict[_Key, Summary]:
-        """Return the summary of each column's means over agents, without the ones that have no episode."""
-        means = {key: means_over_agents(values) for key, values in columns.items()}
+    def _summaries(self, masks: dict[_Key, np.ndarray]) -> dict[_Key, Summary]:
+        """Return for each mask, (N, P), the summary of the episodes' means over these agents; nothing without any."""
         return {
-            key: Summary.of(values[~np.isnan(values)]) for key, values in means.items() if not np.isnan(values).all()
+            key: Summary.of(means_over_agents(self.returns, mask)[mask.any(axis=1)])
+            for key, mask in masks.items()
+            if mask.any()
         }
 
 
-def means_over_agents(returns: np.ndarray) -> np.ndarray:
-    """Return the mean of the agents that have a return in each episode, (N,), given (N, P); NaN for none."""
-    counts = np.count_nonzero(~np.isnan(returns), axis=1)
-    means: np.ndarray = np.where(counts > 0, np.nansum(returns, axis=1) / np.maximum(counts, 1), np.nan)
+def means_over_agents(returns: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return the mean over some agents in each episode, (N,), given (N, P) returns and a mask; NaN for none."""
+    counts = np.count_nonzero(mask, axis=1)
+    sums = np.where(mask, returns, 0.0).sum(axis=1)
+    means: np.ndarray = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     return means
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from rollserve._checks import check_names, check_type, choices_text, type_error
+from rollserve._checks import check_names, check_text, check_type, choices_text, type_error
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
@@ -235,8 +235,10 @@ class Policies:
 
     def __post_init__(self) -> None:
         check_type("updates", self.updates, Mapping, "a mapping from names to agents")
-        check_names("updates", self.updates)
         for name, update in self.updates.items():
+            if not isinstance(name, str):
+                raise type_error("updates", "names of policies, which are texts, as keys", name)
+            check_text("updates", name)
             if not isinstance(update, _POLICY_UPDATES):
                 raise type_error(f"updates[{name!r}]", "an agent, parameters or an AgentChange", update)
         if self.policy_map is not None:
@@ -244,12 +246,16 @@ class Policies:
 
     @classmethod
     def of(cls, update: object) -> Policies | None:
-        """Return policies by name, or a mapping of agents or updates as such; None for an update of another kind."""
+        """Return policies by name, or a mapping of agents or updates as such; None for an update of another kind.
+
+        Raises:
+            TypeError: a mapping that has agents or updates beside other values, or keys that are no texts.
+        """
         if isinstance(update, cls):
             return update
         if not isinstance(update, Mapping) or not update:
             return None
-        return cls(update) if all(isinstance(value, _POLICY_UPDATES) for value in update.values()) else None
+        return cls(update) if any(isinstance(value, _POLICY_UPDATES) for value in update.values()) else None
 
 
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent

@@ -260,7 +260,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         For arguments and errors, see `rollserve.Sampler.cross_play`.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     async def evaluate_population(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +63,9 @@ class Pairings:
             raise type_error("seats", "a pair of keys of a policy map, or of tuples of them", seats)
         if len(seats) != 2:
             raise InvalidArgumentError.of("seats", expected="two seats", got=len(seats))
+        keys = [key for seat in seats for key in _keys(seat)]
+        if len(set(keys)) < len(keys):
+            raise InvalidArgumentError.of("seats", expected="seats whose keys differ", got=repr(tuple(seats)))
         if opponents is None:
             if len(first) < 2:
                 raise InvalidArgumentError.of("players", expected="at least two players", got=len(first))
@@ -86,6 +91,21 @@ class Pairings:
             raise type_error("policy_map", "none beside players", options["policy_map"])
         return {**options, "policy_map": self.lineups}
 
+    @contextlib.contextmanager
+    def evaluated(self) -> Iterator[None]:
+        """Name the seats if the server refuses the lineups in the block because of the environment's agents.
+
+        Raises:
+            InvalidArgumentError: the seats leave out an agent, or have a key that no agent has.
+        """
+        try:
+            yield
+        except InvalidArgumentError as error:
+            if not re.match(r"options\.policy_maps\[\d+\]\.rules", error.field):
+                raise
+            expected = "keys of agents that leave out none"
+            raise InvalidArgumentError.of("seats", expected=expected, got=repr(self.seats), hint=str(error)) from None
+
     def num_episodes(self, num_per_pairing: int) -> int:
         """Return the number of episodes of an evaluation in which each pairing has so many."""
         check_integer("num_episodes", num_per_pairing, 32, signed=False)
@@ -97,14 +117,15 @@ class CrossPlay:
     """Results of K players against each other, from an evaluation with two seats.
 
     A player's return in an episode is the mean over the agents of its seat. It wins if that is larger than its
-    opponent's, and a draw is half a win. All intervals have a confidence of 95 %.
+    opponent's, and a draw is half a win. All intervals have a confidence of 95 %. The printed table has each win rate
+    with its distance to the farther end of its interval.
 
     >>> table = sampler.cross_play(["main", ("main", -1), "random"], 100)  # doctest: +SKIP
     >>> print(table)  # doctest: +SKIP
     win rate      main@9       main@7     random@1          Elo
-    main@9                0.66 ± 0.07  0.99 ± 0.01   +310 ±  60
-    main@7   0.34 ± 0.07               0.97 ± 0.02   +190 ±  58
-    random@1 0.01 ± 0.01  0.03 ± 0.02                -500 ± 100
+    main@9                0.66 ± 0.07  0.99 ± 0.03   +310 ±  60
+    main@7   0.34 ± 0.07               0.97 ± 0.03   +190 ±  58
+    random@1 0.01 ± 0.03  0.03 ± 0.03                -500 ± 100
 
     Attributes:
         players: versions of the policies that played.
@@ -143,7 +164,7 @@ class CrossPlay:
 
         Raises:
             InvalidArgumentError: an environment with one agent, seats without agents, a seat in which several policies
-                acted at once, or one in which no agent made a step.
+                acted at once, or one in which no agent made a step, or a return that is NaN.
         """
         positions, returns = _by_seat(evaluation, seats)
         assert evaluation.agent_returns is not None  # noqa: S101  # `_by_seat` has checked it
@@ -151,7 +172,7 @@ class CrossPlay:
         num_players = len(players)
         own: list[list[list[np.ndarray]]] = [[[] for _ in players] for _ in players]
         wins = np.zeros((num_players, num_players))
-        scores = (np.sign(returns[:, 0] - returns[:, 1]) + 1) / 2
+        scores = (1 + (returns[:, 0] > returns[:, 1]) - (returns[:, 0] < returns[:, 1]).astype(np.float64)) / 2
         for seat in range(2):
             score = scores if seat == 0 else 1 - scores
             for player, opponent in {(int(pair[seat]), int(pair[1 - seat])) for pair in positions}:
@@ -181,10 +202,11 @@ class CrossPlay:
         names = [str(player) for player in self.players]
         rows = [["win rate", *names, "Elo"]]
         for row, name in enumerate(names):
-            halves = np.diff(self.win_rate_intervals[row], axis=1)[:, 0] / 2
+            # The farther end of the interval, which is not symmetric.
+            margins = np.abs(self.win_rate_intervals[row] - self.win_rates[row][:, None]).max(axis=1)
             rates = [
-                "" if math.isnan(rate) else f"{rate:.2f} ± {half:.2f}"
-                for rate, half in zip(self.win_rates[row], halves, strict=True)
+                "" if math.isnan(rate) else f"{rate:.2f} ± {margin:.2f}"
+                for rate, margin in zip(self.win_rates[row], margins, strict=True)
             ]
             rows.append([name, *rates, f"{self.elo[row]:+.0f} ± {self.elo_margins[row]:.0f}"])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -236,7 +258,10 @@ def _by_seat(evaluation: Evaluation, seats: Sequence[Seat]) -> tuple[np.ndarray,
                 expected="one policy for all agents of a seat, of which one makes a step",
                 got=repr(seats[seat]),
             )
-        returns[:, seat] = means_over_agents(found.returns[:, columns])
+        returns[:, seat] = means_over_agents(found.returns[:, columns], acted >= 0)
+    for episode, seat in np.argwhere(np.isnan(returns))[:1]:
+        got = f"NaN for {found.policies[positions[episode, seat]]} in the episode at position {episode}"
+        raise InvalidArgumentError.of("evaluation", expected="returns that are numbers", got=got)
     return positions, returns
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -32,7 +32,8 @@ class PolicyBatch:
         agent_positions: (N,) int64, agent of each segment: its position among the environment's agents.
         env_steps: (T,) int64, environment step of the episode in which each step was made, from 0. Of fragments, the
             step may be one of an earlier fragment, where what followed was not known.
-        rewards_before: (N,), sum of the rewards that the agent got in its life before its first action.
+        rewards_before: (N,), sum of the rewards that the agent got in its life before its first action; 0 for segments
+            that begin within a life. `episode_returns` of the batch have it, and `returns` have not.
     """
 
     policy: str
@@ -176,6 +177,14 @@ class MultiAgentBatch:
     def __repr__(self) -> str:
         policies = ", ".join(dict.fromkeys(part.policy for part in self.policies))
         return f"<MultiAgentBatch: {len(self)} episodes, {self.num_steps} environment steps, policies {policies}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which says where to find what EpisodeBatch has."""
+            known = hasattr(EpisodeBatch, name) or name in EpisodeBatch.__dataclass_fields__
+            hint = ": the batches of `by_policy()` and `by_agent()` have it" if known else ""
+            raise AttributeError(f"'MultiAgentBatch' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @classmethod
     def of(cls, batch: object) -> MultiAgentBatch:
@@ -326,8 +335,8 @@ class MultiAgentBatch:
                 num_dropped_steps += num_dropped
                 if num_dropped < len(steps):
                     rest = segment.without_first_steps(num_dropped)
-                    entry = part.agent_positions[position], steps[num_dropped:], part.rewards_before[position]
-                    kept.append((rest, *entry))
+                    before = 0.0 if num_dropped else part.rewards_before[position]
+                    kept.append((rest, part.agent_positions[position], steps[num_dropped:], before))
             if kept:
                 batches, agents, env_steps, rewards = zip(*kept, strict=True)
                 whole = EpisodeBatch.concatenate(*batches), np.array(agents), np.concatenate(env_steps)

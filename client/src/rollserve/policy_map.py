@@ -57,6 +57,10 @@ class PolicyRule:
         position = int(np.searchsorted(ends, number * ends[-1], "right"))
         return self.choices[min(position, len(self.choices) - 1)]
 
+    def matches(self, position: int, agent: str) -> bool:
+        """Return whether the rule is one for the agent of this name at this position; others may come before it."""
+        return agent.startswith(str(self.agents)) if self.is_prefix else self.agents in (position, agent)
+
     def __str__(self) -> str:
         return f"{self.agents}*" if self.is_prefix else str(self.agents)
 

@@ -29,7 +29,8 @@ class Receipt:
         num_segments: number of segments of the batch.
         digests: SHA-256 of each column by its name, in hex.
         reproducibility: `EPISODE`, `BLOCK` or `WORKER`: which unit of work the same seed gives again.
-        packages: versions of the packages that the server's environments ran with; empty if unknown.
+        packages: versions of the packages that the workers' environments ran with, several joined by ` and ` where
+            workers differ; empty if unknown.
         seed: root seed of the sequence; None if unknown.
         env_version: version of the environment; 0 if unknown.
         agent: SHA-256 of the agent that acted, in hex; empty if unknown.

@@ -445,10 +445,12 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         Raises:
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
-            InvalidArgumentError: too few players, one twice, or seats without agents.
+            InvalidArgumentError: too few players, one twice, seats that no agent has or that leave out one, or a return
+                that is NaN.
         """
         pairings = Pairings.of(players, opponents, seats)
-        evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
+        with pairings.evaluated():
+            evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
         return CrossPlay.of(evaluation, seats)
 
     def evaluate_population(
@@ -605,6 +607,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Raises:
+            TypeError: the batch of an environment with many agents.
             ValueError: a batch without an account, another version of the environment, environments that differ between
                 rows, or arguments of the environment that clients do not see.
         """

@@ -24,7 +24,7 @@ class Summary:
 
     Attributes:
         mean: mean of the numbers.
-        std: sample standard deviation (with N - 1); None for a single number.
+        std: sample standard deviation (with N - 1); None for a single number, NaN if one is NaN or infinite.
         confidence_interval: 95 % confidence interval (low, high) of the mean by Student's t distribution, which is as
             accurate as the numbers are normal or many; None for a single number.
     """
@@ -40,7 +40,8 @@ class Summary:
         mean = float(values.mean())
         if len(values) == 1:
             return cls(mean, None, None)
-        std = float(values.std(ddof=1))
+        with np.errstate(invalid="ignore"):  # of infinite numbers, the spread is NaN
+            std = float(values.std(ddof=1))
         margin = students_t(len(values) - 1) * std / math.sqrt(len(values))
         return cls(mean, std, (mean - margin, mean + margin))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.metadata
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["data_bytes", "memory_bytes", "num_cores", "private_bytes"]
+__all__ = ["data_bytes", "memory_bytes", "num_cores", "package_versions", "private_bytes"]
 
 _LIMIT_FILES = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
 """Files with the limit of a control group's memory, by the controllers that `/proc/self/cgroup` names it with."""
+
+_PACKAGES = ("ale-py", "box2d", "envpool", "gymnasium", "mpe2", "mujoco", "numpy", "pettingzoo", "rollserve-server")
 
 
 def num_cores() -> int:
@@ -26,6 +30,16 @@ def memory_bytes(root: Path = Path("/")) -> int:
         root: folder with `proc` and `sys`.
     """
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_limits(root)])
+
+
+@functools.cache
+def package_versions() -> tuple[tuple[str, str], ...]:
+    """Return the names and versions of installed packages that decide what environments do."""
+    found = []
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append((name, importlib.metadata.version(name)))
+    return tuple(found)
 
 
 def private_bytes(root: Path = Path("/")) -> int:

@@ -20,10 +20,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 from saved_files import saved_file
 
 import rollserve
+from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
 from rollserve.policy_map import PolicyMap, policy_map_to_proto
-from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2
+from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["METHODS", "Input", "input_of"]
@@ -72,7 +73,7 @@ def input_of(seed: int, number: int) -> Input:
 def _valid_requests() -> Mapping[str, Sequence[Message]]:
     """Return valid requests by the full name of their type; other types have random requests only."""
     requests: dict[str, list[Message]] = defaultdict(list)
-    for request in (*_sampling(), *_agents(), *_envs(), *_evaluations(), *_samplers(), *_side_services()):
+    for request in (*_sampling(), *_agents(), *_envs(), *_evaluations(), *_videos(), *_samplers(), *_side_services()):
         requests[request.DESCRIPTOR.full_name].append(request)
     return requests
 
@@ -151,6 +152,27 @@ def _evaluations() -> list[Message]:
         pb.EvaluateRequest(episode_count=3, options=in_turns),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, different_episodes=True),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, options=options),
+    ]
+
+
+def _videos() -> list[Message]:
+    recorded = video_pb2.RecordedEpisode(
+        environment_seed=3,
+        actions=named_tensors_to_proto({"": np.array([0, 1, 1])}),
+        rewards=tensor_to_proto(np.ones(3, np.float32)),
+        terminated=True,
+        observation_checksums=[1, 2, 3, 4],
+        values=tensor_to_proto(np.zeros(3, np.float32)),
+    )
+    sampled = pb.SampledEpisode(seed=1, episode_index=2, max_episode_length=5)
+    overlays: list[video_pb2.VideoOverlay.ValueType] = [
+        video_pb2.VIDEO_OVERLAY_STEP,
+        video_pb2.VIDEO_OVERLAY_ACTION,
+        video_pb2.VIDEO_OVERLAY_VALUE,
+    ]
+    return [
+        pb.RenderEpisodeRequest(recorded=recorded, format=video_pb2.VIDEO_FORMAT_MP4, overlays=overlays),
+        pb.RenderEpisodeRequest(sampled=sampled, format=video_pb2.VIDEO_FORMAT_RAW, frames_per_second=9.0),
     ]
 
 

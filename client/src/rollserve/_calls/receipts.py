@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
+from rollserve._checks import check_type
 from rollserve.data.agent_files import agent_digest
 from rollserve.environments import env_spec_to_proto
+from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
 from rollserve.receipts import Receipt, column_digests
 
 if TYPE_CHECKING:
     from rollserve.agents import Agent
-    from rollserve.episode_batch import EpisodeBatch
     from rollserve.status import SamplerStatus
 
 __all__ = ["with_receipt"]
@@ -22,6 +23,7 @@ __all__ = ["with_receipt"]
 
 def with_receipt(batch: EpisodeBatch, status: SamplerStatus, agent: Agent | None) -> EpisodeBatch:
     """Return the batch with a receipt; see `Sampler.with_receipt`."""
+    check_type("batch", batch, EpisodeBatch, "the batch of an environment with one agent")
     account = batch.account
     if account is None:
         raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")

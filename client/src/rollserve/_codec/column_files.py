@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,16 +14,19 @@ import numpy as np
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
-    import os
-
     from rollserve._codec.columns import Columns
 
 __all__ = ["UNREADABLE_ERRORS", "load_column", "load_columns", "save_columns"]
 
-UNREADABLE_ERRORS = (EOFError, LookupError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
+UNREADABLE_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError, TypeError),
+    *(ValueError, zipfile.BadZipFile, zlib.error),
+)
 """Errors that reading a file raises if it is not a file of columns."""
 
 _ZIP_START = b"PK\x03\x04"
+_MAX_EXPANDED_BYTES = 1 << 30
+"""Bytes of the columns of a file that is smaller: what its compressed columns claim beyond that is refused."""
 
 
 def save_columns(path: str | os.PathLike[str], columns: Mapping[str, Columns | None]) -> None:
@@ -37,9 +42,13 @@ def save_columns(path: str | os.PathLike[str], columns: Mapping[str, Columns | N
 
 
 def load_columns(file: IO[bytes]) -> dict[str, Any]:
-    """Read columns from a file; raises one of `UNREADABLE_ERRORS` if it holds something else."""
+    """Read columns from a file; raises one of `UNREADABLE_ERRORS` if it holds something else.
+
+    No memory is taken for what the file only claims: beyond its own size and 1 GiB, claims are refused.
+    """
     columns: dict[str, Any] = {}
     with _open(file) as arrays:
+        _check_claims(file, arrays.zip.infolist(), arrays.zip)
         for name in arrays.files:
             column, slash, leaf = name.partition("/")
             if slash:
@@ -52,7 +61,12 @@ def load_columns(file: IO[bytes]) -> dict[str, Any]:
 def load_column(file: IO[bytes], name: str) -> np.ndarray | None:
     """Read one column without leaves from a file, None if there is none; raises as `load_columns`."""
     with _open(file) as arrays:
-        return arrays[name] if name in arrays.files else None
+        if name not in arrays.files:
+            return None
+        members = [each for each in arrays.zip.infolist() if each.filename in (name, f"{name}.npy")]
+        _check_claims(file, members, arrays.zip)
+        column: np.ndarray = arrays[name]
+        return column
 
 
 def _open(file: IO[bytes]) -> Any:
@@ -62,3 +76,25 @@ def _open(file: IO[bytes]) -> Any:
     if start != _ZIP_START:  # numpy would take the file for a pickle
         raise ValueError(mismatch("the start of a .npz file", start))
     return np.load(file, allow_pickle=False)
+
+
+def _check_claims(file: IO[bytes], members: Iterable[zipfile.ZipInfo], archive: zipfile.ZipFile) -> None:
+    """Raise ValueError for members that claim more bytes than they or the file may hold."""
+    most = max(_MAX_EXPANDED_BYTES, os.fstat(file.fileno()).st_size)
+    total = 0
+    for member in members:
+        total += member.file_size
+        if total > most:
+            raise ValueError(f"{member.filename}: {mismatch(f'at most {most} bytes of columns', total)}")
+        with archive.open(member) as opened:
+            shape, _, dtype = _read_header(opened)
+        if math.prod(shape) * dtype.itemsize > member.file_size:
+            text = mismatch(f"an array in {member.file_size} bytes", f"shape {shape} of {dtype}")
+            raise ValueError(f"{member.filename}: {text}")
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return shape, order and dtype of an array in numpy's format."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)

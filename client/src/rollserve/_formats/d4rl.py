@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
-from rollserve._formats.step_tables import StepTable, segments_of
+from rollserve._formats.step_tables import StepTable, flags_of, segments_of, single_values
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 
@@ -76,20 +77,20 @@ class D4rlSource(Source):
                     f"{name}: {mismatch(f'{num_steps} rows, as rewards', getattr(column, 'shape', 'a group'))}"
                 )
             check_numbers(name, np.empty(0, column.dtype))
+            if column.chunks is not None:  # HDF5 unpacks a whole chunk for one row
+                check_bytes(name, math.prod(column.chunks) * column.dtype.itemsize)
         return columns
 
     def _flags(self) -> np.ndarray:
         """Return whether a segment ends with each step, (T,) bool."""
-        flags: np.ndarray = self._columns["terminals"][()].astype(np.bool_).reshape(-1)
-        check_bytes("terminals", flags.nbytes)
+        flags = self._flag("terminals")
         if "timeouts" in self._columns:
-            flags |= self._columns["timeouts"][()].astype(np.bool_).reshape(-1)
+            flags |= self._flag("timeouts")
         elif "next_observations" in self._columns:
             before, after = self._columns["observations"], self._columns["next_observations"]
             for low in range(0, len(flags) - 1, _CHUNK_STEPS):
                 high = min(low + _CHUNK_STEPS, len(flags) - 1)
-                jumps = after[low:high] != before[low + 1 : high + 1]
-                flags[low:high] |= jumps.reshape(high - low, -1).any(axis=1)
+                flags[low:high] |= _differ(after[low:high], before[low + 1 : high + 1])
         else:
             raise ValueError(
                 f"timeouts: {mismatch('a column, or `next_observations`, to see where episodes end', 'neither')}"
@@ -97,12 +98,19 @@ class D4rlSource(Source):
         flags[-1] = True
         return flags
 
+    def _flag(self, name: str) -> np.ndarray:
+        """Return a column of flags, (T,) bool."""
+        column = self._columns[name]
+        check_bytes(name, column.nbytes)
+        return flags_of(name, column[()], len(column))
+
     def _read(self, units: range) -> dict[str, Any]:
         with file_error(self._path, "columns of D4RL"):
             starts = np.append(0, self._ends)
             steps = [slice(int(starts[unit]), int(starts[unit + 1])) for unit in units]
             rows = slice(steps[0].start, steps[-1].stop)
             kept = np.concatenate([np.arange(each.start, each.stop) for each in steps]) - rows.start
+            check_bytes("columns", sum(map(self._row_bytes, self._columns)) * (rows.stop - rows.start))
             columns = {name: self._rows(name, rows, kept) for name in self._columns}
             lengths = [each.stop - each.start for each in steps]
             begins = np.zeros(len(kept), np.bool_)
@@ -115,9 +123,9 @@ class D4rlSource(Source):
                 {"": columns["observations"]},
                 None if after is None else {"": after},
                 {"": columns["actions"]},
-                columns["rewards"].reshape(-1),
-                columns["terminals"].astype(np.bool_).reshape(-1),
-                columns.get("timeouts", no_flags).astype(np.bool_).reshape(-1),
+                single_values("rewards", columns["rewards"]),
+                flags_of("terminals", columns["terminals"], len(kept)),
+                flags_of("timeouts", columns.get("timeouts", no_flags), len(kept)),
                 begins,
                 episodes=np.repeat(np.array(units), lengths),
                 agent_infos=agent_infos,
@@ -127,8 +135,18 @@ class D4rlSource(Source):
 
     def _rows(self, name: str, rows: slice, kept: np.ndarray) -> np.ndarray:
         """Return some rows of a column."""
+        array: np.ndarray = self._columns[name][rows]
+        return array if len(kept) == rows.stop - rows.start else np.take(array, kept, axis=0)
+
+    def _row_bytes(self, name: str) -> int:
         column = self._columns[name]
-        num_rows = rows.stop - rows.start
-        check_bytes(name, num_rows * max(column.nbytes // len(column), 1))
-        array: np.ndarray = column[rows]
-        return array if len(kept) == num_rows else np.take(array, kept, axis=0)
+        return max(int(column.nbytes) // len(column), 1)
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return which rows differ, (n,) bool; NaN is equal to NaN."""
+    if one.shape != other.shape:
+        text = mismatch(f"rows of shape {other.shape[1:]}, as observations", f"shape {one.shape[1:]}")
+        raise ValueError(f"next_observations: {text}")
+    differ: np.ndarray = ((one != other) & ~((one != one) & (other != other))).reshape(len(one), -1).any(axis=1)
+    return differ

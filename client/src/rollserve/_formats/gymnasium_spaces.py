@@ -11,7 +11,7 @@ from rollserve import spaces
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 
-__all__ = ["gymnasium_space", "leaf_spaces", "space_of_gymnasium", "space_values", "value_leaves"]
+__all__ = ["check_choices", "gymnasium_space", "leaf_spaces", "space_of_gymnasium", "space_values", "value_leaves"]
 
 
 def space_of_gymnasium(space: Any) -> spaces.Space:
@@ -102,3 +102,17 @@ def value_leaves(value: Any, space: spaces.Space) -> dict[str, np.ndarray]:
             part = np.array([part], f"U{leaf.max_length}").view(np.uint32)
         found["/".join(map(str, path))] = np.asarray(part)
     return found
+
+
+def check_choices(path: str, array: np.ndarray, space: spaces.Space) -> None:
+    """Raise ValueError if a column of a leaf has a choice that the space does not; other spaces are not compared.
+
+    Args:
+        path: name of the column, for the error.
+        array: the column, (T, …).
+        space: space of the leaf.
+    """
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and array.size:
+        sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        if (array < space.start).any() or (array >= space.start + sizes).any():
+            raise ValueError(f"{path}: {mismatch(f'values of {space}', f'{array.min()} to {array.max()}')}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollserve._codec.columns import columns_of, concatenate_infos, is_mask, mask_name
-from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
+from rollserve._formats.gymnasium_spaces import check_choices, gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve._formats.minari_layout import (
     AGENT,
     ATTRIBUTES,
@@ -136,34 +136,31 @@ class _Hdf5Episodes:
         self._file.close()
 
     def read(self, units: range, *, infos: bool) -> Iterator[_Episode]:
-        """Yield episodes one by one: HDF5 slows down with many open objects.
-
-        Attributes are those that become headers, as far as the first episode has them.
-        """
-        exists = self._h5.h5a.exists
-        names: list[bytes] | None = None
+        """Yield episodes one by one, with the attributes of headers: HDF5 slows down with many open objects."""
         num_bytes = 0
         for unit in units:
             group = self._h5.h5g.open(self._file.id, b"episode_%d" % unit)
-            columns = self._columns(group, is_checked=names is not None)
+            columns = self._columns(group)
             num_bytes += sum(column.nbytes for column in columns.values())
             check_bytes("episodes", num_bytes)
-            if names is None:
-                names = [name.encode() for name in ATTRIBUTES.values() if exists(group, name.encode())]
             found = self._infos(group) if infos and b"infos" in group else {}
-            yield _Episode(columns, found, {name.decode(): self._attribute(group, name) for name in names})
+            yield _Episode(columns, found, dict(self._attributes(group)))
 
-    def _attribute(self, group: Any, name: bytes) -> np.ndarray:
-        value = np.empty((), np.int64)
-        self._h5.h5a.open(group, name).read(value, self._int64)
-        return value
+    def _attributes(self, group: Any) -> Iterator[tuple[str, int]]:
+        for name in ATTRIBUTES.values():
+            if self._h5.h5a.exists(group, name.encode()):
+                attribute = self._h5.h5a.open(group, name.encode())
+                kind = attribute.get_type()
+                # HDF5 writes as much as the file says, whatever the size of the buffer.
+                if attribute.shape != () or not (kind.equal(self._int64) or kind.dtype.kind in "iu"):
+                    got = f"{kind.dtype} of shape {attribute.shape}"
+                    raise ValueError(f"{name}: {mismatch('an attribute that is one integer', got)}")
+                value = np.empty((), np.int64)
+                attribute.read(value, self._int64)
+                yield name, int(value)
 
-    def _columns(self, group: Any, *, is_checked: bool) -> dict[str, np.ndarray]:
-        """Return the columns of an episode by their paths.
-
-        HDF5 compares numbers of elements itself, which is enough to be safe; shapes are compared where `is_checked` is
-        false, as asking for each takes a tenth of the time of reading.
-        """
+    def _columns(self, group: Any) -> dict[str, np.ndarray]:
+        """Return the columns of an episode by their paths."""
         h5d = self._h5.h5d
         columns: dict[str, np.ndarray] = {}
         length = 0
@@ -172,12 +169,16 @@ class _Hdf5Episodes:
             if not length:
                 length = _length(dataset.shape)
             shape = (length + extra, *row_shape)
-            if not is_checked and dataset.shape != shape:
-                raise ValueError(f"{path.decode()}: {mismatch(f'shape {shape}', f'shape {dataset.shape}')}")
-            check_bytes(path.decode(), dtype.itemsize * math.prod(shape))
-            column = columns[path.decode()] = np.empty(shape, dtype)
-            space = self._dataspace(shape)
-            dataset.read(space, self._h5.h5s.ALL, column, memory_type)
+            name = path.decode()
+            if dataset.shape != shape:
+                raise ValueError(f"{name}: {mismatch(f'shape {shape}', f'shape {dataset.shape}')}")
+            check_bytes(name, dtype.itemsize * math.prod(shape))
+            if dataset.get_type().equal(memory_type):
+                columns[name] = np.empty(shape, dtype)
+                dataset.read(self._dataspace(shape), self._h5.h5s.ALL, columns[name], memory_type)
+            else:
+                check_bytes(name, dataset.dtype.itemsize * math.prod(shape))
+                columns[name] = _converted(name, self._h5.Dataset(dataset)[()], dtype)
         return columns
 
     def _dataspace(self, shape: tuple[int, ...]) -> Any:
@@ -238,15 +239,25 @@ def _fields_of(episodes: Sequence[Mapping[str, np.ndarray]], spaces: tuple[Space
         for field, space in zip(("observations", "actions"), spaces, strict=True)
     }
     columns = {name: np.concatenate([each[path] for each in episodes]) for name, path in paths["actions"].items()}
+    _check_choices("actions", columns, spaces[1])
     fields["actions"] = columns_of(columns)
     before, last = {}, {}
     for name, path in paths["observations"].items():
         before[name] = np.concatenate([episode[path][:-1] for episode in episodes])
         last[name] = np.stack([episode[path][-1] for episode in episodes])
-    fields["observations"], fields["last_observations"] = columns_of(before), columns_of(last)
+    for field, leaves in (("observations", before), ("last_observations", last)):
+        _check_choices(field, leaves, spaces[0])
+        fields[field] = columns_of(leaves)
     for flag, name in (("terminated", "terminations"), ("truncated", "truncations")):
         fields[flag] = _last_flags(name, np.concatenate([episode[name] for episode in episodes]), lengths)
     return fields
+
+
+def _check_choices(field: str, leaves: Mapping[str, np.ndarray], space: Space) -> None:
+    """Raise ValueError if a column of choices has another value than the space."""
+    for parts, leaf in leaf_spaces(space):
+        name = "/".join(map(str, parts))
+        check_choices(f"{field}/{name}" if name else field, leaves[name], leaf)
 
 
 def _leaf(value: Any, path: tuple[str | int, ...], leaf: Space) -> np.ndarray:
@@ -256,7 +267,21 @@ def _leaf(value: Any, path: tuple[str | int, ...], leaf: Space) -> np.ndarray:
         texts = np.array(list(value), f"U{leaf.max_length}")
         return texts.view(np.uint32).reshape(len(texts), leaf.max_length)
     dtype, shape = dtype_and_shape(leaf)
-    return check_numbers("/".join(map(str, path)), np.asarray(value)).astype(dtype, copy=False).reshape(-1, *shape)
+    name = "/".join(map(str, path))
+    column = _converted(name, np.asarray(value), dtype)
+    if column.shape[1:] != shape:
+        raise ValueError(f"{name}: {mismatch(f'rows of shape {shape}', f'shape {column.shape}')}")
+    return column
+
+
+def _converted(name: str, column: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return a column with the dtype of its space; raise ValueError where that would change integers or drop parts."""
+    check_numbers(name, column)
+    with np.errstate(invalid="ignore"):
+        converted = column.astype(dtype, copy=False) if dtype.kind == "c" or column.dtype.kind != "c" else None
+    if converted is None or (dtype.kind in "biu" and not np.array_equal(converted, column)):
+        raise ValueError(f"{name}: {mismatch(f'values of {dtype}', f'other values, of {column.dtype}')}")
+    return converted
 
 
 def _last_flags(name: str, flags: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
@@ -296,11 +321,15 @@ def _split_infos(infos: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[in
 
 
 def _headers(attributes: Sequence[Mapping[str, Any]], units: range) -> dict[str, Any]:
-    found: dict[str, Any] = {"episode_indices": np.array(units, np.int64), "env_seeds": None}
+    """Return the headers of episodes. Seeds are None if one of the episodes has none."""
+    unknown: dict[str, Sequence[int]] = {"policy_versions": [0] * len(units), "episode_indices": units}
+    found: dict[str, Any] = {"env_seeds": None}
     for name, key in ATTRIBUTES.items():
-        values = [each.get(key) for each in attributes]
-        if values and all(value is not None for value in values):
-            found[name] = np.array([int(value) for value in values], np.int64)  # type: ignore[arg-type]
+        if name in unknown:
+            values = [int(each.get(key, other)) for each, other in zip(attributes, unknown[name], strict=True)]
+            found[name] = np.array(values, np.int64)
+        elif all(key in each for each in attributes):
+            found[name] = np.array([int(each[key]) for each in attributes], np.int64)
     return found
 
 

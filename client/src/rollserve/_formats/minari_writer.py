@@ -16,6 +16,7 @@ from rollserve._formats.growing_file import GrowingFile
 from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve._formats.minari_layout import (
     AGENT,
+    ATTRIBUTES,
     DATA_FILE,
     HEADERS,
     METADATA_FILE,
@@ -23,6 +24,7 @@ from rollserve._formats.minari_layout import (
     dtype_and_shape,
     hdf5_path,
 )
+from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["MinariWriter", "env_spec_of", "write_minari"]
 
 _DATA_FOLDER = "data"
+_SEED = ATTRIBUTES["env_seeds"]
 
 
 class MinariWriter:
@@ -107,7 +110,7 @@ class MinariWriter:
         data.mkdir(parents=True, exist_ok=True)
         (data / DATA_FILE).unlink(missing_ok=True)
         with contextlib.closing(GrowingFile(data / DATA_FILE)) as file:
-            h5.File(file, "w", libver=("v108", "v108")).close()
+            _create_file(h5, file)
             file.commit()
         _write_json(data / METADATA_FILE, content)
         return cls(folder)
@@ -137,7 +140,7 @@ class MinariWriter:
 
         Raises:
             OSError: the dataset cannot be written.
-            ValueError: segments that do not begin with their episode, or other spaces than the dataset's.
+            ValueError: segments that are no whole episodes, or other spaces than the dataset's.
         """
         for batch in batches:
             _check_whole(batch)
@@ -160,6 +163,11 @@ class MinariWriter:
         )
         self.num_episodes, self.num_steps = num_episodes, num_steps
 
+    def has_seeds(self) -> bool:
+        """Whether the first episode has the seed of its reset."""
+        with self._opened() as file:
+            return self.num_episodes > 0 and _SEED in file["episode_0"].attrs
+
     def update_metadata(self, changes: Mapping[str, Any]) -> None:
         """Change metadata; raise OSError if they cannot be written."""
         metadata = {**self.metadata, **changes}
@@ -177,6 +185,15 @@ class MinariWriter:
             file.close()
 
 
+def _create_file(h5: Any, file: GrowingFile) -> None:
+    """Create a file of HDF5 without times, so that the same episodes are the same bytes; h5py's own have times."""
+    access, creation = h5.h5p.create(h5.h5p.FILE_ACCESS), h5.h5p.create(h5.h5p.FILE_CREATE)
+    access.set_libver_bounds(h5.h5f.LIBVER_V18, h5.h5f.LIBVER_V18)
+    access.set_fileobj_driver(h5.h5fd.fileobj_driver, file)
+    creation.set_obj_track_times(False)
+    h5.h5f.create(DATA_FILE.encode(), h5.h5f.ACC_TRUNC, creation, access).close()
+
+
 class _Types:
     """HDF5's objects that describe columns, each made once."""
 
@@ -184,10 +201,9 @@ class _Types:
         self.h5 = h5
         self.scalar = h5.h5s.create(h5.h5s.SCALAR)
         self.int64 = h5.h5t.py_create(np.dtype(np.int64))
-        self.links = h5.h5p.create(h5.h5p.LINK_CREATE)
-        self.links.set_create_intermediate_group(True)
-        self.creation = h5.h5p.create(h5.h5p.DATASET_CREATE)
-        self.creation.set_obj_track_times(False)  # so that the same episodes are the same bytes
+        self.groups, self.creation = h5.h5p.create(h5.h5p.GROUP_CREATE), h5.h5p.create(h5.h5p.DATASET_CREATE)
+        for properties in (self.groups, self.creation):
+            properties.set_obj_track_times(False)  # so that the same episodes are the same bytes
         self.texts = h5.string_dtype(encoding="utf-8")
 
 
@@ -204,12 +220,14 @@ def _write_episodes(file: Any, batch: Any, spaces: tuple[Space, Space], first: i
     columns = [*_columns(batch, spaces)]
     described = [(each, types.h5.h5t.py_create(each.rows.dtype, logical=True)) for each in columns]
     infos = _Infos(batch)
-    attributes = [(b"seed", batch.env_seeds)] if batch.env_seeds is not None else []
+    has_seeds = has_own_seeds(batch) and (not first or _SEED in file["episode_0"].attrs)
+    attributes = [(_SEED.encode(), batch.env_seeds)] if has_seeds else []
     names = [name for name in HEADERS if batch.policy_versions.any() or name != "policy_versions"]
     attributes += [(f"rollserve_{name}".encode(), getattr(batch, name)) for name in names]
     start = 0
     for episode, length in enumerate(lengths):
-        group = h5.h5g.create(file.id, b"episode_%d" % (first + episode))
+        group = h5.h5g.create(file.id, b"episode_%d" % (first + episode), gcpl=types.groups)
+        folders: set[bytes] = set()
         for name, value in (
             (b"id", first + episode),
             (b"total_steps", length),
@@ -219,10 +237,20 @@ def _write_episodes(file: Any, batch: Any, spaces: tuple[Space, Space], first: i
             attribute.write(np.array(value, np.int64))
         for column, kind in described:
             begin = start + episode * column.num_extra
+            _make_folder(group, column.path.rpartition(b"/")[0], folders, types)
             _write_column(group, column.path, column.rows[begin : begin + length + column.num_extra], kind, types)
         for path, rows in infos.of(episode, slice(start, start + length)):
+            _make_folder(group, path.rpartition(b"/")[0], folders, types)
             _write_column(group, path, rows, h5.h5t.py_create(rows.dtype, logical=True), types)
         start += length
+
+
+def _make_folder(group: Any, folder: bytes, folders: set[bytes], types: _Types) -> None:
+    """Create the groups of a path that are not among those of an episode yet."""
+    if folder and folder not in folders:
+        _make_folder(group, folder.rpartition(b"/")[0], folders, types)
+        types.h5.h5g.create(group, folder, gcpl=types.groups)
+        folders.add(folder)
 
 
 def _write_column(group: Any, path: bytes, rows: np.ndarray, kind: Any, types: _Types) -> None:
@@ -230,7 +258,7 @@ def _write_column(group: Any, path: bytes, rows: np.ndarray, kind: Any, types: _
     if rows.dtype == types.texts:
         h5.Group(group).create_dataset(path.decode(), data=rows)
         return
-    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.creation, types.links)
+    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.creation)
     dataset.write(h5.h5s.ALL, h5.h5s.ALL, np.ascontiguousarray(rows), kind)
 
 
@@ -269,12 +297,7 @@ class _Infos:
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self._names = [
-            name
-            for name in dict.fromkeys((*batch.env_infos, *batch.episode_infos))
-            if not (is_mask(name, batch.env_infos) or is_mask(name, batch.episode_infos))
-        ]
-        _check_info_names([*self._names, *(f"{AGENT}{name}" for name in batch.agent_infos)])
+        self._names = _info_names(batch)
 
     def of(self, segment: int, steps: slice) -> Iterator[tuple[bytes, np.ndarray]]:
         """Yield the path and the rows of each info of an episode."""
@@ -300,14 +323,24 @@ class _Infos:
         return np.concatenate([first, later]), valids
 
 
-def _check_info_names(names: Sequence[str]) -> None:
-    """Raise ValueError for a name that is the beginning of another one, which HDF5 cannot hold beside it."""
-    found = set(names)
-    for name in names:
+def _info_names(batch: Any) -> list[str]:
+    """Return the names of the environment's infos, without masks.
+
+    Raises:
+        ValueError: a name that is the beginning of another one, which HDF5 cannot hold beside it.
+    """
+    names = [
+        name
+        for name in dict.fromkeys((*batch.env_infos, *batch.episode_infos))
+        if not (is_mask(name, batch.env_infos) or is_mask(name, batch.episode_infos))
+    ]
+    found = {*names, *(f"{AGENT}{name}" for name in batch.agent_infos)}
+    for name in found:
         for depth in range(1, name.count("/") + 1):
             beginning = name.rsplit("/", depth)[0]
             if beginning in found:
                 raise ValueError(f"infos: {mismatch('names of which none is the beginning of another', name)}")
+    return names
 
 
 def write_minari(
@@ -324,6 +357,7 @@ def write_minari(
     load("h5py", EXTRA)
     load("minari.dataset.minari_dataset", EXTRA).parse_dataset_id(dataset_id)
     _check_whole(batch)
+    _info_names(batch)  # refuses some before a dataset is created
     folder = Path(root) / dataset_id if root is not None else _default_folder(dataset_id)
     spec = env_spec_of(env)
     known = MinariWriter.exists(folder)
@@ -337,6 +371,8 @@ def write_minari(
         if known
         else MinariWriter.create(folder, dataset_id, spaces, env_spec=spec, metadata=metadata) as writer
     ):
+        if writer.num_episodes:
+            _check_seeds(batch, has_seeds=writer.has_seeds())
         receipts = {} if receipt is None else {RECEIPTS: [*writer.metadata.get(RECEIPTS, []), receipt]}
         writer.add([batch], **receipts)
     return folder
@@ -347,7 +383,13 @@ def env_spec_of(env: Any) -> Any:
     if env is None:
         return None
     gymnasium = load("gymnasium", EXTRA)
-    return gymnasium.spec(env) if isinstance(env, str) else getattr(env, "spec", env)
+    if not isinstance(env, str):
+        return getattr(env, "spec", env)
+    try:
+        return gymnasium.spec(env)
+    except (gymnasium.error.Error, ImportError) as error:
+        text = mismatch("the id of an environment of gymnasium", f"{env!r}: {' '.join(str(error).split())}")
+        raise ValueError(f"env: {text}") from None
 
 
 def _env_metadata(spec: Any) -> dict[str, str]:
@@ -357,6 +399,14 @@ def _env_metadata(spec: Any) -> dict[str, str]:
     return {}
 
 
+def _check_seeds(batch: Any, *, has_seeds: bool) -> None:
+    """Raise ValueError if seeds would be lost, as readers give them for all episodes or for none."""
+    if has_own_seeds(batch) != has_seeds:
+        names = "episodes with seeds", "episodes without"
+        expected, got = names if has_seeds else names[::-1]
+        raise ValueError(f"env_seeds: {mismatch(f'{expected}, as in the dataset', got)}")
+
+
 def _check_whole(batch: Any) -> None:
     late = np.flatnonzero(batch.first_steps)
     if len(late):
@@ -364,6 +414,10 @@ def _check_whole(batch: Any) -> None:
             "segments that begin with their episode", f"segment {late[0]} at step {batch.first_steps[late[0]]}"
         )
         raise ValueError(f"first_steps: {text}")
+    going = np.flatnonzero(~(batch.terminated | batch.truncated))
+    if len(going):
+        text = mismatch("episodes that have ended", f"segment {going[0]}, whose episode goes on")
+        raise ValueError(f"terminated, truncated: {text}")
 
 
 def _check_spaces(batch: Any, spaces: tuple[Space, Space]) -> None:

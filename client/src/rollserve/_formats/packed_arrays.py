@@ -130,9 +130,13 @@ def _read(data: bytes) -> Any:
             stack[-2:] = [_Name(found)]
         elif name == "REDUCE":
             function, arguments = stack[-2:]
+            if not isinstance(function, _Name) or not isinstance(arguments, tuple):
+                raise _UnknownError("a pickle that calls what is no function")
             stack[-2:] = [_Call(function.name, arguments)]
         elif name == "BUILD":
             call, state = stack[-2:]
+            if not isinstance(call, _Call) or not isinstance(state, tuple):
+                raise _UnknownError("a pickle that sets the state of another object")
             stack[-2:] = [call._replace(state=state)]
         else:
             raise _UnknownError(f"a pickle with the opcode {name}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollserve._codec.batch_fields import FLOAT_HEADERS, INFOS, OPTIONAL_HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
 from rollserve._codec.columns import columns_of, leaves_of, mask_name, without_full_masks
-from rollserve._formats.rllib_columns import missing_of, table_of
+from rollserve._formats.rllib_columns import AGENTS, IGNORED, missing_of, table_of
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve._formats.step_tables import segments_of
 from rollserve.bridges.arrow import to_arrow
@@ -83,8 +83,7 @@ class ParquetSource(Source):
             columns = file.rows(spans[0][0], spans[-1][1], rows - spans[0][0], infos=self._infos)
             if file.is_own:
                 return _own_fields(columns)
-            values = {name: column for name, (column, _) in columns.items()}
-            return segments_of(table_of(_by_folder(values), self._dones))
+            return segments_of(table_of(nested(_without_nulls(columns)), self._dones))
 
 
 class _ParquetFile:
@@ -111,8 +110,11 @@ class _ParquetFile:
     def begins(self, dones: str | None) -> np.ndarray:
         """Return the rows at which segments begin, and the number of rows."""
         names = [_SEGMENTS] if self.is_own else [n for n in self.names if n in _INDEX_COLUMNS]
-        found = {name: _numpy(name, column)[0] for name, column in _columns(self._file.read(columns=names))}
         num_rows = int(self._group_ends[-1])
+        check_bytes("rows", num_rows * 8 * len(names))
+        found = _without_nulls(
+            {name: _numpy(name, column) for name, column in _columns(self._file.read(columns=names))}
+        )
         if self.is_own:
             changes = np.flatnonzero(np.diff(found[_SEGMENTS])) + 1
         else:
@@ -129,12 +131,15 @@ class _ParquetFile:
     def rows(self, low: int, high: int, kept: np.ndarray, *, infos: bool) -> dict[str, tuple[np.ndarray, Any]]:
         """Return columns of some rows between two, and where they have values."""
         first, last = np.searchsorted(self._group_ends, [low, high - 1], side="right").tolist()
+        check_bytes("row groups", sum(map(self._group_bytes, range(first, last + 1))))
         groups = [self._group(group) for group in range(first, last + 1)]
         start = int(self._group_ends[first - 1]) if first else 0
         table = (groups[0] if len(groups) == 1 else self._arrow.concat_tables(groups)).slice(low - start, high - low)
         columns = {}
         for name, column in _columns(table):
-            if infos or not (name == "infos" or name.startswith(("env_infos/", "episode_infos/"))):
+            is_info = name == "infos" or name.startswith(("env_infos/", "episode_infos/"))
+            is_used = self.is_own or name not in IGNORED or name in AGENTS
+            if is_used and (infos or not is_info):
                 array, valids = _numpy(name, column)
                 if len(kept) != len(array):
                     array, valids = array[kept], None if valids is None else valids[kept]
@@ -143,17 +148,29 @@ class _ParquetFile:
 
     def _group(self, group: int) -> Any:
         if self._cached is None or self._cached[0] != group:
-            check_bytes(f"row group {group}", self._file.metadata.row_group(group).total_byte_size)
             self._cached = group, self._file.read_row_group(group)
         return self._cached[1]
 
+    def _group_bytes(self, group: int) -> int:
+        """Return the size of the decoded columns of a row group; encodings can be smaller by any factor."""
+        found = self._file.metadata.row_group(group)
+        columns = [found.column(number) for number in range(found.num_columns)]
+        return sum(
+            max(column.num_values * _WIDTHS.get(column.physical_type, 0), column.total_uncompressed_size)
+            for column in columns
+        )
 
-_INDEX_COLUMNS = ("eps_id", "t", "terminateds", "truncateds", "terminated", "truncated", "dones", "done")
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+"""Bytes of a decoded value by the physical type of its column."""
+_FLAGS = ("terminateds", "truncateds", "terminated", "truncated", "dones", "done")
+_INDEX_COLUMNS = ("eps_id", "t", *_FLAGS, *AGENTS)
 
 
 def write_parquet(batch: Any, path: str | os.PathLike[str], *, receipt: str | None) -> None:
     """Write a batch as a file of Parquet; see `EpisodeBatch.to_parquet`."""
     arrow, parquet = load("pyarrow", EXTRA), load("pyarrow.parquet", EXTRA)
+    _check_storable(batch)
     table = to_arrow(batch)
     ends = np.cumsum(batch.lengths) - 1
     valids = np.zeros(len(batch.rewards), np.bool_)
@@ -167,6 +184,18 @@ def write_parquet(batch: Any, path: str | os.PathLike[str], *, receipt: str | No
     if receipt is not None:
         table = table.replace_schema_metadata({_RECEIPT: receipt.encode()})
     parquet.write_table(table, path, row_group_size=_ROW_GROUP_STEPS)
+
+
+def _check_storable(batch: Any) -> None:
+    """Raise ValueError for a batch that no reader takes, or a column of numbers that Parquet does not have."""
+    if not len(batch):
+        raise ValueError(f"batch: {mismatch('at least one segment', 'none, which no reader takes')}")
+    for field in (*STEP_COLUMNS, *_END_COLUMNS):
+        columns = getattr(batch, field)
+        for name, array in leaves_of(columns).items() if columns is not None else ():
+            if array.dtype.kind not in "biuf":
+                path = f"{field}/{name}" if name else field
+                raise ValueError(f"{path}: {mismatch('numbers or truth values that Parquet has', array.dtype)}")
 
 
 def _end_array(arrow: Any, values: np.ndarray, valids: np.ndarray) -> Any:
@@ -205,9 +234,12 @@ def _own_fields(columns: Mapping[str, tuple[np.ndarray, Any]]) -> dict[str, Any]
     return fields
 
 
-def _by_folder(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return columns such as `obs/camera` as nested dicts."""
-    return nested(columns)
+def _without_nulls(columns: Mapping[str, tuple[np.ndarray, Any]]) -> dict[str, np.ndarray]:
+    """Return the values of columns; raise ValueError for a column with nulls, for which no number stands."""
+    for name, (_, valids) in columns.items():
+        if valids is not None:
+            raise ValueError(f"{name}: {mismatch('a value in each row', f'{np.sum(~valids)} nulls')}")
+    return {name: values for name, (values, _) in columns.items()}
 
 
 def _columns(table: Any) -> list[tuple[str, Any]]:
@@ -215,14 +247,20 @@ def _columns(table: Any) -> list[tuple[str, Any]]:
 
 
 def _numpy(name: str, column: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return a column of Arrow as an array (T, …), 0 where there is no value, and where there is one."""
+    """Return a column of Arrow as an array (T, …), 0 where there is no value, and where there is one.
+
+    Raises:
+        ValueError: texts or objects; lists of different lengths; or lists with nulls in them.
+    """
     arrow = load("pyarrow", EXTRA)
     array = column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
     if isinstance(array, arrow.ChunkedArray):
         array = arrow.concat_arrays(array.chunks)
     valids = None if not array.null_count else ~np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    if name in AGENTS and arrow.types.is_string(array.type):
+        array = array.dictionary_encode().indices
     shape: list[int] = []
-    length = len(array)
+    num_rows = length = len(array)
     while arrow.types.is_fixed_size_list(array.type) or arrow.types.is_list(array.type):
         size, array = _list_size(name, arrow, array)
         shape.append(size)
@@ -232,6 +270,10 @@ def _numpy(name: str, column: Any) -> tuple[np.ndarray, np.ndarray | None]:
     ):
         raise ValueError(f"{name}: {mismatch('numbers or truth values', f'type {array.type}')}")
     if array.null_count:
+        if shape:  # lists that are null have nulls for elements
+            holes = np.asarray(array.is_null()).reshape(num_rows, -1).any(axis=1)
+            if (holes if valids is None else holes & valids).any():
+                raise ValueError(f"{name}: {mismatch('lists without nulls', 'nulls')}")
         array = array.fill_null(False if arrow.types.is_boolean(array.type) else 0)
     values = array.to_numpy(zero_copy_only=False)
     return check_numbers(name, values).reshape(-1, *shape), valids

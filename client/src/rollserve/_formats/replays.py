@@ -22,6 +22,7 @@ __all__ = [
     "RecordedEpisode",
     "checksums",
     "frame_of",
+    "has_own_seeds",
     "recorded_episode",
     "replayed",
     "replayed_frames",
@@ -98,6 +99,21 @@ class RecordedEpisode:
     def num_steps(self) -> int:
         """Number of steps, T."""
         return len(next(iter(self.actions.values()), ()))
+
+
+def has_own_seeds(batch: Any) -> bool:
+    """Whether a reset with the seed of an episode makes the episode, as far as the batch tells.
+
+    Native rows are seeded by the block, so that their episodes share a seed and only the block can be made again. A
+    receipt of class BLOCK says so, and so does a quarter of the episodes with the seed of another one: fewer can be
+    chance, as seeds have 32 bits.
+    """
+    seeds, receipt = batch.env_seeds, batch.receipt
+    if seeds is None or (receipt is not None and receipt.reproducibility == "BLOCK"):
+        return False
+    episodes = np.unique(np.stack([seeds, batch.episode_indices], axis=1), axis=0)
+    num_shared = len(episodes) - len(np.unique(episodes[:, 0]))
+    return not num_shared or 4 * num_shared < len(episodes)
 
 
 def recorded_episode(segment: Any, *, observations: bool) -> RecordedEpisode:
@@ -208,7 +224,8 @@ def replayed_frames(
                 next(steps)
             except StopIteration as end:
                 if end.value:
-                    raise ValueError(f"replay: {mismatch('the recorded episode', end.value)}") from None
+                    hint = "seeds of native rows make whole blocks of episodes only"
+                    raise ValueError(f"replay: {mismatch('the recorded episode', end.value, hint)}") from None
                 return
             yield frame_of(env)
     finally:

@@ -8,23 +8,26 @@ from typing import Any
 import numpy as np
 
 from rollserve._formats.sources import check_numbers
-from rollserve._formats.step_tables import StepTable, begins_of
+from rollserve._formats.step_tables import StepTable, begins_of, flags_of, single_values
 from rollserve.errors import mismatch
 
-__all__ = ["AGENT_NAMES", "IGNORED", "missing_of", "table_of"]
+__all__ = ["AGENTS", "AGENT_NAMES", "IGNORED", "KNOWN", "missing_of", "table_of"]
 
 AGENT_NAMES = {"action_logp": "log_prob", "vf_preds": "value"}
 """RLlib's names of the agent's infos that have another name here."""
 
-IGNORED = ("agent_id", "agent_index", "module_id", "obs_flat", "seq_lens", "unroll_id")
+AGENTS = ("agent_id", "agent_index")
+"""Columns that tell apart the agents of one policy, whose steps are segments of their own."""
+IGNORED = (*AGENTS, "module_id", "obs_flat", "seq_lens", "unroll_id")
 """Columns that have no counterpart in a batch."""
 _IGNORED_PREFIXES = ("prev_", "state_in_", "state_out_")
 _OBSERVATIONS, _AFTER = ("obs",), ("new_obs", "next_obs")
 _TERMINATED, _TRUNCATED, _DONES = ("terminateds", "terminated"), ("truncateds", "truncated"), ("dones", "done")
-_KNOWN = {
+KNOWN = {
     *(*_OBSERVATIONS, *_AFTER, *_TERMINATED, *_TRUNCATED, *_DONES, *IGNORED),
     *("actions", "rewards", "eps_id", "t", "infos"),
 }
+"""Names of columns that are no infos of the agent."""
 
 
 def table_of(columns: Mapping[str, Any], dones: str | None) -> StepTable:
@@ -37,11 +40,11 @@ def table_of(columns: Mapping[str, Any], dones: str | None) -> StepTable:
     Raises:
         ValueError: missing columns, `dones` without knowing what it stands for, or columns of objects.
     """
-    rewards = check_numbers("rewards", np.asarray(_first(columns, ("rewards",)))).reshape(-1)
+    rewards = single_values("rewards", _first(columns, ("rewards",)))
     terminated, truncated = _flags(columns, dones, len(rewards))
     episodes, steps = (_integers(name, columns) for name in ("eps_id", "t"))
     after = next((columns[name] for name in _AFTER if name in columns), None)
-    begins = begins_of(terminated | truncated, episodes)
+    begins = begins_of(terminated | truncated, episodes, *(_labels(name, columns, len(rewards)) for name in AGENTS))
     if steps is not None:
         begins[1:] |= steps[1:] != steps[:-1] + 1
     return StepTable(
@@ -100,7 +103,7 @@ def _flags(columns: Mapping[str, Any], dones: str | None, num_steps: int) -> tup
     for names in (_TERMINATED, _TRUNCATED, _DONES):
         for name in names:
             if name in columns:
-                found[names[0]] = check_numbers(name, np.asarray(columns[name])).astype(np.bool_).reshape(-1)
+                found[names[0]] = flags_of(name, columns[name], num_steps)
     none = np.zeros(num_steps, np.bool_)
     if _TERMINATED[0] not in found and _DONES[0] in found:
         if dones is None:
@@ -108,7 +111,12 @@ def _flags(columns: Mapping[str, Any], dones: str | None, num_steps: int) -> tup
                 "`dones` merges both; `dones='terminated'` or `dones='truncated'` says what it stands for in this file"
             )
             raise ValueError(f"terminateds: {mismatch('columns `terminateds` and `truncateds`', '`dones`', hint)}")
-        return (found["dones"], none) if dones == "terminated" else (none, found["dones"])
+        if dones == "terminated":
+            return found["dones"], found.get("truncateds", none)
+        if "truncateds" in found:
+            hint = "`dones='terminated'` keeps both"
+            raise ValueError(f"dones: {mismatch('no column `truncateds` beside truncations', 'one', hint)}")
+        return none, found["dones"]
     if _TERMINATED[0] not in found:
         raise ValueError(f"terminateds: {mismatch('a column', f'columns {sorted(columns)}')}")
     return found["terminateds"], found.get("truncateds", none)
@@ -120,14 +128,27 @@ def _integers(name: str, columns: Mapping[str, Any]) -> np.ndarray | None:
     array = np.asarray(columns[name])
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise ValueError(f"{name}: {mismatch('integers (T,)', f'{array.dtype} of shape {array.shape}')}")
+    if array.dtype == np.uint64 and array.size and array.max() >= 1 << 63:
+        raise ValueError(f"{name}: {mismatch('integers of 64 bits with sign', array.max())}")
     return array
+
+
+def _labels(name: str, columns: Mapping[str, Any], num_steps: int) -> np.ndarray | None:
+    """Return what tells apart agents, (T,) numbers or texts; None if there is no such column."""
+    if name not in columns:
+        return None
+    labels = np.asarray(columns[name])
+    if labels.dtype.kind not in "biuU" or labels.shape != (num_steps,):
+        got = f"{labels.dtype} of shape {labels.shape}"
+        raise ValueError(f"{name}: {mismatch(f'{num_steps} integers or texts', got)}")
+    return labels
 
 
 def _agent_infos(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return all other columns: what the policy put out, by the names of this package."""
     infos: dict[str, np.ndarray] = {}
     for name, value in columns.items():
-        if name not in _KNOWN and not name.startswith(_IGNORED_PREFIXES):
+        if name not in KNOWN and not name.startswith(_IGNORED_PREFIXES):
             for path, array in leaves(name, value).items():
                 own = AGENT_NAMES.get(name, name)
                 infos[f"{own}/{path}" if path else own] = array

@@ -12,8 +12,8 @@ import numpy as np
 
 from rollserve._codec.columns import columns_of, leaves_of, mask_name
 from rollserve._formats.packed_arrays import pack_array, unpack_array
-from rollserve._formats.rllib_columns import AGENT_NAMES, missing_of, table_of
-from rollserve._formats.sources import Source, file_error
+from rollserve._formats.rllib_columns import AGENT_NAMES, KNOWN, missing_of, table_of
+from rollserve._formats.sources import Source, check_bytes, file_error
 from rollserve._formats.step_tables import segments_of
 from rollserve.bridges.trees import nested, step_positions
 from rollserve.errors import mismatch
@@ -69,12 +69,20 @@ class RllibJsonSource(Source):
             if not isinstance(record, dict):
                 raise ValueError(mismatch("an object", type(record).__name__))
             columns = _one_policy(record)
-            return {name: _unpacked(name, value) for name, value in columns.items()}
+            unpacked: dict[str, Any] = {}
+            num_bytes = 0
+            for name, value in columns.items():
+                unpacked[name] = _unpacked(name, value)
+                num_bytes += _num_bytes(unpacked[name])
+                check_bytes("columns", num_bytes)
+            return unpacked
 
 
 def write_rllib_json(batch: Any, path: str | os.PathLike[str], *, compress: Iterable[str], append: bool) -> None:
     """Write a batch in RLlib's JSON, a line for each segment; see `EpisodeBatch.to_rllib_json`."""
     compress = frozenset(compress)
+    if not len(batch) and not append:
+        raise ValueError(f"batch: {mismatch('at least one segment', 'none, which no reader takes')}")
     found = transitions(batch, 1, None)
     segments, steps = step_positions(batch)
     columns: dict[str, Any] = {
@@ -95,7 +103,10 @@ def write_rllib_json(batch: Any, path: str | os.PathLike[str], *, compress: Iter
     for name, array in batch.agent_infos.items():
         if mask_name(name) in batch.agent_infos:
             raise ValueError(f"agent_infos/{name}: {mismatch('an info without gaps', 'one with gaps')}")
-        columns[names.get(name, name)] = array
+        column = names.get(name, name)
+        if column in columns or column in KNOWN or column == "type":
+            raise ValueError(f"agent_infos/{name}: {mismatch('a name that is no column of RLlib', column)}")
+        columns[column] = array
     unknown = sorted(compress - columns.keys())
     if unknown:
         raise ValueError(f"compress: {mismatch(f'names among {sorted(columns)}', unknown)}")
@@ -154,3 +165,10 @@ def _unpacked(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _unpacked(f"{name}/{key}", child) for key, child in value.items()}
     return value
+
+
+def _num_bytes(value: Any) -> int:
+    """Return the size of the arrays of a column."""
+    if isinstance(value, dict):
+        return sum(map(_num_bytes, value.values()))
+    return value.nbytes if isinstance(value, np.ndarray) else 0

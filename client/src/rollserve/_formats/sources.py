@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollserve._codec.column_files import UNREADABLE_ERRORS
-from rollserve.errors import mismatch
+from rollserve.errors import InvalidArgumentError, mismatch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ class Source(abc.ABC):
         finally:
             for path, stamp in self._stamps.items():
                 if _stamp(path) != stamp:
-                    raise ValueError(f"{path}: {mismatch('a file that stays as it is while it is read', 'a change')}")
+                    raise _NamedError(f"{path}: {mismatch('a file that stays as it is while it is read', 'a change')}")
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def file_error(path: Path, expected: str) -> Iterator[None]:
     """Raise a ValueError that begins with the path in place of errors that unreadable content raises."""
     try:
         yield
-    except _NamedError:
+    except (_NamedError, InvalidArgumentError):
         raise
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise

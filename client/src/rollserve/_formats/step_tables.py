@@ -12,7 +12,7 @@ from rollserve._codec.columns import columns_of
 from rollserve._formats.sources import check_numbers
 from rollserve.errors import mismatch
 
-__all__ = ["LAST_KNOWN", "StepTable", "begins_of", "segments_of"]
+__all__ = ["LAST_KNOWN", "StepTable", "begins_of", "flags_of", "segments_of", "single_values"]
 
 LAST_KNOWN = "last_observation_known"
 """Episode info, (N,) bool: whether a file holds the observation after a segment's last step; NaN or 0 stands for it."""
@@ -48,6 +48,25 @@ class StepTable:
     episodes: np.ndarray | None = None
     agent_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
     env_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def single_values(name: str, column: Any) -> np.ndarray:
+    """Return a column of one number for each step, (T,) or (T, 1), as (T,); raise ValueError for another shape."""
+    array = check_numbers(name, np.asarray(column))
+    if array.ndim == 0 or array.shape[1:] not in ((), (1,)):
+        raise ValueError(f"{name}: {mismatch('a number for each step', f'shape {array.shape}')}")
+    return array.reshape(-1)
+
+
+def flags_of(name: str, column: Any, num_steps: int) -> np.ndarray:
+    """Return a column of flags, (T,) bool; raise ValueError for other values than 0 and 1, or another length."""
+    array = single_values(name, column)
+    flags = array.astype(np.bool_)
+    if not np.array_equal(flags, array):
+        raise ValueError(f"{name}: {mismatch('flags, 0 or 1', 'other numbers')}")
+    if len(flags) != num_steps:
+        raise ValueError(f"{name}: {mismatch(f'{num_steps} rows, as rewards', len(flags))}")
+    return flags
 
 
 def begins_of(ended: np.ndarray, *labels: np.ndarray | None) -> np.ndarray:

@@ -13,7 +13,6 @@ from rollserve.agents import RandomAgent
 from rollserve.cli.argument_types import count, numbers
 from rollserve.cli.files import check_writable, write
 from rollserve.errors import InvalidArgumentError
-from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.plots import check_plot, plot_batch
 
 if TYPE_CHECKING:
@@ -113,6 +112,10 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         check_plot(options.plot)
     for path in filter(None, (options.out, options.plot)):
         check_writable(path)
+    agents = sampler.status().agents
+    if agents:
+        expected = "an environment with one agent, because the command shows and writes its episodes"
+        raise InvalidArgumentError.of("sample", expected=expected, got=f"agents {', '.join(agents)}")
     if options.random_agent:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
@@ -138,10 +141,6 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     else:
         batch = sampler.obtain_samples(options.steps, **sampling_options)
     seconds = time.monotonic() - began
-    received: object = batch
-    if isinstance(received, MultiAgentBatch):
-        expected = "an environment with one agent, because the command shows and writes its episodes"
-        raise InvalidArgumentError.of("sample", expected=expected, got=f"agents {', '.join(received.agents)}")
     print(_summary(batch, seconds))
     if options.out is not None:
         write(options.out, _with_receipt(sampler, batch).save)

@@ -12,10 +12,15 @@ from rollserve.agents import MlpAgent, OnnxAgent
 from rollserve.cli.files import check_writable, write
 from rollserve.errors import InvalidArgumentError
 from rollserve.reasons import Reason
+from rollserve.spaces import Dict, space_to_proto
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rollserve.cli.argument_types import Commands
     from rollserve.sampler import Sampler
+    from rollserve.spaces import Space
+    from rollserve.status import SamplerStatus
 
 __all__ = ["add_agent", "add_restore", "add_save"]
 
@@ -34,6 +39,10 @@ def add_agent(commands: Commands, common: argparse.ArgumentParser) -> None:
     export.add_argument("--onnx", type=Path, required=True, metavar="FILE", help="file to write")
     export.add_argument(
         "--policy-version", type=int, metavar="N", help="version of the agent (default: the current one)"
+    )
+    export.add_argument("--policy", metavar="NAME", help="policy to write, in an environment with many agents")
+    export.add_argument(
+        "--acts-for", metavar="AGENT", help="agent whose spaces the policy has, where those of the agents differ"
     )
     export.set_defaults(run=_export)
 
@@ -66,10 +75,10 @@ def add_restore(commands: Commands, common: argparse.ArgumentParser) -> None:
 
 def _export(sampler: Sampler, options: argparse.Namespace) -> None:
     check_writable(options.onnx)
-    agent, status = sampler.agent(options.policy_version), sampler.status()
+    agent, status = sampler.agent(options.policy_version, policy=options.policy), sampler.status()
     if isinstance(agent, MlpAgent):
         try:
-            agent = OnnxAgent.from_mlp(agent, status.observation_space, status.action_space)
+            agent = OnnxAgent.from_mlp(agent, *_spaces(status, options.acts_for))
         except (ImportError, ValueError) as error:
             code, reason = grpc.StatusCode.INVALID_ARGUMENT, Reason.INVALID_VALUE
             raise InvalidArgumentError(str(error), code=code, reason=reason) from error
@@ -79,6 +88,25 @@ def _export(sampler: Sampler, options: argparse.Namespace) -> None:
     model = agent.model
     assert isinstance(model, bytes)  # noqa: S101  # a path has been read
     write(options.onnx, lambda path: path.write_bytes(model))
+
+
+def _spaces(status: SamplerStatus, agent: str | None) -> tuple[Space, Space]:
+    """Return the observation space and the action space; in an environment with many agents, those of an agent."""
+    spaces = status.observation_space, status.action_space
+    if not status.agents:
+        return spaces
+    of_agents = {name: tuple(_spaces_of(space)[name] for space in spaces) for name in status.agents}
+    forms = {tuple(space_to_proto(space).SerializeToString() for space in each) for each in of_agents.values()}
+    if agent not in of_agents and (agent is not None or len(forms) > 1):
+        raise InvalidArgumentError.of("acts_for", expected=f"one of the agents {', '.join(of_agents)}", got=agent)
+    observations, actions = of_agents[agent or status.agents[0]]
+    return observations, actions
+
+
+def _spaces_of(space: Space) -> Mapping[str, Space]:
+    """Return the space of each agent, given the Dict space of all."""
+    assert isinstance(space, Dict)  # noqa: S101  # environments with many agents have no others
+    return dict(space.spaces)
 
 
 def _save(sampler: Sampler, options: argparse.Namespace) -> None:

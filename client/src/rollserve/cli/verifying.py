@@ -22,7 +22,8 @@ def add_verify(commands: Commands) -> None:
         "verify",
         help="replay recorded episodes in plain gymnasium, without a server",
         description="Replay the episodes of a file in plain gymnasium, and say of each whether it is equal bit by bit. "
-        "Needs gymnasium: pip install 'rollserve[data]'. The exit status is 1 if something differs.",
+        "Needs gymnasium: pip install 'rollserve[data]'. The exit status is 1 if something differs, and 4 if the file "
+        "cannot be verified.",
     )
     verify.add_argument("file", metavar="FILE", help="saved batch, Parquet, or folder of a Minari dataset")
     verify.add_argument(
@@ -40,12 +41,12 @@ def add_verify(commands: Commands) -> None:
 
 
 def _run_verify(options: argparse.Namespace) -> int:
-    """Verify a file and return the exit status."""
+    """Verify a file and return the exit status: 1 if something differs, 4 if the file cannot be verified."""
     try:
         return 0 if _verify(options) else 1
     except (ImportError, OSError, RollserveError, ValueError) as error:
         print(f"rollserve: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return 4
     except KeyboardInterrupt:
         print("rollserve: interrupted", file=sys.stderr)
         return 130
@@ -75,7 +76,11 @@ def _describe_check(check: data.EpisodeCheck) -> str:
     text = f"episode {check.episode_index}, {check.num_steps} steps: "
     if not check.replayed:
         return f"{text}not replayed: {check.difference}"
-    text += f"differs: {check.difference}" if check.difference else "equal"
-    if check.log_prob_error is not None:
-        text += f", log-probabilities within {check.log_prob_error:.1e}"
-    return text
+    errors = check.log_prob_error
+    if check.difference:
+        text += f"differs: {check.difference}"
+    elif not check.is_probable:
+        return f"{text}differs: log-probabilities by up to {errors:.1e}"
+    else:
+        text += "equal"
+    return text if errors is None else f"{text}, log-probabilities within {errors:.1e}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from rollserve._checks import check_choice, check_integer
+from rollserve._checks import check_choice, check_integer, check_type, type_error
 from rollserve.errors import InvalidArgumentError
 
 __all__ = ["mix"]
@@ -46,13 +47,18 @@ def mix(
     """
     if not sources:
         raise InvalidArgumentError.of("sources", expected="at least one", got="none")
-    for position, (_, weight) in enumerate(sources):
+    for position, source in enumerate(sources):
+        if not isinstance(source, tuple | list) or len(source) != 2:
+            raise type_error(f"sources[{position}]", "a pair of an iterable and a weight", source)
+        weight = source[1]
+        check_type(f"sources[{position}]", weight, numbers.Real, "a positive weight")
         if not (math.isfinite(weight) and weight > 0):
             raise InvalidArgumentError.of(f"sources[{position}]", expected="a positive weight", got=weight)
     check_integer("seed", seed, 64, signed=False)
     check_integer("num_drawn", num_drawn, 63, signed=False)
     check_choice("until", until, ("first", "last"))
     weights = np.array([weight for _, weight in sources], np.float64)
+    weights /= weights.max()  # whose sum could be infinite
     return _mixed(
         [iter(source) for source, _ in sources], weights, np.random.Generator(np.random.PCG64(seed)), num_drawn, until
     )

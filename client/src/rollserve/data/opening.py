@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rollserve._checks import check_choice
+from rollserve._checks import check_choice, type_error
 from rollserve._formats.d4rl import D4rlSource
 from rollserve._formats.minari import MinariSource
 from rollserve._formats.parquet import ParquetSource
@@ -36,13 +36,17 @@ def open_source(
     dones: str | None,
 ) -> Source:
     """Return the source of a path; see `read`."""
-    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(each) for each in path]
+    paths = _paths(path)
     if file_format is not None:
         check_choice("format", file_format, get_args(Format))
     if dones is not None:
         check_choice("dones", dones, ("terminated", "truncated"))
     if len(paths) == 1 and paths[0].is_dir() and _is_minari(paths[0]) and file_format in (None, "minari"):
         return MinariSource(paths[0], infos=infos)
+    datasets = [each for each in paths if each.is_dir() and _is_minari(each)]
+    if datasets and len(paths) > 1:
+        expected = "the folder of one Minari dataset, or other files"
+        raise InvalidArgumentError.of("path", expected=expected, got=f"{datasets[0]} and others")
     files = [file for each in paths for file in (_files_in(each) if each.is_dir() else [each])]
     if not files:
         raise InvalidArgumentError.of("path", expected="at least one file", got=f"none in {paths}")
@@ -52,7 +56,7 @@ def open_source(
         raise InvalidArgumentError.of("path", expected="files of one format", got=listed)
     match formats[files[0]]:
         case "rollserve":
-            return OwnSource(files)
+            return OwnSource(files, infos=infos)
         case "parquet":
             return ParquetSource(files, infos=infos, dones=dones)
         case "rllib-json":
@@ -63,6 +67,14 @@ def open_source(
             raise InvalidArgumentError.of("path", expected="one file of D4RL", got=f"{len(files)} files")
         case _:
             raise InvalidArgumentError.of("path", expected="the folder of one Minari dataset", got=paths)
+
+
+def _paths(path: Any) -> list[Path]:
+    if isinstance(path, str | os.PathLike):
+        return [Path(path)]
+    if not isinstance(path, Sequence) or not all(isinstance(each, str | os.PathLike) for each in path):
+        raise type_error("path", "a path or a sequence of paths", path)
+    return [Path(each) for each in path]
 
 
 def _is_minari(folder: Path) -> bool:

@@ -16,20 +16,23 @@ from rollserve.errors import mismatch
 
 __all__ = ["OwnSource"]
 
+_INFOS = ("env_infos", "episode_infos")
+
 
 class OwnSource(Source):
     """Segments of saved batches, whose units are segments. A file is read as a whole, and checked by its checksums.
 
     Args:
         paths: the files.
+        infos: whether to read infos of environments.
 
     Raises:
         ValueError: a file that holds no batch.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], *, infos: bool) -> None:
         super().__init__(paths)
-        self._paths = paths
+        self._paths, self._infos = paths, infos
         self.missing = {}
         counts, receipts = [], []
         for path in paths:
@@ -49,4 +52,4 @@ class OwnSource(Source):
         batch = EpisodeBatch.load(self._paths[index])
         if len(units) < len(batch):
             batch = batch.take([unit - self._firsts[index] for unit in units])
-        return {name: getattr(batch, name) for name in FIELDS}
+        return {name: getattr(batch, name) for name in FIELDS if self._infos or name not in _INFOS}

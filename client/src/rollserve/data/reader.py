@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from rollserve._checks import check_count, check_flag, check_integer
+from rollserve._checks import check_count, check_flag, check_integer, type_error
 from rollserve._formats.sources import file_error
 from rollserve.data.opening import Format, open_source
 from rollserve.data.shuffling import shuffled
@@ -99,11 +99,12 @@ def read(
     if shuffle_seed is not None:
         check_integer("shuffle_seed", shuffle_seed, 64, signed=False)
     check_flag("infos", infos)
-    index, count = shard
+    index, count = _numbers("shard", shard, "(i, n)", 2)
     check_count("shard[1]", count)
     check_integer("shard[0]", index, 32, signed=False)
     if index >= count:
         raise InvalidArgumentError.of("shard", expected=f"a part from 0 to {count - 1}", got=index)
+    position = Position(*_numbers("position", position, "(epoch, chunk, segment)", 3))
     for name, number in zip(Position._fields, position, strict=True):
         check_integer(f"position.{name}", number, 63, signed=False)
     return Reader(
@@ -114,11 +115,20 @@ def read(
         num_epochs=num_epochs,
         shuffle=None if shuffle_seed is None else (shuffle_seed, shuffle_steps),
         shard=(index, count),
-        position=Position(*position),
+        position=position,
         infos=infos,
         dones=dones,
         spaces=(observation_space, action_space),
     )
+
+
+def _numbers(name: str, value: Any, form: str, count: int) -> Sequence[int]:
+    """Return a sequence of a number of elements; raise TypeError or InvalidArgumentError for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise type_error(name, form, value)
+    if len(value) != count:
+        raise InvalidArgumentError.of(name, expected=form, got=value)
+    return value
 
 
 class Reader(Iterator[EpisodeBatch]):
@@ -160,10 +170,14 @@ class Reader(Iterator[EpisodeBatch]):
         if position.chunk > len(self._source.chunks) or (shuffle and position.chunk):
             expected = f"a chunk from 0 to {0 if shuffle else len(self._source.chunks)}"
             raise InvalidArgumentError.of("position.chunk", expected=expected, got=position.chunk)
+        if num_epochs is not None and position > (num_epochs, 0, 0):
+            expected = f"a position up to the end of {num_epochs} epochs"
+            raise InvalidArgumentError.of("position", expected=expected, got=tuple(position))
         self._batches = self._all_batches()
 
     def __next__(self) -> EpisodeBatch:
-        return next(self._batches)
+        with file_error(self._source.path, "columns of batches that fit each other"):
+            return next(self._batches)
 
     def __enter__(self) -> Self:
         return self
@@ -203,6 +217,9 @@ class Reader(Iterator[EpisodeBatch]):
                     self.position = Position(epoch, number, first + stop)
                     yield _joined(pending)
                     pending, size = [], 0
+        if dropped:
+            expected = f"at most {self.position.segment - dropped}"
+            raise InvalidArgumentError.of("position.segment", expected=expected, got=self.position.segment)
         if pending:
             self.position = Position(epoch + 1)
             yield _joined(pending)
@@ -230,12 +247,12 @@ class Reader(Iterator[EpisodeBatch]):
         if not units:
             return
         fields = self._source.read(units)
-        for name, space in zip(("observation", "action"), self._given_spaces, strict=True):
-            if space is not None:
-                fields[f"{name}s"] = fitted(f"{name}s", fields[f"{name}s"], space)
-                if name == "observation":
-                    fields["last_observations"] = fitted("last_observations", fields["last_observations"], space)
         with file_error(self._source.path, "columns of a batch"):
+            for name, space in zip(("observation", "action"), self._given_spaces, strict=True):
+                if space is not None:
+                    fields[f"{name}s"] = fitted(f"{name}s", fields[f"{name}s"], space)
+                    if name == "observation":
+                        fields["last_observations"] = fitted("last_observations", fields["last_observations"], space)
             batch = EpisodeBatch(**fields, observation_space=self.observation_space, action_space=self.action_space)
         yield batch if self._length is None else batch.cut(self._length)
 

@@ -6,6 +6,7 @@ import copy
 import importlib
 import inspect
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from rollserve.environments import EnvSpec, Wrapper, env_spec_from_proto
 from rollserve.errors import mismatch
 from rollserve.v1 import environment_pb2
 
-__all__ = ["env_spec_of", "first_difference", "make_env"]
+__all__ = ["Replay", "env_spec_of", "make_env", "replay"]
 
 _ALE = "ALE/"
 _TASK_METHOD = "set_task"
+_RENDER_MODES = (None, "ansi", "depth_array", "depth_array_list", "rgb_array", "rgb_array_list")
+"""Render modes of gymnasium that open no window."""
 _WRITING = ("HumanRendering", "RecordVideo")
 """Wrappers of gymnasium that write files or open windows."""
 
@@ -37,6 +40,10 @@ def env_spec_of(message: Any) -> EnvSpec:
         raise ValueError(f"receipt.environment: {mismatch('an environment of gymnasium', spec.id, hint)}")
     if spec.vectorization == "envpool":
         raise ValueError(f"receipt.environment: {mismatch('an environment of gymnasium', f'{spec.id} of EnvPool')}")
+    mode = spec.kwargs.get("render_mode")
+    if not (mode is None or mode in _RENDER_MODES):
+        expected = "a render mode that opens no window"
+        raise ValueError(f"receipt.environment.kwargs.render_mode: {mismatch(expected, repr(mode))}")
     return spec
 
 
@@ -77,17 +84,51 @@ def make_env(spec: EnvSpec, allowed_modules: Collection[str]) -> Any:
     return env
 
 
-def first_difference(env: Any, segment: Any, options: dict[str, Any] | None, *, observations: bool) -> str:
-    """Replay a batch of one whole episode, and return where it first differs; empty if it does not.
+@dataclass(frozen=True)
+class Replay:
+    """Result of a replay.
 
-    See `recorded_episode` and `replayed` for the arguments.
+    Attributes:
+        difference: where the episode first differs from the recorded one; empty if it does not.
+        truncated: whether the environment truncated the episode itself.
     """
-    steps = replayed(env, recorded_episode(segment, observations=observations), options)
+
+    difference: str
+    truncated: bool
+
+
+def replay(env: Any, segment: Any, options: dict[str, Any] | None, *, observations: bool) -> Replay:
+    """Replay a batch of one whole episode, and return where it first differs.
+
+    See `recorded_episode` and `replayed` for the arguments. An error that the environment raises is a difference, too.
+    """
+    noted = _NotedEnd(env)
+    steps = replayed(noted, recorded_episode(segment, observations=observations), options)
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            return str(end.value)
+            return Replay(str(end.value), noted.truncated)
+        except Exception as error:  # environments can raise anything, such as for an action outside their space
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return Replay(f"the environment failed at step {noted.num_steps}: {text}", noted.truncated)
+
+
+class _NotedEnd:
+    """Environment that notes whether its last step truncated the episode, and how many steps it took."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.truncated, self.num_steps = False, 0
+
+    def reset(self, **options: Any) -> Any:
+        return self._env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        result = self._env.step(action)
+        self.truncated, self.num_steps = bool(result[3]), self.num_steps + 1
+        return result
 
 
 def _member(name: str) -> Any:

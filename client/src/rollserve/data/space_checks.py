@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._codec.columns import columns_of, leaves_of
-from rollserve._formats.gymnasium_spaces import leaf_spaces
+from rollserve._formats.gymnasium_spaces import check_choices, leaf_spaces
 from rollserve.errors import mismatch
 from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
 
@@ -51,8 +51,5 @@ def _fitted(path: str, array: np.ndarray, space: Space) -> np.ndarray:
     array = array.reshape(len(array), *shape)
     if dtype.kind in "biu" and array.dtype.kind == "f":
         raise ValueError(f"{path}: {mismatch(f'integers, as {space}', array.dtype)}")
-    if isinstance(space, Discrete | MultiDiscrete) and array.size:
-        sizes = space.n if isinstance(space, Discrete) else space.nvec
-        if (array < space.start).any() or (array >= space.start + sizes).any():
-            raise ValueError(f"{path}: {mismatch(f'values of {space}', f'{array.min()} to {array.max()}')}")
+    check_choices(path, array, space)
     return array.astype(dtype, copy=False)

@@ -14,7 +14,7 @@ from rollserve._formats.gymnasium_spaces import space_of_gymnasium
 from rollserve.data.agent_files import load_agent
 from rollserve.data.log_probs import log_probs
 from rollserve.data.reader import read
-from rollserve.data.replaying import env_spec_of, first_difference, make_env
+from rollserve.data.replaying import Replay, env_spec_of, make_env, replay
 from rollserve.environments import EnvSpec
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
@@ -50,10 +50,14 @@ class EpisodeCheck:
     log_prob_error: float | None = None
 
     @property
+    def is_probable(self) -> bool:
+        """Whether the agent would have acted so, as far as log-probabilities tell; true without an agent."""
+        return self.log_prob_error is None or self.log_prob_error <= LOG_PROB_TOLERANCE
+
+    @property
     def is_equal(self) -> bool:
         """Whether the replay is equal, and the agent would have acted so."""
-        probable = self.log_prob_error is None or self.log_prob_error <= LOG_PROB_TOLERANCE
-        return self.replayed and not self.difference and probable
+        return self.replayed and not self.difference and self.is_probable
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Verification:
     Attributes:
         episodes: results of the episodes, in the order of the file.
         changed_columns: columns whose digest is not the receipt's.
-        not_compared: what was not compared, with the reason.
+        not_compared: what was not compared, with the reason, such as columns without a digest in the receipt.
         packages: versions of packages by name: the receipt's, and the one that is installed here, None if none is.
     """
 
@@ -120,7 +124,9 @@ def verify(
     for part, receipt in _parts(batch, receipts, env):
         if receipt is not None:
             changed += _changed(part, receipt, skipped)
-            if loaded is not None and receipt.agent and receipt.agent != loaded[1]:
+            if loaded is not None and not receipt.agent:
+                skipped["agent: the receipt has no digest of it"] = None
+            elif loaded is not None and receipt.agent != loaded[1]:
                 changed.append(f"agent: {mismatch(f'SHA-256 {receipt.agent}', loaded[1])}")
         spec = _spec(receipt, env)
         for check in _checks(part, spec, receipt, None if loaded is None else loaded[0], allowed_modules, skipped):
@@ -155,19 +161,24 @@ def _spec(receipt: Receipt | None, env: str | EnvSpec | None) -> EnvSpec:
         raise ValueError(f"receipt: {mismatch('a receipt', 'none')}")
     if receipt.reproducibility != "EPISODE":
         expected = "EPISODE, so that an episode is a function of its seed"
-        raise ValueError(f"receipt.reproducibility: {mismatch(expected, receipt.reproducibility)}")
+        hint = "native rows make whole blocks; `--vectorization rows` of the server or of EnvSpec makes episodes"
+        is_block = receipt.reproducibility == "BLOCK"
+        text = mismatch(expected, receipt.reproducibility, hint if is_block else "")
+        raise ValueError(f"receipt.reproducibility: {text}")
     return env_spec_of(receipt.environment)
 
 
 def _changed(batch: EpisodeBatch, receipt: Receipt, skipped: dict[str, None]) -> list[str]:
-    """Return columns whose digest the receipt does not have, and note columns that the file lacks."""
+    """Return columns that have another digest than in the receipt, and note columns that one of both lacks."""
     found = column_digests(batch)
     expected = dict(receipt.digests)
     for name, stand_in in _STAND_INS.items():
         if stand_in in expected and stand_in not in found:
             expected[name] = expected.pop(stand_in)
-    for name in expected.keys() - found.keys():
+    for name in sorted(expected.keys() - found.keys()):
         skipped[f"{name}: the file does not hold it"] = None
+    for name in sorted(found.keys() - expected.keys()):
+        skipped[f"{name}: the receipt has no digest of it"] = None
     return sorted(name for name in expected.keys() & found.keys() if found[name] != expected[name])
 
 
@@ -185,15 +196,31 @@ def _checks(
     made = make_env(spec, allowed_modules)
     try:
         errors = None if agent is None else _log_prob_errors(agent, batch, made)
+        longest = 0 if receipt is None else int(batch.lengths.max())  # without receipts, calls can differ in limits
         for segment, part in enumerate(batch.split()):
-            reason = _unplayable(part)
-            difference = reason or first_difference(
-                made, part, dict(spec.reset_options) or None, observations=observations
-            )
+            difference = reason = _unplayable(part)
+            if not reason:
+                found = replay(made, part, dict(spec.reset_options) or None, observations=observations)
+                difference = found.difference or _cut_difference(part, found, longest, skipped)
             error = None if errors is None else float(errors[segment])
             yield EpisodeCheck(int(part.episode_indices[0]), part.num_steps, not reason, difference, error)
     finally:
         made.close()
+
+
+def _cut_difference(part: EpisodeBatch, found: Replay, longest: int, skipped: dict[str, None]) -> str:
+    """Return the difference if the episode was truncated, but not by the environment; empty if there is none.
+
+    A limit of the call on steps may have cut it, which receipts do not hold; but then no episode is longer.
+    """
+    num_steps = part.num_steps
+    if not part.truncated[0] or found.truncated:
+        return ""
+    if num_steps < longest:
+        recorded, replayed = (bool(part.terminated[0]), True), (bool(part.terminated[0]), False)
+        return f"terminated, truncated: {recorded} at step {num_steps - 1}, replayed {replayed}"
+    skipped[f"truncated: a limit of the call may have cut episodes after {num_steps} steps"] = None
+    return ""
 
 
 def _unplayable(segment: EpisodeBatch) -> str:

@@ -1917,8 +1917,9 @@ class GetSamplerResponse(google.protobuf.message.Message):
 
     @property
     def packages(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """The versions of the packages on the server's machine that environments run with, such as gymnasium, by the names of
-        their distributions. Empty from servers that do not report it.
+        """The versions of the packages that the workers' environments run with, such as gymnasium, by the names of their
+        distributions. Where workers on several machines differ, all versions, joined by ` and `. Empty from servers that do
+        not report it.
         """
 
     def __init__(

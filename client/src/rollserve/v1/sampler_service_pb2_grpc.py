@@ -504,7 +504,7 @@ class SamplerServiceServicer(object):
         on meanwhile; the child process has a lower priority.
 
         The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
-        (`--max-renders`); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+        (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
 
         INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
         many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of

@@ -20,6 +20,7 @@ from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_kwargs, with_parameters
 from rollserve_server.agents.policies import (
     check_delivered,
+    check_map,
     choices_of_agents,
     lineups_of,
     load_policies,
@@ -106,6 +107,7 @@ __all__ = [
     "build_population",
     "check_delivered",
     "check_exploration",
+    "check_map",
     "check_population",
     "check_providers",
     "check_value",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_delivered",
+    "check_map",
     "choices_of_agents",
     "lineups_of",
     "load_policies",
@@ -51,13 +52,20 @@ def policies_after(
         number: number of the update.
 
     Raises:
-        InvalidValueError: the map names a policy or a version that is not held, or leaves out one of the update.
+        InvalidValueError: the map names a policy or a version that is not held, leaves out one of the update or an
+            agent, or has a rule for none of the agents.
     """
     current = held[0].policies if held else {}
     names = [*current, *(name for name in sources if name not in current)]
-    if policy_map is None:
+    hint = ""
+    if policy_map is not None:
+        with within("policy_map"):
+            check_map(policy_map, agents)
+    else:
         if held and held[0].policy_map != PolicyMap.by_names(list(current)):
-            policy_map = held[0].policy_map
+            policy_map, hint = held[0].policy_map, "the present map stays until an update brings another one"
+            with within("policy_map"):
+                choices_of_agents(policy_map, agents, hint)
         else:
             names = [name for name in names if name in sources or any(is_called_like(each, name) for each in agents)]
             policy_map = PolicyMap.by_names(names)
@@ -71,7 +79,7 @@ def policies_after(
     for name in sources:
         if name not in named:
             expected, got = f"a policy that the map names, one of {listed(sorted(named))}", repr(name)
-            raise InvalidValueError.of(f"policies[{name!r}]", expected=expected, got=got)
+            raise InvalidValueError.of(f"policies[{name!r}]", expected=expected, got=got, hint=hint)
     policies = {}
     for name in names:
         if name in named:
@@ -177,6 +185,20 @@ def check_delivered(agent: AgentSpec, names: Sequence[str]) -> None:
             raise InvalidValueError.of("", expected=f"policies among {listed(known)}", got=repr(name))
 
 
+def check_map(policy_map: PolicyMap, agents: Sequence[str]) -> None:
+    """Check a map that a request brings against the names of the possible agents; none are those of one agent.
+
+    Raises:
+        InvalidValueError: a rule is for none of the agents, or an agent has no rule; the field is within `rules`.
+    """
+    for position, rule in enumerate(policy_map.rules if agents else ()):
+        if not any(rule.matches(*each) for each in enumerate(agents)):
+            expected = f"a rule for some of the agents {listed(agents)}"
+            got = f"one for position {rule}" if isinstance(rule.agents, int) else f"one for {str(rule)!r}"
+            raise InvalidValueError.of(f"rules[{position}]", expected=expected, got=got)
+    choices_of_agents(policy_map, agents)
+
+
 def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], space: Any) -> dict[str, Space[Any]]:
     """Return the space of each policy that acts for an agent, given the Dict space of all agents."""
     found: dict[str, Space[Any]] = {}
@@ -187,17 +209,17 @@ def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], s
     return found
 
 
-def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str]) -> list[int]:
+def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str], hint: str = "") -> list[int]:
     """Return the position of the rule of each agent.
 
     Raises:
-        InvalidValueError: an agent has no rule; without a field.
+        InvalidValueError: an agent has no rule; the field is `rules`, and the text ends with the hint.
     """
     found = []
     for agent, rule in zip(agents, policy_map.rules_of(agents), strict=True):
         if rule is None:
             expected = f"a rule for each of the agents {listed(agents)}"
-            raise InvalidValueError.of("", expected=expected, got=f"none for {agent!r}")
+            raise InvalidValueError.of("rules", expected=expected, got=f"none for {agent!r}", hint=hint)
         found.append(rule)
     return found
 

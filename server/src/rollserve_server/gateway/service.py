@@ -16,7 +16,7 @@ from rollserve.v1 import agent_versions_pb2, samplers_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
-from rollserve_server.errors import DomainError, NotAllowedError, within
+from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.following import RecordStreams
@@ -117,7 +117,7 @@ class SamplerService:
             data_folder: the folder with datasets.
             allow_free_env: whether requests may name environments of no profile.
             audits: whether digests of what updates change are needed.
-            max_renders: number of videos that are made at a time.
+            max_renders: number of videos that are made at a time; 0 for none at all.
         """
         self._audits = audits
         self._rpcs = rpcs
@@ -135,7 +135,8 @@ class SamplerService:
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
         )
-        self._render_admission = Admission(max_renders, 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
+        self._max_renders = max_renders
+        self._render_admission = Admission(max(max_renders, 1), 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
         self._status_admission = ConnectionAdmission(
             _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
@@ -312,6 +313,9 @@ class SamplerService:
         data = await self._intake.small_request(rpc)
         sampler, request = await read_aside(self._reader.rendering, rpc, data)
         pool = _use(sampler, rpc)
+        if not self._max_renders:
+            expected = "no video, because the server's operator allows none (--max-renders)"
+            raise OverLimitError.of("", expected=expected, got="a call for one", reason=Reason.TOO_MANY_CALLS)
         is_sampled = isinstance(request.episode, SamplingOptions)
         env = pool.rendered_env(request.env_version, request.expected, sampled=is_sampled)
         count = functools.partial(self._metrics.count_call, sampler.name, rpc.name)

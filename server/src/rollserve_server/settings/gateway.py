@@ -141,9 +141,10 @@ class GatewaySettings(Group):
     )
     max_renders: int = Field(
         default=2,
-        ge=1,
+        ge=0,
         le=64,
-        description="Number of videos that are made at a time, each in a process of its own; further ones queue.",
+        description="Number of videos that are made at a time, each in a process of its own on the gateway's machine; "
+        "further ones queue. With 0, none are made.",
     )
     data_dir: Path | None = Field(
         default=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
-from rollserve_server.envs.many.turns import Turn, TurnEnv, check_known, positions_of
+from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ class AecTurns(TurnEnv):
     def _turns(self) -> list[Turn]:
         """Return the turns up to the next agent that acts; each that has ended makes its last step."""
         env, turns = self._env, []
-        check_known(env.agents, self._positions)
+        check_agents(env.agents, self._positions)
         while env.agents:
             agent = env.agent_selection
             if agent not in env.agents:
@@ -85,5 +85,5 @@ class AecTurns(TurnEnv):
             if agent in env.agents:
                 expected = f"an agent {agent!r} that has ended to leave them with its step"
                 raise ValueError(f"agents: {mismatch(expected, list(env.agents))}")
-            check_known(env.agents, self._positions)
+            check_agents(env.agents, self._positions)
         return turns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
-from rollserve_server.envs.many.turns import Turn, TurnEnv, check_known, positions_of
+from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,15 +38,16 @@ class ParallelTurns(TurnEnv):
         """Begin an episode, and return the first turns."""
         self._absent = {}
         observations, infos = self._env.reset(seed=seed, options=options)
-        check_known(self._env.agents, self._positions)
+        check_agents(self._env.agents, self._positions)
         return [self._turn(agent, observations, 0.0, infos=infos) for agent in self._ordered(self._env.agents)]
 
     def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
         """Make a step with an action of each agent that acts, and return the next turns."""
-        names = {self.agents[position]: action for position, action in actions.items()}
+        # In the order of `agents`, as in a plain loop: environments may heed it.
+        names = {agent: actions[self._positions[agent]] for agent in self._env.agents}
         observations, rewards, terminated, truncated, infos = self._env.step(names)
         present = set(self._env.agents)
-        check_known(self._env.agents, self._positions)
+        check_agents(self._env.agents, self._positions)
         turns = []
         for agent in self._ordered({*names, *self._absent, *present}):
             flags = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
+    import numpy as np
     from gymnasium import Space
 
-__all__ = ["Turn", "TurnEnv", "check_known", "positions_of"]
+__all__ = ["Turn", "TurnEnv", "check_agents", "positions_of"]
 
 
 class Turn(NamedTuple):
@@ -24,6 +25,8 @@ class Turn(NamedTuple):
         terminated: whether the agent has reached a terminal state.
         truncated: whether a limit outside the task has ended the agent's life.
         info: the environment's infos for the agent.
+        columns: for each leaf of the observation space, the observation (*O) of an agent that has ended and appears
+            again in the same step, where the next turn takes its place in the columns of `ManyEnvs`; otherwise None.
     """
 
     agent: int
@@ -32,6 +35,7 @@ class Turn(NamedTuple):
     terminated: bool
     truncated: bool
     info: Mapping[Any, Any]
+    columns: Sequence[np.ndarray] | None = None
 
     @property
     def ended(self) -> bool:
@@ -91,8 +95,10 @@ def positions_of(agents: Sequence[str]) -> dict[Any, int]:
     return {agent: position for position, agent in enumerate(agents)}
 
 
-def check_known(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
-    """Raise ValueError if an agent has appeared that is not among the possible ones."""
+def check_agents(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
+    """Raise ValueError if an agent has appeared that is not among the possible ones, or appears twice."""
     for agent in agents:
         if agent not in known:
             raise ValueError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
+    if len(set(agents)) < len(agents):
+        raise ValueError(f"agents: {mismatch('each agent once', list(agents))}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib.metadata
 import time
 from typing import TYPE_CHECKING
 
@@ -26,9 +23,8 @@ if TYPE_CHECKING:
     from rollserve_server.pool import PoolStatus, WorkerStatus
     from rollserve_server.samplers import Sampler
 
-__all__ = ["package_versions", "status_to_proto"]
+__all__ = ["status_to_proto"]
 
-_PACKAGES = ("ale-py", "envpool", "gymnasium", "mujoco", "numpy")
 _MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
 """Characters of a worker's last failure, and of the last failures of all workers."""
 
@@ -67,18 +63,8 @@ def status_to_proto(
         lease=None if sampler.lease is None else duration_to_proto(sampler.lease.seconds),
         quota=quota_to_proto(sampler.quota),
         agents=status.env.agents,
-        packages=package_versions(),
+        packages=status.packages,
     )
-
-
-@functools.cache
-def package_versions() -> dict[str, str]:
-    """Return the versions of installed packages that decide what environments do."""
-    found = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def _profile_to_proto(profile: ProfileDescription) -> pb.EnvironmentProfile:

@@ -82,3 +82,12 @@ class PoolStatus:
     min_healthy_workers: int = 0
     profiles: Sequence[ProfileDescription] = ()
     policies: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Versions of the workers' packages by name; where workers differ, all of them, joined by ` and `."""
+        versions: dict[str, dict[str, None]] = {}
+        for worker in self.workers:
+            for name, version in worker.identity.packages:
+                versions.setdefault(name, {})[version] = None
+        return {name: " and ".join(sorted(versions[name])) for name in sorted(versions)}

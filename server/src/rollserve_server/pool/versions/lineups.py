@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import PolicySet, check_exploration, content_bytes, lineups_of, prepare_for_env
+from rollserve_server.agents import PolicySet, check_exploration, check_map, content_bytes, lineups_of, prepare_for_env
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
@@ -51,8 +51,8 @@ class EvaluationLineups:
             exploration: how freely the policies act.
 
         Raises:
-            InvalidValueError: the environment has one agent, a map names what is not held, or policies do not fit the
-                agents that they are mapped to, or cannot explore like that.
+            InvalidValueError: the environment has one agent, a map names what is not held or has a rule for none of the
+                agents, or policies do not fit the agents that they are mapped to, or cannot explore like that.
             WorkerLostError: as of `Broadcast.answers`.
         """
         with within("options"):
@@ -78,6 +78,9 @@ class EvaluationLineups:
     def _prepared(
         self, held: Sequence[PolicySet[PolicySpec]], policy_maps: Sequence[PolicyMap], env: EnvDescription
     ) -> AgentSpec:
+        for position, policy_map in enumerate(policy_maps):
+            with within(f"policy_maps[{position}]"):
+                check_map(policy_map, env.agents)
         wanted = lineups_of(held, policy_maps)
         return prepare_for_env(wanted, env.observation_space, env.action_space, self._settings, env.agents)
 

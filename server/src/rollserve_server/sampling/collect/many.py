@@ -59,8 +59,8 @@ class ManyCollector(RowwiseCollector[ManyEpisode, RunningEpisode]):
             running = self._running[row]
             try:
                 turns = self._envs.step(row, row_actions)
+                running.see(self._envs)
                 running.episode.length += 1
-                running.record_state(self._envs)
                 self.num_simulated_steps += 1
                 running.take(turns)
                 is_over = all(turn.ended for turn in turns)
@@ -82,13 +82,13 @@ class ManyCollector(RowwiseCollector[ManyEpisode, RunningEpisode]):
         running = RunningEpisode(ManyEpisode(index, env_seed, row, time.perf_counter()), self._infos)
         try:
             turns = self._envs.reset(row, env_seed)
-            running.record_state(self._envs)
+            running.see(self._envs)
         except EnvFailedError as error:
             self._retry(row, index, with_episode(error, index, env_seed, 0))
             return False
-        self._running[row] = running
         running.use(self._policies, self._agents.choose(index, numbers), self._names, self._root_seed)
         running.take(turns)
+        self._running[row] = running
         return True
 
     def _finish(self, row: int) -> ManyEpisode:

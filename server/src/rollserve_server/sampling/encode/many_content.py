@@ -44,7 +44,7 @@ class PolicyPart(NamedTuple):
         content: the segments.
         agent_positions: (S,), the agent of each.
         environment_steps: (T,), the environment step of each step.
-        rewards_before: (S,), the sum of the rewards before each life's first step.
+        rewards_before: (S,), the sum of the rewards before each life's first step; 0 for a later part of a life.
     """
 
     policy: str
@@ -90,7 +90,8 @@ class ManyContent:
         found: dict[int, list[tuple[int, Segment, np.ndarray, float]]] = {}
         for segment in self._segments:
             for life, steps, environment_steps in segment.lives():
-                entry = life.agent, steps, environment_steps, life.reward_before
+                before = 0.0 if steps.start else life.reward_before
+                entry = life.agent, steps, environment_steps, before
                 found.setdefault(life.policy, []).append(entry)
         for policy in sorted(found, key=self._policies.__getitem__):
             name, version = self._policies[policy]
@@ -103,18 +104,6 @@ class ManyContent:
                 np.concatenate(steps).astype("<u4"),
                 np.array(rewards, "<f8"),
             )
-
-    def global_states(self) -> tuple[Rows, Rows] | None:
-        """Return the states before each environment step, and after the last one of each part; None for none."""
-        before: list[np.ndarray] = []
-        last: list[np.ndarray] = []
-        for segment in self._segments:
-            states = segment.episode.global_states
-            if states is None:
-                return None
-            before += states[segment.start : segment.stop]
-            last.append(states[segment.stop])
-        return _rows_of(before), _rows_of(last)
 
     def ending_pieces(self, policy: str) -> Sequence[Sequence[Piece]]:
         """Return the pieces of column buffers with all steps of each life in the episodes that end with a part.
@@ -133,6 +122,18 @@ class ManyContent:
         its = (life for life in lives if self._policies[life.policy][0] == policy)
         groups = itertools.groupby(its, lambda life: (life.segment.index, life.agent, life.number, life.policy))
         return [list(parts) for _, parts in groups]
+
+    def global_states(self) -> tuple[Rows, Rows] | None:
+        """Return the states before each environment step, and after the last one of each part; None for none."""
+        before: list[np.ndarray] = []
+        last: list[np.ndarray] = []
+        for segment in self._segments:
+            states = segment.episode.global_states
+            if states is None:
+                return None
+            before += states[segment.start : segment.stop]
+            last.append(states[segment.stop])
+        return _rows_of(before), _rows_of(last)
 
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a part lack."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,7 +81,8 @@ class ManyFragmentCollector(FragmentCollector):
         for policy, lanes in zip(self._agents.policies if self._agents else (), self._policies, strict=True):
             for agent in policy.agents:
                 largest[agent] = max(largest[agent], lanes.recorder.step_bytes + 4)
-        return sum(largest)
+        state = self._envs.global_state_leaf
+        return sum(largest) + (0 if state is None else state.dtype.itemsize * math.prod(state.shape))
 
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""
@@ -142,17 +144,16 @@ class ManyFragmentCollector(FragmentCollector):
     def _begin(self, row: int) -> None:
         """Begin the row's next episode."""
         running = self._new_episode(row)
-
-        def reset() -> Sequence[Turn]:
-            turns = self._envs.reset(row, running.episode.env_seed)
-            running.record_state(self._envs)
-            return turns
-
-        turns = self._begun(reset, running.index)
+        turns = self._begun(lambda: self._reset(running), running.index)
         self._running[row] = running
         self._reset_steps[row] = self._step
         self._let_act(running, {})
         running.take(turns)
+
+    def _reset(self, running: RunningEpisode) -> Sequence[Turn]:
+        turns = self._envs.reset(running.episode.row, running.episode.env_seed)
+        running.see(self._envs)
+        return turns
 
     def _new_episode(self, row: int) -> RunningEpisode:
         root_seed, index = self._sequence.root_seed, self._indices[row]
@@ -181,8 +182,8 @@ class ManyFragmentCollector(FragmentCollector):
         running, limit = self._run_by(row), self._sequence.max_episode_length
         try:
             turns = self._envs.step(row, actions)
+            running.see(self._envs)
             running.episode.length += 1
-            running.record_state(self._envs)
             running.take(turns)
             is_over = all(turn.ended for turn in turns)
             if not is_over and running.episode.stop == limit:
@@ -253,7 +254,7 @@ class ManyFragmentCollector(FragmentCollector):
                 raise DivergedError
         self._let_act(running, states_before(running, state.recurrent_state, self.infos))
         running.go_on()
-        running.record_state(self._envs)
+        running.see(self._envs)
         self._running[row] = running
 
     def _logged(self, agent: int, columns: Sequence[np.ndarray], step: int) -> Any:

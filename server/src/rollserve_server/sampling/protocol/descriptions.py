@@ -15,10 +15,17 @@ __all__ = ["EnvDescription", "WorkerIdentity"]
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """The process and the host that a worker runs in."""
+    """The process and the host that a worker runs in.
+
+    Attributes:
+        process_id: id of the process.
+        host: name of the machine.
+        packages: names and versions of packages that decide what environments do.
+    """
 
     process_id: int
     host: str
+    packages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
 from rollserve_server.envs import pickle_uniform_boxes, run_method_call
+from rollserve_server.machine import package_versions
 from rollserve_server.sampling.encode.messages import new_array
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import Order, Report
@@ -71,8 +72,8 @@ class Worker:
         self._works = Works(worker_index, settings, self._envs, self._agents, new_buffer)
 
     def identity(self) -> WorkerIdentity:
-        """Return the process and the host of the worker."""
-        return WorkerIdentity(os.getpid(), socket.gethostname())
+        """Return the process and the host of the worker, and its packages."""
+        return WorkerIdentity(os.getpid(), socket.gethostname(), package_versions())
 
     def heartbeat(self) -> Heartbeat:
         """Return what the worker is doing now. May be called while another method runs."""

@@ -2165,8 +2165,9 @@ export type GetSamplerResponse = Message<"rollserve.v1.GetSamplerResponse"> & {
   policies: { [key: string]: bigint };
 
   /**
-   * The versions of the packages on the server's machine that environments run with, such as gymnasium, by the names of
-   * their distributions. Empty from servers that do not report it.
+   * The versions of the packages that the workers' environments run with, such as gymnasium, by the names of their
+   * distributions. Where workers on several machines differ, all versions, joined by ` and `. Empty from servers that do
+   * not report it.
    *
    * @generated from field: map<string, string> packages = 221;
    */
@@ -3428,7 +3429,7 @@ export const SamplerService: GenService<{
    * on meanwhile; the child process has a lower priority.
    *
    * The limits of memory and time are those of UpdateEnv when it tries environments. Two of these calls run at a time
-   * (`--max-renders`); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
+   * (`--max-renders`, 0 for none); further ones queue. `--max-video-frames`, `--max-video-bytes` and `--render-seconds` bound each.
    *
    * INVALID_ARGUMENT (ENV_NOT_RENDERABLE) for environments that return no pictures (height, width, 3) uint8; for those with
    * many agents, of EnvPool, that cannot be stepped one by one, or that differ between rows; and for sampled episodes of
