@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -24,6 +25,7 @@ from support import raises, server_environment
 
 import rollserve
 from rollserve import EpisodeBatch, Reason
+from rollserve.cli import main
 from rollserve.data import verify
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -240,7 +242,30 @@ def test_what_a_recording_cannot_do_is_refused_by_name(recording: tuple[rollserv
         sampler.record(name)
     with pytest.raises(TypeError, match="metadata"):
         sampler.record(name, num_episodes=1, metadata={"color": "red"})
+    with raises(rollserve.PreconditionError, field="options.policy_version", reason="POLICY_VERSION"):
+        sampler.record(name, num_episodes=1, policy_version=9)
     assert not folder.exists()
+    with pytest.raises(rollserve.InvalidArgumentError, match="epsilon"):
+        sampler.record(name, num_episodes=1, epsilon=0.5, seed=1)
+    assert sampler.record(name, num_episodes=1, seed=5).num_episodes == 1
+
+
+def test_command_and_coroutine_record(
+    recording_server: tuple[LocalServer, Path],
+    recording: tuple[rollserve.Sampler, str, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sampler, name, folder = recording
+    address = recording_server[0].address
+    assert main(["record", address, name, "--episodes", "3", "--seed", "5", "--author", "A"]) == 0
+    assert f"{name}: 3 episodes" in capsys.readouterr().out
+
+    async def extend() -> rollserve.Recording:
+        async with rollserve.aconnect(address) as connected:
+            return await connected.record(name, num_episodes=5)
+
+    assert asyncio.run(extend()).num_added_episodes == 2
+    assert_recorded(folder, EpisodeBatch.concatenate(*sampler.obtain_samples(5000, seed=5).split()[:5]))
 
 
 def test_dataset_clones_the_behaviour_in_a_script_that_knows_only_minari(

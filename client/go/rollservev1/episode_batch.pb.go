@@ -183,8 +183,9 @@ type EpisodeBatch struct {
 	// segment's `initial_states`. Only with `return_last_states` of the call; empty for agents that are not recurrent.
 	LastStates []*NamedTensor `protobuf:"bytes,23,rep,name=last_states,json=lastStates,proto3" json:"last_states,omitempty"`
 	// (S) The sum of the raw rewards of the same episode before this segment, added up step by step, including those of
-	// earlier calls; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
-	// call. Empty if all `first_steps` are 0.
+	// earlier calls; with the segment's own rewards, the episode's return so far. Of an agent's life among many agents, that
+	// includes the rewards before its first step. Only with `return_returns_before` of the call. Empty if all
+	// `first_steps` and all sums are 0.
 	ReturnsBefore []float64 `protobuf:"fixed64,24,rep,packed,name=returns_before,json=returnsBefore,proto3" json:"returns_before,omitempty"`
 	// (S) The discounted return R of the same episode after the step before this segment, including those of earlier
 	// calls: R[t] = `return_discount` · R[t - 1] + reward[t], with R = 0 before an episode's first step. Only with

@@ -51,8 +51,9 @@ class _Recording:
         self._receipt: Mapping[str, Any] | None = request["receipt"]
         self._parts: list[EpisodeBatch] = []
         origin: dict[str, Any] = dict(request["origin"])
-        if MinariWriter.exists(self._folder):
-            self._writer = self._opened(origin)
+        writer = self._opened(origin) if MinariWriter.exists(self._folder) else None
+        if writer is not None:
+            self._writer = writer
         else:
             if origin["seed"] is None:
                 origin["seed"] = int.from_bytes(os.urandom(8), "little")
@@ -66,7 +67,8 @@ class _Recording:
             )
         self._state: dict[str, Any] = self._writer.metadata[_RECORDING]
 
-    def _opened(self, origin: dict[str, Any]) -> MinariWriter:
+    def _opened(self, origin: dict[str, Any]) -> MinariWriter | None:
+        """Return the writer of the dataset that exists; None if a recording has failed before its first episode."""
         try:
             writer = MinariWriter(self._folder)
         except ValueError as error:
@@ -74,6 +76,9 @@ class _Recording:
         known = writer.metadata.get(_RECORDING, {}).get("origin")
         if known is None:
             raise RefusedError("DATASET_DIFFERS", "expected a dataset that RecordDataset made, got another one")
+        if not writer.num_episodes:
+            writer.close()
+            return None
         for name, value in origin.items():
             if known.get(name) != value and not (name == "seed" and value is None):
                 raise RefusedError(

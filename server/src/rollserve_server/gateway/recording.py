@@ -20,7 +20,7 @@ from rollserve.spaces import space_to_proto
 from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets import Recorder
 from rollserve_server.envs import describe_space
-from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError
+from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.responses import delivered_messages
@@ -81,8 +81,10 @@ class Recordings:
         folder = await asyncio.to_thread(self._folder.dataset, request.dataset)
         async with contextlib.AsyncExitStack() as stack:
             claim = await stack.enter_async_context(self._claimed(folder))
-            opening = await self._opening(request, folder, pool)
-            recorder = await Recorder.start(opening, _space_messages(pool.status()))
+            status = pool.status()
+            request = _with_versions(request, status, pool)
+            opening = await self._opening(request, folder, status, pool)
+            recorder = await Recorder.start(opening, _space_messages(status))
             job = _Job(request, pool, rpc, recorder)
             stack.push_async_exit(job.end)
             stack.callback(claim.is_ending.set)
@@ -105,12 +107,10 @@ class Recordings:
             del self._claims[folder]
             claim.has_ended.set()
 
-    async def _opening(self, request: RecordingRequest, folder: Path, pool: Pool) -> dict[str, Any]:
+    async def _opening(self, request: RecordingRequest, folder: Path, status: PoolStatus, pool: Pool) -> dict[str, Any]:
         """Return the request that opens the dataset: what a new one gets, and what one that exists has to have."""
-        status, options = pool.status(), request.options
-        _check_env(status, request)
-        policy_version = options.policy_version or status.policy_version
-        agents = [each for each in await pool.agents.listed() if each.number == policy_version]
+        options = request.options
+        agents = [each for each in await pool.agents.listed() if each.number == options.policy_version]
         hashes = [summary.content_hash for each in agents for summary in each.agents]
         spec = self._private.without(status.env_specs[0])
         env = json_format.MessageToDict(env_spec_to_proto(spec), preserving_proto_field_name=True)
@@ -157,7 +157,6 @@ class _Job:
     def __init__(self, request: RecordingRequest, pool: Pool, rpc: OpenRpc, recorder: Recorder) -> None:
         self._request, self._pool, self._rpc, self._recorder = request, pool, rpc, recorder
         self._before = recorder.written
-        self._env_version = pool.status().env_version
         self._messages: list[bytes] = []
         self._num_bytes = 0
         self._adding: asyncio.Task[None] | None = None
@@ -258,9 +257,7 @@ class _Job:
 
     def _sample_request(self, target: InAll | AtLeast) -> SampleRequest:
         written = self._recorder.written
-        options = dataclasses.replace(
-            self._request.options, seed=written.seed, first_index=written.next_index, env_version=self._env_version
-        )
+        options = dataclasses.replace(self._request.options, seed=written.seed, first_index=written.next_index)
         return SampleRequest(target, _FORMAT, options, num_workers=self._request.num_workers)
 
     def _reported(self) -> datasets_pb2.RecordingProgress:
@@ -285,17 +282,26 @@ class _Job:
         )
 
 
-def _check_env(status: PoolStatus, request: RecordingRequest) -> None:
-    """Raise InvalidValueError for environments that a dataset of Minari does not hold."""
+def _with_versions(request: RecordingRequest, status: PoolStatus, pool: Pool) -> RecordingRequest:
+    """Return the request with the versions that all its calls sample with.
+
+    Raises:
+        InvalidValueError: environments that a dataset of Minari does not hold, or another version than the current one.
+        NotReadyError: there is no agent, or its version is not kept.
+    """
     if status.env.agents:
         raise InvalidValueError.of("", expected="an environment with one agent for a recording", got="many agents")
     if len(status.env_specs) != 1:
         got = f"{len(status.env_specs)} of them"
         raise InvalidValueError.of("", expected="one environment for all rows for a recording", got=got)
-    version = request.options.env_version
-    if version not in (None, status.env_version):
+    env_version = request.options.env_version
+    if env_version not in (None, status.env_version):
         expected = f"the current version {status.env_version}, or none"
-        raise InvalidValueError.of("options.environment_version", expected=expected, got=version)
+        raise InvalidValueError.of("options.environment_version", expected=expected, got=env_version)
+    with within("options"):
+        policy_version, _ = pool.agents.agent(request.options.policy_version, 0, "")
+    options = dataclasses.replace(request.options, policy_version=policy_version, env_version=status.env_version)
+    return dataclasses.replace(request, options=options)
 
 
 def _space_messages(status: PoolStatus) -> list[bytes]:

@@ -163,8 +163,10 @@ class Encoder:
         columns += content.columns(all_states=options.all_states)
         columns += _ends(content, headers, encoding)
         batch = list(_header_fields(headers, encoding))
-        if options.returns_before and headers.first_steps.any():
-            batch += array_field(_KEYS["returns_before"], content.returns_before())
+        if options.returns_before:
+            returns_before = content.returns_before()
+            if headers.first_steps.any() or returns_before.any():
+                batch += array_field(_KEYS["returns_before"], returns_before)
         if (discount := options.return_discount) is not None:
             batch += array_field(_KEYS["discounted_returns_before"], content.discounted_before(discount))
         for column in columns:

@@ -224,8 +224,9 @@ export type EpisodeBatch = Message<"rollserve.v1.EpisodeBatch"> & {
 
   /**
    * (S) The sum of the raw rewards of the same episode before this segment, added up step by step, including those of
-   * earlier calls; with the segment's own rewards, the episode's return so far. Only with `return_returns_before` of the
-   * call. Empty if all `first_steps` are 0.
+   * earlier calls; with the segment's own rewards, the episode's return so far. Of an agent's life among many agents, that
+   * includes the rewards before its first step. Only with `return_returns_before` of the call. Empty if all
+   * `first_steps` and all sums are 0.
    *
    * @generated from field: repeated double returns_before = 24;
    */
