@@ -110,7 +110,11 @@ class MinariWriter:
         data.mkdir(parents=True, exist_ok=True)
         (data / DATA_FILE).unlink(missing_ok=True)
         with contextlib.closing(GrowingFile(data / DATA_FILE)) as file:
-            h5.File(file, "w", libver=("v108", "v108")).close()
+            access, creation = h5.h5p.create(h5.h5p.FILE_ACCESS), h5.h5p.create(h5.h5p.FILE_CREATE)
+            access.set_libver_bounds(h5.h5f.LIBVER_V18, h5.h5f.LIBVER_V18)
+            access.set_fileobj_driver(h5.h5fd.fileobj_driver, file)
+            creation.set_obj_track_times(False)
+            h5.h5f.create(DATA_FILE.encode(), h5.h5f.ACC_TRUNC, creation, access).close()
             file.commit()
         _write_json(data / METADATA_FILE, content)
         return cls(folder)
@@ -192,10 +196,9 @@ class _Types:
         self.h5 = h5
         self.scalar = h5.h5s.create(h5.h5s.SCALAR)
         self.int64 = h5.h5t.py_create(np.dtype(np.int64))
-        self.links = h5.h5p.create(h5.h5p.LINK_CREATE)
-        self.links.set_create_intermediate_group(True)
-        self.creation = h5.h5p.create(h5.h5p.DATASET_CREATE)
-        self.creation.set_obj_track_times(False)  # so that the same episodes are the same bytes
+        self.groups, self.datasets = h5.h5p.create(h5.h5p.GROUP_CREATE), h5.h5p.create(h5.h5p.DATASET_CREATE)
+        for properties in (self.groups, self.datasets):
+            properties.set_obj_track_times(False)  # so that the same episodes are the same bytes
         self.texts = h5.string_dtype(encoding="utf-8")
 
 
@@ -218,7 +221,8 @@ def _write_episodes(file: Any, batch: Any, spaces: tuple[Space, Space], first: i
     attributes += [(f"rollserve_{name}".encode(), getattr(batch, name)) for name in names]
     start = 0
     for episode, length in enumerate(lengths):
-        group = h5.h5g.create(file.id, b"episode_%d" % (first + episode))
+        group = h5.h5g.create(file.id, b"episode_%d" % (first + episode), gcpl=types.groups)
+        folders: set[bytes] = set()
         for name, value in (
             (b"id", first + episode),
             (b"total_steps", length),
@@ -228,18 +232,25 @@ def _write_episodes(file: Any, batch: Any, spaces: tuple[Space, Space], first: i
             attribute.write(np.array(value, np.int64))
         for column, kind in described:
             begin = start + episode * column.num_extra
-            _write_column(group, column.path, column.rows[begin : begin + length + column.num_extra], kind, types)
+            _write_column(
+                group, folders, column.path, column.rows[begin : begin + length + column.num_extra], kind, types
+            )
         for path, rows in infos.of(episode, slice(start, start + length)):
-            _write_column(group, path, rows, h5.h5t.py_create(rows.dtype, logical=True), types)
+            _write_column(group, folders, path, rows, h5.h5t.py_create(rows.dtype, logical=True), types)
         start += length
 
 
-def _write_column(group: Any, path: bytes, rows: np.ndarray, kind: Any, types: _Types) -> None:
+def _write_column(group: Any, folders: set[bytes], path: bytes, rows: np.ndarray, kind: Any, types: _Types) -> None:
+    """Write a dataset of an episode's group, in folders that are made once."""
     h5 = types.h5
+    for end in (position for position, letter in enumerate(path) if letter == ord("/")):
+        if path[:end] not in folders:
+            folders.add(path[:end])
+            h5.h5g.create(group, path[:end], gcpl=types.groups)
     if rows.dtype == types.texts:
         h5.Group(group).create_dataset(path.decode(), data=rows)
         return
-    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.creation, types.links)
+    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.datasets)
     dataset.write(h5.h5s.ALL, h5.h5s.ALL, np.ascontiguousarray(rows), kind)
 
 
