@@ -32,7 +32,7 @@ def run(folder, stop):
                 os._exit(1)
             return function(*arguments, **options)
         return call
-    for name in ("pwrite", "ftruncate", "fdatasync", "fsync", "unlink", "rename", "replace"):
+    for name in ("write", "ftruncate", "fsync", "unlink", "rename", "replace"):
         setattr(os, name, ending(getattr(os, name)))
     batch.to_minari("some/episodes-v0", root=folder, append=True)
     (root / "count").write_text(str(next(counts)))

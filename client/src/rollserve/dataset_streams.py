@@ -40,17 +40,17 @@ class _BaseDatasetStream:
 
     @property
     def mix_position(self) -> MixPosition:
-        """Where all sources stand behind the last batch."""
+        """Positions of all sources behind the last batch."""
         return self._reading.position
 
     @property
     def position(self) -> Position:
-        """Where the first source stands behind the last batch: three integers, which JSON can hold."""
+        """Position of the first source behind the last batch: three integers, which JSON can hold."""
         return self._reading.position.sources[0]
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """What the files lack and what stands for it, by the field of `EpisodeBatch`; known with the first batch."""
+        """Description of what the files lack, by the field of `EpisodeBatch`; known with the first batch."""
         return {name: text for content in self._reading.contents for name, text in content.missing.items()}
 
     @property

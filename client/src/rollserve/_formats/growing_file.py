@@ -12,6 +12,9 @@ from typing import Any
 
 __all__ = ["GrowingFile"]
 
+# Not all systems have all of these.
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+_sync = getattr(os, "fdatasync", os.fsync)
 _PAGE_BYTES = 1 << 12
 _MAGIC = b"rollserve pages\n"
 _END_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
@@ -40,7 +43,7 @@ class GrowingFile(io.RawIOBase):
             OSError: the file cannot be opened or written.
         """
         self._journal = path.with_name(f".{path.name}.journal")
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(path, _FLAGS, 0o666)
         try:
             self._recover()
             self._committed = self._end = _content_end(self._descriptor)
@@ -73,7 +76,7 @@ class GrowingFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        found = os.pread(self._descriptor, len(view), self._position)
+        found = _read_at(self._descriptor, len(view), self._position)
         view[: len(found)] = found
         view[len(found) :] = bytes(len(view) - len(found))
         for number, start, stop, offset in _parts(self._position, len(view)):
@@ -111,7 +114,7 @@ class GrowingFile(io.RawIOBase):
             if self._error is not None:
                 raise self._error
             os.ftruncate(self._descriptor, max(self._end, self._committed))
-            os.fdatasync(self._descriptor)
+            _sync(self._descriptor)
             if self._pages:
                 self._write_journal()
         except OSError:
@@ -145,7 +148,7 @@ class GrowingFile(io.RawIOBase):
             if page is None:
                 if only_present:
                     continue
-                found = os.pread(self._descriptor, _PAGE_BYTES, number * _PAGE_BYTES)
+                found = _read_at(self._descriptor, _PAGE_BYTES, number * _PAGE_BYTES)
                 page = self._pages[number] = bytearray(found.ljust(_PAGE_BYTES, b"\0"))
             page[start:stop] = view[offset : offset + stop - start]
 
@@ -154,7 +157,7 @@ class GrowingFile(io.RawIOBase):
         for number, page in pages:
             start = number * _PAGE_BYTES
             _write_all(self._descriptor, memoryview(page)[: max(self._committed - start, 0)], start)
-        os.fdatasync(self._descriptor)
+        _sync(self._descriptor)
 
     def _write_journal(self) -> None:
         parts = [_MAGIC, struct.pack("<QQ", self._committed, len(self._pages))]
@@ -197,14 +200,20 @@ def _parts(position: int, size: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _write_all(descriptor: int, view: memoryview, position: int) -> None:
+    if view:
+        os.lseek(descriptor, position, os.SEEK_SET)
     while view:
-        written = os.pwrite(descriptor, view, position)
-        view, position = view[written:], position + written
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_at(descriptor: int, size: int, position: int) -> bytes:
+    os.lseek(descriptor, position, os.SEEK_SET)
+    return os.read(descriptor, size)
 
 
 def _content_end(descriptor: int) -> int:
     """Return where the content of a file ends: an interrupted step may have left bytes behind it."""
     size = os.fstat(descriptor).st_size
-    start = os.pread(descriptor, 64, 0)
+    start = _read_at(descriptor, 64, 0)
     offset = _END_OFFSETS.get(start[8], 0) if start.startswith(b"\x89HDF\r\n\x1a\n") and len(start) == 64 else 0
     return min(size, struct.unpack_from("<Q", start, offset)[0]) if offset else size

@@ -131,6 +131,9 @@ def warn_of_settings(settings: Settings) -> None:
     for path in allow.allow_path:
         if not path.exists():
             _log.warning("path not found", extra={"allow_path": path})
+    if gateway.data_dir is not None and not _exists("minari"):
+        event = "datasets cannot be recorded: install rollserve[data]"
+        _log.warning(event, extra={"data_dir": gateway.data_dir})
     if settings.pool.agents.allow_pickle and not gateway.identity.is_required:
         _log.warning("pickled agents are allowed: clients can run code here", extra={"listen": gateway.listen})
     if gateway.insecure and gateway.tls.tls_cert is None:
