@@ -107,7 +107,8 @@ class EpisodeBatch:
         episode_indices: (N,) int64, index of the episode; by default the position in the batch.
         first_steps: (N,) int64, number of steps of the episode before the segment, including earlier calls; 0 by
             default.
-        env_seeds: (N,) int64, seed that the environment was reset with; or None.
+        env_seeds: (N,) int64, seed that the environment was reset with; or None. Native rows have the seed of their
+            block, which makes the whole block again, but none of its episodes alone.
         worker_indices: (N,) int64, worker that the episode is bound to, in batches of `obtain_exact_episodes` and
             `obtain_fragments`, and in all batches after an update of agents or environments per worker or per row;
             otherwise None.
@@ -889,7 +890,8 @@ class EpisodeBatch:
         """Write whole episodes as a Minari dataset, which `minari.load_dataset` loads; return its folder.
 
         Minari gets the environment's own rewards and actions, all infos (those of the agent as `agent/NAME`) and the
-        seeds, without JPEG, so that images stay as they are. Policy versions and episode indices are attributes of the
+        seeds, without JPEG, so that images stay as they are. Seeds of native rows are left out: they make blocks, not
+        episodes. Policy versions and episode indices are attributes of the
         episodes, `rollserve_policy_versions` and `rollserve_episode_indices`.
 
         >>> batch.to_minari("cartpole/random-v0", env="CartPole-v1", author="…")  # doctest: +SKIP
@@ -904,8 +906,9 @@ class EpisodeBatch:
 
         Raises:
             ImportError: Minari or h5py is not installed.
-            ValueError: a malformed id, a dataset that exists, segments that do not begin with their episode, or no
-                spaces.
+            ValueError: a malformed id or one of no environment, a dataset that exists, segments that are no whole
+                episodes, no spaces, an info whose name begins another one's, or an addition of episodes with seeds to a
+                dataset without, and the reverse.
             OSError: a folder that cannot be written.
         """
         receipt = None if self.receipt is None else self.receipt.to_json()
@@ -921,7 +924,8 @@ class EpisodeBatch:
     ) -> Iterator[np.ndarray]:
         """Yield the pictures of an episode, which is replayed in an environment of its own and compared on the way.
 
-        The environment is reset with the episode's seed and takes the recorded actions. There is a picture after the
+        The environment is reset with the episode's seed and takes the recorded actions; episodes of native rows differ,
+        because they have the seed of their block. There is a picture after the
         reset and one after each step, one more than the episode has steps.
 
         >>> frames = batch.replay(0, lambda: gym.make("CartPole-v1", render_mode="rgb_array"))  # doctest: +SKIP
@@ -955,6 +959,7 @@ class EpisodeBatch:
 
         Raises:
             ImportError: pyarrow is not installed.
+            ValueError: a batch without segments, or a column of complex numbers.
             OSError: a file that cannot be written.
         """
         write_parquet(self, path, receipt=None if self.receipt is None else self.receipt.to_json())
@@ -973,7 +978,9 @@ class EpisodeBatch:
 
         Raises:
             ImportError: lz4 is needed and not installed.
-            ValueError: a name that is no column, or an info of the agent with gaps.
+            TypeError: `compress` is no sequence of names.
+            ValueError: a name that is no column, an info of the agent with gaps or with the name of a column, or a
+                batch without segments.
             OSError: a file that cannot be written.
         """
         write_rllib_json(self, path, compress=compress, append=append)

@@ -27,7 +27,7 @@ class Recording:
         num_steps: number of their steps.
         num_added_episodes: number of episodes that the call has added.
         num_added_steps: number of steps that it has added.
-        dataset_bytes: size of the dataset's data.
+        num_bytes: size of the dataset's data.
         seed: root seed of the episodes.
         next_episode_index: index of the episode that a longer recording goes on with.
         policy_version: version of the policy that acted; 0 if nothing was added.
@@ -40,7 +40,7 @@ class Recording:
     num_steps: int
     num_added_episodes: int
     num_added_steps: int
-    dataset_bytes: int
+    num_bytes: int
     seed: int
     next_episode_index: int
     policy_version: int
@@ -49,7 +49,7 @@ class Recording:
 
     def __str__(self) -> str:
         return (
-            f"{self.dataset}: {self.num_episodes} episodes, {self.num_steps} steps, {self.dataset_bytes / 1e6:.1f} MB "
+            f"{self.dataset}: {self.num_episodes} episodes, {self.num_steps} steps, {self.num_bytes / 1e6:.1f} MB "
             f"({self.num_added_episodes} episodes added)"
         )
 

@@ -26,7 +26,7 @@ from rollserve.v1 import episode_batch_pb2 as rollserve_dot_v1_dot_episode__batc
 from rollserve.v1 import space_pb2 as rollserve_dot_v1_dot_space__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollserve/v1/datasets.proto\x12\x0crollserve.v1\x1a rollserve/v1/episode_batch.proto\x1a\x18rollserve/v1/space.proto\"\x81\x01\n\x12\x44\x61tasetDescription\x12\x0f\n\x07\x61uthors\x18\x01 \x03(\t\x12\x15\n\rauthor_emails\x18\x02 \x03(\t\x12\x16\n\x0e\x61lgorithm_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x16\n\x0e\x63ode_permalink\x18\x05 \x01(\t\"\x88\x01\n\x11RecordingProgress\x12\x15\n\repisode_count\x18\x01 \x01(\x04\x12\x12\n\nstep_count\x18\x02 \x01(\x04\x12\x15\n\rdataset_bytes\x18\x03 \x01(\x04\x12\x1c\n\x14simulated_step_count\x18\x04 \x01(\x04\x12\x13\n\x0bwaiting_for\x18\x05 \x01(\t\"\x9c\x02\n\tRecording\x12\x0f\n\x07\x64\x61taset\x18\x01 \x01(\t\x12\x15\n\repisode_count\x18\x02 \x01(\x04\x12\x12\n\nstep_count\x18\x03 \x01(\x04\x12\x1b\n\x13\x61\x64\x64\x65\x64_episode_count\x18\x04 \x01(\x04\x12\x18\n\x10\x61\x64\x64\x65\x64_step_count\x18\x05 \x01(\x04\x12\x15\n\rdataset_bytes\x18\x06 \x01(\x04\x12\x0c\n\x04seed\x18\x07 \x01(\x06\x12\x1a\n\x12next_episode_index\x18\x08 \x01(\x04\x12\x16\n\x0epolicy_version\x18\t \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\n \x01(\x03\x12&\n\x07\x61\x63\x63ount\x18\x0b \x01(\x0b\x32\x15.rollserve.v1.Account\"\x93\x01\n\rDatasetSource\x12+\n\x05\x66iles\x18\x01 \x01(\x0b\x32\x1a.rollserve.v1.DatasetFilesH\x00\x12*\n\x04live\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.LiveEpisodesH\x00\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\t\n\x07\x63ontentB\t\n\x07_weight\"\xf1\x01\n\x0c\x44\x61tasetFiles\x12\r\n\x05paths\x18\x01 \x03(\t\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\t\x12\x1c\n\x0f\x66ragment_length\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0b\x65poch_count\x18\x04 \x01(\x04\x12-\n\x07shuffle\x18\x05 \x01(\x0b\x32\x1c.rollserve.v1.DatasetShuffle\x12)\n\x05shard\x18\x06 \x01(\x0b\x32\x1a.rollserve.v1.DatasetShard\x12\x12\n\nskip_infos\x18\x07 \x01(\x08\x12\r\n\x05\x64ones\x18\x08 \x01(\tB\x12\n\x10_fragment_length\"F\n\x0e\x44\x61tasetShuffle\x12\x0c\n\x04seed\x18\x01 \x01(\x06\x12\x17\n\nstep_count\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_step_count\",\n\x0c\x44\x61tasetShard\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\"\n\x0cLiveEpisodes\x12\x12\n\nstep_count\x18\x01 \x01(\x03\"B\n\x10\x44\x61tasetBeginning\x12.\n\x08\x63ontents\x18\x01 \x03(\x0b\x32\x1c.rollserve.v1.DatasetContent\"\xe9\x01\n\x0e\x44\x61tasetContent\x12:\n\x07missing\x18\x01 \x03(\x0b\x32).rollserve.v1.DatasetContent.MissingEntry\x12\x10\n\x08receipts\x18\x02 \x03(\t\x12.\n\x11observation_space\x18\x03 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x04 \x01(\x0b\x32\x13.rollserve.v1.Space\x1a.\n\x0cMissingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"u\n\x0f\x44\x61tasetBatchEnd\x12\x14\n\x0csource_index\x18\x01 \x01(\r\x12/\n\x08position\x18\x02 \x01(\x0b\x32\x1d.rollserve.v1.DatasetPosition\x12\x1b\n\x13\x63ontinuing_messages\x18\x03 \x03(\r\"U\n\x0f\x44\x61tasetPosition\x12-\n\x07sources\x18\x01 \x03(\x0b\x32\x1c.rollserve.v1.SourcePosition\x12\x13\n\x0b\x64rawn_count\x18\x02 \x01(\x04\"?\n\x0eSourcePosition\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\r\n\x05\x63hunk\x18\x02 \x01(\x04\x12\x0f\n\x07segment\x18\x03 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollserve/v1/datasets.proto\x12\x0crollserve.v1\x1a rollserve/v1/episode_batch.proto\x1a\x18rollserve/v1/space.proto\"\x81\x01\n\x12\x44\x61tasetDescription\x12\x0f\n\x07\x61uthors\x18\x01 \x03(\t\x12\x15\n\rauthor_emails\x18\x02 \x03(\t\x12\x16\n\x0e\x61lgorithm_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x16\n\x0e\x63ode_permalink\x18\x05 \x01(\t\"\x85\x01\n\x11RecordingProgress\x12\x15\n\repisode_count\x18\x01 \x01(\x04\x12\x12\n\nstep_count\x18\x02 \x01(\x04\x12\x12\n\nbyte_count\x18\x03 \x01(\x04\x12\x1c\n\x14simulated_step_count\x18\x04 \x01(\x04\x12\x13\n\x0bwaiting_for\x18\x05 \x01(\t\"\x99\x02\n\tRecording\x12\x0f\n\x07\x64\x61taset\x18\x01 \x01(\t\x12\x15\n\repisode_count\x18\x02 \x01(\x04\x12\x12\n\nstep_count\x18\x03 \x01(\x04\x12\x1b\n\x13\x61\x64\x64\x65\x64_episode_count\x18\x04 \x01(\x04\x12\x18\n\x10\x61\x64\x64\x65\x64_step_count\x18\x05 \x01(\x04\x12\x12\n\nbyte_count\x18\x06 \x01(\x04\x12\x0c\n\x04seed\x18\x07 \x01(\x06\x12\x1a\n\x12next_episode_index\x18\x08 \x01(\x04\x12\x16\n\x0epolicy_version\x18\t \x01(\x03\x12\x1b\n\x13\x65nvironment_version\x18\n \x01(\x03\x12&\n\x07\x61\x63\x63ount\x18\x0b \x01(\x0b\x32\x15.rollserve.v1.Account\"\x93\x01\n\rDatasetSource\x12+\n\x05\x66iles\x18\x01 \x01(\x0b\x32\x1a.rollserve.v1.DatasetFilesH\x00\x12*\n\x04live\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.LiveEpisodesH\x00\x12\x13\n\x06weight\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\t\n\x07\x63ontentB\t\n\x07_weight\"\xf1\x01\n\x0c\x44\x61tasetFiles\x12\r\n\x05paths\x18\x01 \x03(\t\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\t\x12\x1c\n\x0f\x66ragment_length\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0b\x65poch_count\x18\x04 \x01(\x04\x12-\n\x07shuffle\x18\x05 \x01(\x0b\x32\x1c.rollserve.v1.DatasetShuffle\x12)\n\x05shard\x18\x06 \x01(\x0b\x32\x1a.rollserve.v1.DatasetShard\x12\x12\n\nskip_infos\x18\x07 \x01(\x08\x12\r\n\x05\x64ones\x18\x08 \x01(\tB\x12\n\x10_fragment_length\"F\n\x0e\x44\x61tasetShuffle\x12\x0c\n\x04seed\x18\x01 \x01(\x06\x12\x17\n\nstep_count\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_step_count\",\n\x0c\x44\x61tasetShard\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\"\n\x0cLiveEpisodes\x12\x12\n\nstep_count\x18\x01 \x01(\x03\"B\n\x10\x44\x61tasetBeginning\x12.\n\x08\x63ontents\x18\x01 \x03(\x0b\x32\x1c.rollserve.v1.DatasetContent\"\xe9\x01\n\x0e\x44\x61tasetContent\x12:\n\x07missing\x18\x01 \x03(\x0b\x32).rollserve.v1.DatasetContent.MissingEntry\x12\x10\n\x08receipts\x18\x02 \x03(\t\x12.\n\x11observation_space\x18\x03 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x04 \x01(\x0b\x32\x13.rollserve.v1.Space\x1a.\n\x0cMissingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"u\n\x0f\x44\x61tasetBatchEnd\x12\x14\n\x0csource_index\x18\x01 \x01(\r\x12/\n\x08position\x18\x02 \x01(\x0b\x32\x1d.rollserve.v1.DatasetPosition\x12\x1b\n\x13\x63ontinuing_messages\x18\x03 \x03(\r\"U\n\x0f\x44\x61tasetPosition\x12-\n\x07sources\x18\x01 \x03(\x0b\x32\x1c.rollserve.v1.SourcePosition\x12\x13\n\x0b\x64rawn_count\x18\x02 \x01(\x04\"?\n\x0eSourcePosition\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\r\n\x05\x63hunk\x18\x02 \x01(\x04\x12\x0f\n\x07segment\x18\x03 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,29 +38,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DATASETDESCRIPTION']._serialized_start=106
   _globals['_DATASETDESCRIPTION']._serialized_end=235
   _globals['_RECORDINGPROGRESS']._serialized_start=238
-  _globals['_RECORDINGPROGRESS']._serialized_end=374
-  _globals['_RECORDING']._serialized_start=377
-  _globals['_RECORDING']._serialized_end=661
-  _globals['_DATASETSOURCE']._serialized_start=664
-  _globals['_DATASETSOURCE']._serialized_end=811
-  _globals['_DATASETFILES']._serialized_start=814
-  _globals['_DATASETFILES']._serialized_end=1055
-  _globals['_DATASETSHUFFLE']._serialized_start=1057
-  _globals['_DATASETSHUFFLE']._serialized_end=1127
-  _globals['_DATASETSHARD']._serialized_start=1129
-  _globals['_DATASETSHARD']._serialized_end=1173
-  _globals['_LIVEEPISODES']._serialized_start=1175
-  _globals['_LIVEEPISODES']._serialized_end=1209
-  _globals['_DATASETBEGINNING']._serialized_start=1211
-  _globals['_DATASETBEGINNING']._serialized_end=1277
-  _globals['_DATASETCONTENT']._serialized_start=1280
-  _globals['_DATASETCONTENT']._serialized_end=1513
-  _globals['_DATASETCONTENT_MISSINGENTRY']._serialized_start=1467
-  _globals['_DATASETCONTENT_MISSINGENTRY']._serialized_end=1513
-  _globals['_DATASETBATCHEND']._serialized_start=1515
-  _globals['_DATASETBATCHEND']._serialized_end=1632
-  _globals['_DATASETPOSITION']._serialized_start=1634
-  _globals['_DATASETPOSITION']._serialized_end=1719
-  _globals['_SOURCEPOSITION']._serialized_start=1721
-  _globals['_SOURCEPOSITION']._serialized_end=1784
+  _globals['_RECORDINGPROGRESS']._serialized_end=371
+  _globals['_RECORDING']._serialized_start=374
+  _globals['_RECORDING']._serialized_end=655
+  _globals['_DATASETSOURCE']._serialized_start=658
+  _globals['_DATASETSOURCE']._serialized_end=805
+  _globals['_DATASETFILES']._serialized_start=808
+  _globals['_DATASETFILES']._serialized_end=1049
+  _globals['_DATASETSHUFFLE']._serialized_start=1051
+  _globals['_DATASETSHUFFLE']._serialized_end=1121
+  _globals['_DATASETSHARD']._serialized_start=1123
+  _globals['_DATASETSHARD']._serialized_end=1167
+  _globals['_LIVEEPISODES']._serialized_start=1169
+  _globals['_LIVEEPISODES']._serialized_end=1203
+  _globals['_DATASETBEGINNING']._serialized_start=1205
+  _globals['_DATASETBEGINNING']._serialized_end=1271
+  _globals['_DATASETCONTENT']._serialized_start=1274
+  _globals['_DATASETCONTENT']._serialized_end=1507
+  _globals['_DATASETCONTENT_MISSINGENTRY']._serialized_start=1461
+  _globals['_DATASETCONTENT_MISSINGENTRY']._serialized_end=1507
+  _globals['_DATASETBATCHEND']._serialized_start=1509
+  _globals['_DATASETBATCHEND']._serialized_end=1626
+  _globals['_DATASETPOSITION']._serialized_start=1628
+  _globals['_DATASETPOSITION']._serialized_end=1713
+  _globals['_SOURCEPOSITION']._serialized_start=1715
+  _globals['_SOURCEPOSITION']._serialized_end=1778
 # @@protoc_insertion_point(module_scope)

@@ -60,14 +60,14 @@ class RecordingProgress(google.protobuf.message.Message):
 
     EPISODE_COUNT_FIELD_NUMBER: builtins.int
     STEP_COUNT_FIELD_NUMBER: builtins.int
-    DATASET_BYTES_FIELD_NUMBER: builtins.int
+    BYTE_COUNT_FIELD_NUMBER: builtins.int
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
     WAITING_FOR_FIELD_NUMBER: builtins.int
     episode_count: builtins.int
     """The number of episodes in the dataset on disk, of all recordings."""
     step_count: builtins.int
     """The number of steps of these episodes."""
-    dataset_bytes: builtins.int
+    byte_count: builtins.int
     """The size of the dataset's data in bytes."""
     simulated_step_count: builtins.int
     """The number of steps that were simulated for this recording so far."""
@@ -78,11 +78,11 @@ class RecordingProgress(google.protobuf.message.Message):
         *,
         episode_count: builtins.int = ...,
         step_count: builtins.int = ...,
-        dataset_bytes: builtins.int = ...,
+        byte_count: builtins.int = ...,
         simulated_step_count: builtins.int = ...,
         waiting_for: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["dataset_bytes", b"dataset_bytes", "episode_count", b"episode_count", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["byte_count", b"byte_count", "episode_count", b"episode_count", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___RecordingProgress = RecordingProgress
 
@@ -97,7 +97,7 @@ class Recording(google.protobuf.message.Message):
     STEP_COUNT_FIELD_NUMBER: builtins.int
     ADDED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     ADDED_STEP_COUNT_FIELD_NUMBER: builtins.int
-    DATASET_BYTES_FIELD_NUMBER: builtins.int
+    BYTE_COUNT_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
@@ -113,7 +113,7 @@ class Recording(google.protobuf.message.Message):
     """The number of episodes that this call has added."""
     added_step_count: builtins.int
     """The number of steps that this call has added."""
-    dataset_bytes: builtins.int
+    byte_count: builtins.int
     """The size of the dataset's data in bytes."""
     seed: builtins.int
     """The root seed of all episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
@@ -135,7 +135,7 @@ class Recording(google.protobuf.message.Message):
         step_count: builtins.int = ...,
         added_episode_count: builtins.int = ...,
         added_step_count: builtins.int = ...,
-        dataset_bytes: builtins.int = ...,
+        byte_count: builtins.int = ...,
         seed: builtins.int = ...,
         next_episode_index: builtins.int = ...,
         policy_version: builtins.int = ...,
@@ -143,7 +143,7 @@ class Recording(google.protobuf.message.Message):
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["account", b"account"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "added_episode_count", b"added_episode_count", "added_step_count", b"added_step_count", "dataset", b"dataset", "dataset_bytes", b"dataset_bytes", "environment_version", b"environment_version", "episode_count", b"episode_count", "next_episode_index", b"next_episode_index", "policy_version", b"policy_version", "seed", b"seed", "step_count", b"step_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "added_episode_count", b"added_episode_count", "added_step_count", b"added_step_count", "byte_count", b"byte_count", "dataset", b"dataset", "environment_version", b"environment_version", "episode_count", b"episode_count", "next_episode_index", b"next_episode_index", "policy_version", b"policy_version", "seed", b"seed", "step_count", b"step_count"]) -> None: ...
 
 global___Recording = Recording
 

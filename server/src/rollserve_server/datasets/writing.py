@@ -6,6 +6,7 @@ So the server's process neither decodes episodes nor waits for disks, and a faul
 from __future__ import annotations
 
 import copy
+import dataclasses
 import fcntl
 import os
 from collections import Counter
@@ -91,6 +92,8 @@ class _Recording:
         whole = list(self._whole(messages))
         if whole:
             batches = list(_merged(whole))
+            if self._state["origin"]["rows_of_a_block"] is not None:  # a block's seed makes no episode alone
+                batches = [dataclasses.replace(batch, env_seeds=None) for batch in batches]
             receipts = {}
             if self._receipt is not None:
                 new = [_receipt(self._receipt, batch, self._state["origin"]["seed"]) for batch in batches]

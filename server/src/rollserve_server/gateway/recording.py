@@ -313,7 +313,7 @@ def _counts(written: Written) -> Mapping[str, int]:
     return {
         "episode_count": written.num_episodes,
         "step_count": written.num_steps,
-        "dataset_bytes": written.num_bytes,
+        "byte_count": written.num_bytes,
     }
 
 
