@@ -219,6 +219,8 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 		s.simulated = content.Account.GetSimulatedStepCount()
 	case *pb.ObtainSamplesResponse_Joined, *pb.ObtainSamplesResponse_Shared:
 		return nil, malformed(errors.New("content: expected a kind that the call accepts, got another"))
+	case *pb.ObtainSamplesResponse_MultiAgentBatch:
+		return nil, malformed(mismatch("content", "batches of one agent, which this client reads", "one of many agents"))
 	default: // content of a later version, which a client may leave out
 	}
 	return nil, nil

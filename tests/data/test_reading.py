@@ -145,6 +145,7 @@ def test_read_rejects_arguments(options: dict[str, object], text: str, tmp_path:
     ("options", "text"),
     [
         ({"shard": 5}, "shard: expected (i, n), got int"),
+        ({"action_space": 5}, "action_space: expected a space of rollserve.spaces, got int"),
         ({"position": 3}, "position: expected (epoch, chunk, segment), got int"),
         ({"path": 5}, "path: expected a path or a sequence of paths, got int"),
         ({"path": [5]}, "path: expected a path or a sequence of paths, got list"),

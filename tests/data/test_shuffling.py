@@ -136,6 +136,8 @@ def test_mix_rejects_sources_of_other_types() -> None:
         TypeError, match=r"^sources\[0\]: expected a pair of an iterable and a weight, got list_iterator$"
     ):
         rollserve.data.mix([iter([])], seed=1)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^sources\[0\]: expected an iterable of batches, got int$"):
+        rollserve.data.mix([(5, 1.0)], seed=1)  # type: ignore[list-item]
 
 
 def test_mix_draws_by_weights_whose_sum_is_infinite() -> None:

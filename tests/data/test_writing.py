@@ -113,6 +113,8 @@ def test_parquet_has_a_row_for_each_step(tmp_path: Path) -> None:
 
 
 def test_rllib_json_refuses_unknown_names(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="compress: expected a sequence of names, got str"):
+        whole_episodes().to_rllib_json(tmp_path / "a.json", compress="obs")
     with pytest.raises(ValueError, match=r"compress: expected names among .*, got \['observations'\]"):
         whole_episodes().to_rllib_json(tmp_path / "a.json", compress=["observations"])
     assert not (tmp_path / "a.json").exists()

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ale_py
+import grpc
 import gymnasium
 import imageio_ffmpeg
 import numpy as np
@@ -19,7 +21,10 @@ from support import raises, server_environment
 
 import rollserve
 from rollserve import Reason
+from rollserve._codec.tensors import tensor_to_proto
 from rollserve.cli import main
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1 import sampler_service_pb2_grpc, tensor_pb2, video_pb2
 from rollserve_server.local import LocalServer, local_server
 
 
@@ -79,6 +84,17 @@ def test_sampled_episode_is_the_one_that_a_call_delivers(sampler: rollserve.Samp
     assert np.array_equal(video.frames, plain_pictures("CartPole-v1", batch))
     assert (video.seed, video.episode_index, video.policy_version) == (9, 4, 1)
     assert np.array_equal(sampler.render(batch, format="raw").frames, video.frames)
+
+
+def test_screens_of_a_game_are_those_of_gymnasium(sampler: rollserve.Sampler) -> None:
+    gymnasium.register_envs(ale_py)
+    sampler.update_env(rollserve.EnvSpec("ALE/Pong-v5", vectorization="rows"))
+    sampler.update_agent(rollserve.RandomAgent())
+    batch = sampler.obtain_samples(1, seed=3, first_episode_index=1, max_episode_length=40)
+    expected = plain_pictures("ALE/Pong-v5", batch)
+    assert np.array_equal(sampler.render(batch, format="raw").frames, expected)
+    video = sampler.render(seed=3, index=1, max_episode_length=40, format="raw")
+    assert np.array_equal(video.frames, expected)
 
 
 def test_seed_is_the_own_one_by_default_and_the_own_sequence_goes_on(sampler: rollserve.Sampler) -> None:
@@ -286,6 +302,7 @@ def test_command_writes_a_video(
     assert "POLICY_VERSION" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_operator_may_allow_no_videos() -> None:
     with (
         local_server(
@@ -323,3 +340,56 @@ def test_malformed_requests_are_refused(
 ) -> None:
     with raises(error, match=text):
         sampler.render(**arguments)
+
+
+STEPS = tensor_to_proto(np.array([0, 1, 1]))
+
+
+def recorded(**fields: Any) -> dict[str, Any]:
+    """Return the fields of a request for an episode of three steps, with changes."""
+    actions = [tensor_pb2.NamedTensor(tensor=STEPS)]
+    return {"recorded": video_pb2.RecordedEpisode(**{"actions": actions, **fields})}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "episode: expected sampled or recorded, got none"),
+        (recorded(actions=[]), r"recorded.actions: expected actions of the leaves \[''\], got \[\]"),
+        (
+            recorded(actions=[tensor_pb2.NamedTensor(tensor=tensor_to_proto(np.array(1)))]),
+            r"recorded.actions\[''\]: expected an action for each step, got a single number",
+        ),
+        (recorded(rewards=tensor_to_proto(np.ones(2))), r"recorded.rewards: expected numbers of shape \(3,\)"),
+        (recorded(values=tensor_to_proto(np.ones((3, 1)))), r"recorded.values: expected numbers of shape \(3,\)"),
+        (recorded(observation_checksums=[1]), "recorded.observation_checksums: expected none, or 4, got 1"),
+        ({**recorded(), "format": 0}, "format: expected VIDEO_FORMAT_RAW or VIDEO_FORMAT_MP4, got 0"),
+        ({**recorded(), "overlays": [9]}, r"overlays\[0\]: expected one of VIDEO_OVERLAY_STEP, .* got 9"),
+    ],
+)
+def test_malformed_messages_are_refused(
+    video_server: LocalServer, sampler: rollserve.Sampler, fields: dict[str, Any], text: str
+) -> None:
+    request = pb.RenderEpisodeRequest(**{"format": video_pb2.VIDEO_FORMAT_RAW, **fields})
+    with grpc.insecure_channel(video_server.address) as channel:
+        with pytest.raises(grpc.RpcError, match=text) as caught:
+            list(sampler_service_pb2_grpc.SamplerServiceStub(channel).RenderEpisode(request))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_actions_that_a_client_makes_up_are_rendered(video_server: LocalServer, sampler: rollserve.Sampler) -> None:
+    request = pb.RenderEpisodeRequest(format=video_pb2.VIDEO_FORMAT_RAW, **recorded(environment_seed=4))
+    with grpc.insecure_channel(video_server.address) as channel:
+        render = sampler_service_pb2_grpc.SamplerServiceStub(channel).RenderEpisode
+        data = b"".join(response.data for response in render(request))
+        long = recorded(actions=[tensor_pb2.NamedTensor(tensor=tensor_to_proto(np.zeros(40, np.int64)))])
+        with pytest.raises(grpc.RpcError, match="actions: 40 of them, but the episode ends after") as caught:
+            list(render(pb.RenderEpisodeRequest(format=video_pb2.VIDEO_FORMAT_RAW, **long)))
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    env: gymnasium.Env[Any, Any] = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    env.reset(seed=4)
+    frames: list[Any] = [env.render()]
+    for action in (0, 1, 1):
+        env.step(action)
+        frames.append(env.render())
+    assert data == np.stack(frames).tobytes()

@@ -15,6 +15,7 @@ import rollserve
 from rollserve import ActionMask, EnvSpec, MultiAgentBatch, Policies, RandomAgent
 
 CROWD = EnvSpec("sample_envs:crowd", {"length": 15}, multi_agent="parallel")
+PHOENIX = EnvSpec("sample_envs:phoenix", multi_agent="aec")
 RELAY = EnvSpec("sample_envs:relay", {"num_agents": 4}, multi_agent="aec")
 SPREAD = EnvSpec("mpe/simple_spread-v3", {"max_cycles": 10}, multi_agent="parallel")
 CONNECT_FOUR = EnvSpec("classic/connect_four-v3", multi_agent="aec")

@@ -11,6 +11,7 @@ from cutting_proxy import cutting_proxy
 from many_agents import (
     CONNECT_FOUR,
     CROWD,
+    PHOENIX,
     POLICIES,
     RELAY,
     SPREAD,
@@ -71,6 +72,8 @@ def test_samples_are_the_same_however_they_are_made(
         with narrow.stream_samples(NUM_STEPS, seed=3) as stream:
             parts = [MultiAgentBatch.of(part) for part in stream]
         assert len(parts) > 2
+        for each in (each for part in parts for each in part.policies):
+            assert not each.rewards_before[each.batch.first_steps > 0].any()
         assert many_equal(MultiAgentBatch.concatenate(*parts).joined(), expected.joined())
         assert many_equal(MultiAgentBatch.of(narrow.obtain_exact_episodes(4, seed=3)), exact)
     for num_workers in (1, 3):
@@ -291,3 +294,46 @@ def test_agent_steps_count_for_whole_episodes_only(thread_sampler: Sampler) -> N
             call()
     with raises(InvalidArgumentError, field="count", match="agent_steps"):
         thread_sampler.obtain_samples(8, count="steps")  # type: ignore[typeddict-item]
+
+
+def test_agents_that_are_back_in_the_step_of_their_death_have_their_true_last_observations(
+    thread_sampler: Sampler,
+) -> None:
+    thread_sampler.update_env(PHOENIX)
+    thread_sampler.update_agent({"main": rollserve.RandomAgent()})
+    batch = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(1, seed=1))
+    check_against_plain_loops(batch, PHOENIX)
+    lives = batch.by_agent()["phoenix"].take(np.arange(2))
+    np.testing.assert_array_equal(lives.observations, np.array([[0, 2, 6, 7]]).T)
+    np.testing.assert_array_equal(lives.last_observations, np.array([[4, 8]]).T)
+    assert lives.terminated.all()
+
+
+def test_returns_have_rewards_before_the_first_action_everywhere(
+    thread_sampler: Sampler, thread_server: LocalServer
+) -> None:
+    thread_sampler.update_env(EnvSpec(PHOENIX.id, num_rows=2, multi_agent=PHOENIX.multi_agent))
+    thread_sampler.update_agent({"main": rollserve.RandomAgent()})
+    # The rewards of an agent's action are what the other one and itself bring about until its next turn.
+    phoenix, again, mortal = (5.0, 1 + 2, 3 + 4), (5.0, 7, 8), (5.0 + 1, 2 + 3, 4)
+    total = sum(phoenix + again + mortal)
+    evaluation = thread_sampler.evaluate(2)
+    assert evaluation.returns.tolist() == [total, total]
+    assert evaluation.agent_returns is not None
+    assert evaluation.agent_returns.returns.tolist() == [[sum(phoenix + again), sum(mortal)]] * 2
+    batch = MultiAgentBatch.of(thread_sampler.obtain_exact_episodes(1, seed=1))
+    assert thread_sampler.metrics().returns[-1] == total
+    (part,) = batch.policies
+    first = part.take(np.flatnonzero(part.batch.episode_indices == 0))
+    assert first.batch.episode_returns.tolist() == [sum(phoenix), sum(again), sum(mortal)]
+    assert first.rewards_before.tolist() == first.batch.returns_before.tolist() == [5.0, 5.0, 6.0]
+    rest = batch.without_first_steps(1).policies[0]
+    np.testing.assert_array_equal(rest.batch.episode_returns, part.batch.episode_returns)
+    np.testing.assert_array_equal(rest.rewards_before[:3], [0.0, 5.0, 6.0])
+    end = thread_sampler.metrics().end
+    parts = [MultiAgentBatch.of(thread_sampler.obtain_fragments(5 * 4)).policies[0] for _ in range(2)]
+    lives = {sum(phoenix), sum(again), sum(mortal)}
+    for part in parts:
+        assert set(part.batch.episode_returns[part.batch.terminated]) <= lives
+        assert not part.rewards_before[part.batch.first_steps > 0].any()
+    assert set(thread_sampler.metrics(end).returns) == {total}

@@ -177,7 +177,7 @@ def test_segments_go_on_with_states_returns_and_observations(thread_sampler: Sam
                     assert segment.discounted_returns_before[0] == pytest.approx(discounted, rel=1e-12)
                     num_compared += 1
                 else:
-                    total = discounted = 0.0
+                    total, discounted = float(part.rewards_before[position]), 0.0
                 for reward in segment.rewards.tolist():
                     total, discounted = total + reward, 0.9 * discounted + reward
                 stop = int(segment.first_steps[0]) + segment.num_steps

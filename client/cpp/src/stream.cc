@@ -30,6 +30,8 @@ void convert(v1::ObtainExactEpisodesResponse& from, v1::ObtainSamplesResponse& t
       return to.mutable_account()->Swap(from.mutable_account());
     case v1::ObtainExactEpisodesResponse::kJoined:
       return to.mutable_joined()->Swap(from.mutable_joined());
+    case v1::ObtainExactEpisodesResponse::kMultiAgentBatch:
+      return to.mutable_multi_agent_batch()->Swap(from.mutable_multi_agent_batch());
     default:
       return to.Clear();
   }
@@ -193,6 +195,8 @@ std::optional<EpisodeBatch> StreamState::read(v1::ObtainSamplesResponse& respons
       account_ = account_of(response.account());
       num_simulated_steps_ = account_->num_simulated_steps;
       return std::nullopt;
+    case v1::ObtainSamplesResponse::kMultiAgentBatch:
+      throw Malformed("content", "batches of one agent, which this client reads", "one of many agents");
     default:
       return std::nullopt;  // content of a kind that only later clients know
   }

@@ -186,7 +186,8 @@ type PolicyBatch struct {
 	// may be one of an earlier fragment, see MultiAgentBatch.
 	EnvironmentSteps []uint32 `protobuf:"fixed32,4,rep,packed,name=environment_steps,json=environmentSteps,proto3" json:"environment_steps,omitempty"`
 	// (S) The sum of the rewards that the agent got in this life before its first action, as an agent of an AEC environment
-	// does that acts late. Empty if all are 0.
+	// does that acts late; 0 for segments that begin within a life. The life's return includes it, and so do the
+	// `returns_before` of its later segments. Empty if all are 0.
 	RewardsBefore []float64 `protobuf:"fixed64,5,rep,packed,name=rewards_before,json=rewardsBefore,proto3" json:"rewards_before,omitempty"`
 }
 

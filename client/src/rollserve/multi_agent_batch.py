@@ -32,7 +32,8 @@ class PolicyBatch:
         agent_positions: (N,) int64, agent of each segment: its position among the environment's agents.
         env_steps: (T,) int64, environment step of the episode in which each step was made, from 0. Of fragments, the
             step may be one of an earlier fragment, where what followed was not known.
-        rewards_before: (N,), sum of the rewards that the agent got in its life before its first action.
+        rewards_before: (N,), sum of the rewards that the agent got in its life before its first action; 0 for segments
+            that begin within a life. `episode_returns` of the batch have it, and `returns` have not.
     """
 
     policy: str
@@ -334,8 +335,8 @@ class MultiAgentBatch:
                 num_dropped_steps += num_dropped
                 if num_dropped < len(steps):
                     rest = segment.without_first_steps(num_dropped)
-                    entry = part.agent_positions[position], steps[num_dropped:], part.rewards_before[position]
-                    kept.append((rest, *entry))
+                    before = 0.0 if num_dropped else part.rewards_before[position]
+                    kept.append((rest, part.agent_positions[position], steps[num_dropped:], before))
             if kept:
                 batches, agents, env_steps, rewards = zip(*kept, strict=True)
                 whole = EpisodeBatch.concatenate(*batches), np.array(agents), np.concatenate(env_steps)

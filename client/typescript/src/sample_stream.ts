@@ -275,6 +275,8 @@ class StreamReader implements Attempts {
         break;
       case "shared":
         throw new Error("shared: expected a message of the call itself, got one in shared memory");
+      case "multiAgentBatch":
+        throw new Error("content: expected batches of one agent, which this client reads, got one of many agents");
       default: // content of a later version, which a client may leave out
     }
   }

@@ -131,6 +131,7 @@ __all__ = [
     "crowd",
     "crowded",
     "halved_rewards",
+    "phoenix",
     "relay",
 ]
 
@@ -145,6 +146,11 @@ def crowd(**kwargs: Any) -> Any:
 def relay(**kwargs: Any) -> Any:
     """Make a `Relay`."""
     return importlib.import_module("sample_envs.many").Relay(**kwargs)
+
+
+def phoenix(**kwargs: Any) -> Any:
+    """Make a `Phoenix`."""
+    return importlib.import_module("sample_envs.many").Phoenix(**kwargs)
 
 
 def halved_rewards(env: Any) -> Any:

@@ -207,3 +207,61 @@ class HalvedRewards(BaseWrapper[str, Any, Any]):
     def last(self, observe: bool = True) -> Any:
         observation, reward, *rest = self.env.last(observe)
         return (observation, reward / 2, *rest)
+
+
+class Phoenix(AECEnv[str, Any, Any]):
+    """Two agents whose observations count all steps: both act twice and die, and then one is back.
+
+    It is back with the step without an action of the other one. Before an agent acts, it has got 5.
+    """
+
+    metadata = {"name": "phoenix"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["phoenix", "mortal"]
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, np.inf, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def observe(self, agent: str) -> Any:
+        return np.array([self._num_steps], np.float32)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self._num_steps, self._lives_left = 0, 2
+        self.agents: list[str] = []
+        self._cumulative_rewards, self.terminations, self.truncations, self.infos = {}, {}, {}, {}
+        self._begin("phoenix", "mortal")
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        self._num_steps += 1
+        if self.terminations[agent]:
+            self.agents.remove(agent)
+            if not self.agents and self._lives_left:
+                self._begin("phoenix")
+        else:
+            self._cumulative_rewards[agent] = 0.0
+            for each in self.agents:
+                self._cumulative_rewards[each] += self._num_steps
+            self._num_left -= 1
+            if not self._num_left:
+                self.terminations = dict.fromkeys(self.agents, True)
+        if self.agents:
+            self.agent_selection = self.agents[self._num_left % len(self.agents)]
+
+    def close(self) -> None:
+        pass
+
+    def _begin(self, *agents: str) -> None:
+        self._lives_left -= 1
+        self._num_left = 2 * len(agents)
+        self.agents = list(agents)
+        self.agent_selection = agents[0]
+        self._cumulative_rewards.update(dict.fromkeys(agents, 5.0))
+        for values in (self.terminations, self.truncations):
+            values.update(dict.fromkeys(agents, False))
+        self.infos.update({agent: {} for agent in agents})

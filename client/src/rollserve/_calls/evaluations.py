@@ -182,6 +182,7 @@ class EvaluationReader(Reader[Evaluation]):
             max_message_bytes=reception.max_message_bytes,
             accept_compression=reception.compressions,
             accept_frame_stacks=True,
+            return_returns_before=True,
         )
         request = pb.EvaluateRequest(
             sampler=sampler,

@@ -6,6 +6,7 @@ write, are parsed by the generated classes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -247,13 +248,15 @@ def _policy_batch(data: memoryview, start: int, stop: int) -> PolicyBatch:
             raise UnusualError
     if batch is None:
         raise ValueError(f"policies: {mismatch('a batch', 'none')}")
-    rewards = headers["rewards_before"]
+    rewards_before = headers["rewards_before"] if len(headers["rewards_before"]) else np.zeros(len(batch))
+    if rewards_before.any() and not batch.first_steps.any():  # else the returns before segments have them
+        batch = dataclasses.replace(batch, returns_before=rewards_before)
     return PolicyBatch(
         policy,
         batch,
         headers["agent_positions"].astype(np.int64),
         headers["environment_steps"].astype(np.int64),
-        rewards if len(rewards) else np.zeros(len(batch)),
+        rewards_before,
     )
 
 

@@ -110,11 +110,7 @@ class MinariWriter:
         data.mkdir(parents=True, exist_ok=True)
         (data / DATA_FILE).unlink(missing_ok=True)
         with contextlib.closing(GrowingFile(data / DATA_FILE)) as file:
-            access, creation = h5.h5p.create(h5.h5p.FILE_ACCESS), h5.h5p.create(h5.h5p.FILE_CREATE)
-            access.set_libver_bounds(h5.h5f.LIBVER_V18, h5.h5f.LIBVER_V18)
-            access.set_fileobj_driver(h5.h5fd.fileobj_driver, file)
-            creation.set_obj_track_times(False)
-            h5.h5f.create(DATA_FILE.encode(), h5.h5f.ACC_TRUNC, creation, access).close()
+            _create_file(h5, file)
             file.commit()
         _write_json(data / METADATA_FILE, content)
         return cls(folder)
@@ -189,6 +185,15 @@ class MinariWriter:
             file.close()
 
 
+def _create_file(h5: Any, file: GrowingFile) -> None:
+    """Create a file of HDF5 without times, so that the same episodes are the same bytes; h5py's own have times."""
+    access, creation = h5.h5p.create(h5.h5p.FILE_ACCESS), h5.h5p.create(h5.h5p.FILE_CREATE)
+    access.set_libver_bounds(h5.h5f.LIBVER_V18, h5.h5f.LIBVER_V18)
+    access.set_fileobj_driver(h5.h5fd.fileobj_driver, file)
+    creation.set_obj_track_times(False)
+    h5.h5f.create(DATA_FILE.encode(), h5.h5f.ACC_TRUNC, creation, access).close()
+
+
 class _Types:
     """HDF5's objects that describe columns, each made once."""
 
@@ -196,8 +201,8 @@ class _Types:
         self.h5 = h5
         self.scalar = h5.h5s.create(h5.h5s.SCALAR)
         self.int64 = h5.h5t.py_create(np.dtype(np.int64))
-        self.groups, self.datasets = h5.h5p.create(h5.h5p.GROUP_CREATE), h5.h5p.create(h5.h5p.DATASET_CREATE)
-        for properties in (self.groups, self.datasets):
+        self.groups, self.creation = h5.h5p.create(h5.h5p.GROUP_CREATE), h5.h5p.create(h5.h5p.DATASET_CREATE)
+        for properties in (self.groups, self.creation):
             properties.set_obj_track_times(False)  # so that the same episodes are the same bytes
         self.texts = h5.string_dtype(encoding="utf-8")
 
@@ -232,25 +237,28 @@ def _write_episodes(file: Any, batch: Any, spaces: tuple[Space, Space], first: i
             attribute.write(np.array(value, np.int64))
         for column, kind in described:
             begin = start + episode * column.num_extra
-            _write_column(
-                group, folders, column.path, column.rows[begin : begin + length + column.num_extra], kind, types
-            )
+            _make_folder(group, column.path.rpartition(b"/")[0], folders, types)
+            _write_column(group, column.path, column.rows[begin : begin + length + column.num_extra], kind, types)
         for path, rows in infos.of(episode, slice(start, start + length)):
-            _write_column(group, folders, path, rows, h5.h5t.py_create(rows.dtype, logical=True), types)
+            _make_folder(group, path.rpartition(b"/")[0], folders, types)
+            _write_column(group, path, rows, h5.h5t.py_create(rows.dtype, logical=True), types)
         start += length
 
 
-def _write_column(group: Any, folders: set[bytes], path: bytes, rows: np.ndarray, kind: Any, types: _Types) -> None:
-    """Write a dataset of an episode's group, in folders that are made once."""
+def _make_folder(group: Any, folder: bytes, folders: set[bytes], types: _Types) -> None:
+    """Create the groups of a path that are not among those of an episode yet."""
+    if folder and folder not in folders:
+        _make_folder(group, folder.rpartition(b"/")[0], folders, types)
+        types.h5.h5g.create(group, folder, gcpl=types.groups)
+        folders.add(folder)
+
+
+def _write_column(group: Any, path: bytes, rows: np.ndarray, kind: Any, types: _Types) -> None:
     h5 = types.h5
-    for end in (position for position, letter in enumerate(path) if letter == ord("/")):
-        if path[:end] not in folders:
-            folders.add(path[:end])
-            h5.h5g.create(group, path[:end], gcpl=types.groups)
     if rows.dtype == types.texts:
         h5.Group(group).create_dataset(path.decode(), data=rows)
         return
-    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.datasets)
+    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.creation)
     dataset.write(h5.h5s.ALL, h5.h5s.ALL, np.ascontiguousarray(rows), kind)
 
 

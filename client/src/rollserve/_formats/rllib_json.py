@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve._checks import check_names
 from rollserve._codec.columns import columns_of, leaves_of, mask_name
 from rollserve._formats.packed_arrays import pack_array, unpack_array
 from rollserve._formats.rllib_columns import AGENT_NAMES, KNOWN, missing_of, table_of
@@ -80,7 +81,8 @@ class RllibJsonSource(Source):
 
 def write_rllib_json(batch: Any, path: str | os.PathLike[str], *, compress: Iterable[str], append: bool) -> None:
     """Write a batch in RLlib's JSON, a line for each segment; see `EpisodeBatch.to_rllib_json`."""
-    compress = frozenset(compress)
+    compress = compress if isinstance(compress, str) else frozenset(compress)
+    check_names("compress", compress)
     if not len(batch) and not append:
         raise ValueError(f"batch: {mismatch('at least one segment', 'none, which no reader takes')}")
     found = transitions(batch, 1, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import subprocess
 import threading
@@ -66,6 +67,8 @@ def mp4_parts(frames: Iterable[np.ndarray], fps: float) -> Iterator[bytes]:
             _check_ended(process)
         finally:
             process.kill()
+            with contextlib.suppress(BrokenPipeError):  # it flushes what ffmpeg does not take any more
+                process.stdin.close()  # type: ignore[union-attr]
             reading.join()
 
 

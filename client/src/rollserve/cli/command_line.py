@@ -33,10 +33,10 @@ _TLS_FILES = {
 _EXIT_STATUSES = """\
 exit status:
   0    success
-  1    the server rejected the call, or the call failed
+  1    the server rejected the call, the call failed, or a verified file differs
   2    the command line is wrong
   3    the server is out of reach
-  4    the result cannot be written
+  4    the result cannot be written, or a file cannot be verified
   5    the server is up and does not permit the call: no valid token, or no scope
   130  interrupted
 """

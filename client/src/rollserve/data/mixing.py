@@ -45,11 +45,14 @@ def mix(
         TypeError: an argument of the wrong type.
         InvalidArgumentError: no sources, a weight that is not positive, or another argument out of range.
     """
+    sources = list(sources)
     if not sources:
         raise InvalidArgumentError.of("sources", expected="at least one", got="none")
     for position, source in enumerate(sources):
         if not isinstance(source, tuple | list) or len(source) != 2:
             raise type_error(f"sources[{position}]", "a pair of an iterable and a weight", source)
+        if not isinstance(source[0], Iterable):
+            raise type_error(f"sources[{position}]", "an iterable of batches", source[0])
         weight = source[1]
         check_type(f"sources[{position}]", weight, numbers.Real, "a positive weight")
         if not (math.isfinite(weight) and weight > 0):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from rollserve._checks import check_count, check_flag, check_integer, type_error
+from rollserve._checks import check_count, check_flag, check_integer, check_type, type_error
 from rollserve._formats.sources import file_error
 from rollserve.data.opening import Format, open_source
 from rollserve.data.shuffling import shuffled
 from rollserve.data.space_checks import fitted
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from rollserve.spaces import Space
+from rollserve.spaces import Space
 
 __all__ = ["Position", "Reader", "read"]
 
@@ -99,6 +97,9 @@ def read(
     if shuffle_seed is not None:
         check_integer("shuffle_seed", shuffle_seed, 64, signed=False)
     check_flag("infos", infos)
+    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if space is not None:
+            check_type(name, space, Space, "a space of rollserve.spaces")
     index, count = _numbers("shard", shard, "(i, n)", 2)
     check_count("shard[1]", count)
     check_integer("shard[0]", index, 32, signed=False)

@@ -115,7 +115,10 @@ def verify(
         OSError: no such file.
     """
     with read(path) as reader:
-        batch = EpisodeBatch.concatenate(*reader)
+        batches = list(reader)
+        if not batches:
+            raise ValueError(f"{path}: {mismatch('at least one segment', 'none')}")
+        batch = EpisodeBatch.concatenate(*batches)
         receipts = [Receipt.from_json(text) for text in reader.receipts]
     loaded = None if agent is None else load_agent(agent)
     changed: list[str] = []

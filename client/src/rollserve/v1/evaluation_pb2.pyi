@@ -215,12 +215,15 @@ class EpisodeDelivery(google.protobuf.message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     ACCEPT_COMPRESSION_FIELD_NUMBER: builtins.int
     ACCEPT_FRAME_STACKS_FIELD_NUMBER: builtins.int
+    RETURN_RETURNS_BEFORE_FIELD_NUMBER: builtins.int
     max_message_bytes: builtins.int
     """The maximum size of each message, in bytes, except the last one, which is always below 4 MiB. Not set: 4 MiB less 4
     KiB. INVALID_ARGUMENT below 4 KiB or above 256 MiB.
     """
     accept_frame_stacks: builtins.bool
     """Whether observations that are stacks of frames may come with each frame once."""
+    return_returns_before: builtins.bool
+    """Whether to deliver `returns_before`, where segments begin within their episodes."""
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """The compressions that columns may have, the preferred one first. INVALID_ARGUMENT if one is unspecified."""
@@ -231,9 +234,10 @@ class EpisodeDelivery(google.protobuf.message.Message):
         max_message_bytes: builtins.int | None = ...,
         accept_compression: collections.abc.Iterable[rollserve.v1.tensor_pb2.Compression.ValueType] | None = ...,
         accept_frame_stacks: builtins.bool = ...,
+        return_returns_before: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_max_message_bytes", b"_max_message_bytes", "max_message_bytes", b"max_message_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_message_bytes", b"_max_message_bytes", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "max_message_bytes", b"max_message_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_max_message_bytes", b"_max_message_bytes", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "max_message_bytes", b"max_message_bytes", "return_returns_before", b"return_returns_before"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_max_message_bytes", b"_max_message_bytes"]) -> typing.Literal["max_message_bytes"] | None: ...
 
 global___EpisodeDelivery = EpisodeDelivery

@@ -143,7 +143,8 @@ class PolicyBatch(google.protobuf.message.Message):
     @property
     def rewards_before(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """(S) The sum of the rewards that the agent got in this life before its first action, as an agent of an AEC environment
-        does that acts late. Empty if all are 0.
+        does that acts late; 0 for segments that begin within a life. The life's return includes it, and so do the
+        `returns_before` of its later segments. Empty if all are 0.
         """
 
     def __init__(

@@ -116,6 +116,10 @@ class ManyEnvs:
         """Return the columns (M * P, *O) that have the last observations of an agent, one for each leaf."""
         return self._columns[agent]
 
+    def observation(self, row: int, agent: int) -> list[np.ndarray]:
+        """Return a copy of the last observation (*O) of an agent of a row, for each leaf."""
+        return [column[row * len(self.agents) + agent].copy() for column in self._columns[agent]]
+
     def agent_leaves(self, agent: int) -> Sequence[Leaf]:
         """Return the leaves of an agent's observation space."""
         return self._leaves[agent]
@@ -222,7 +226,12 @@ class ManyEnvs:
         self._activity.begin(phase, row)
         try:
             turns = [turn._replace(info=plain_dict(turn.info)) if turn.info else turn for turn in make()]
-            for turn in turns:
+            latest: dict[int, int] = {}
+            for number, turn in enumerate(turns):
+                if turn.agent in latest:
+                    earlier = latest[turn.agent]
+                    turns[earlier] = turns[earlier]._replace(columns=self.observation(row, turn.agent))
+                latest[turn.agent] = number
                 self._store(row, turn)
         except BaseException as error:
             raise self._failure(what, row, error) from error

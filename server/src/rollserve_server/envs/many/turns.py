@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
+    import numpy as np
     from gymnasium import Space
 
 __all__ = ["Turn", "TurnEnv", "check_agents", "positions_of"]
@@ -24,6 +25,8 @@ class Turn(NamedTuple):
         terminated: whether the agent has reached a terminal state.
         truncated: whether a limit outside the task has ended the agent's life.
         info: the environment's infos for the agent.
+        columns: for each leaf of the observation space, the observation (*O) of an agent that has ended and appears
+            again in the same step, where the next turn takes its place in the columns of `ManyEnvs`; otherwise None.
     """
 
     agent: int
@@ -32,6 +35,7 @@ class Turn(NamedTuple):
     terminated: bool
     truncated: bool
     info: Mapping[Any, Any]
+    columns: Sequence[np.ndarray] | None = None
 
     @property
     def ended(self) -> bool:

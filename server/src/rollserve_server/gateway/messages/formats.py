@@ -42,7 +42,8 @@ def sample_format_from_proto(options: pb.SamplingOptions) -> MessageFormat:
 
 def evaluation_format_from_proto(delivery: evaluation_pb2.EpisodeDelivery) -> MessageFormat:
     """Return the format of the messages of an evaluation that delivers its episodes; raises as for samples."""
-    return MessageFormat(message_limit_from_proto(delivery), _columns_from_proto(delivery))
+    columns = dataclasses.replace(_columns_from_proto(delivery), returns_before=delivery.return_returns_before)
+    return MessageFormat(message_limit_from_proto(delivery), columns)
 
 
 def message_limit_from_proto(

@@ -60,7 +60,7 @@ class RenderRequest(NamedTuple):
 
 
 class EpisodeCollector:
-    """One episode of a sampling call, from its messages, without more of the observations than their checksums."""
+    """Collector of the messages of one episode, which keeps checksums of the observations alone."""
 
     def __init__(self, *, observations: bool) -> None:
         """Begin without messages.
@@ -145,7 +145,10 @@ def _sampled(sampled: pb.SampledEpisode, env_version: int | None, expected: Expe
 def _recorded(recorded: video_pb2.RecordedEpisode) -> RecordedEpisode:
     with in_field("actions"):
         actions = named_tensors_from_proto(recorded.actions)
-    num_steps = len(next((column for column in actions.values() if column.ndim), ()))
+        for leaf, column in actions.items():
+            if not column.ndim:
+                raise InvalidValueError.of(f"[{leaf!r}]", expected="an action for each step", got="a single number")
+    num_steps = len(next(iter(actions.values()), ()))
     columns = {}
     for name in ("rewards", "values"):
         with in_field(name):

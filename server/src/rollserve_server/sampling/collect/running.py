@@ -11,6 +11,8 @@ from rollserve_server.sampling.record.lives import Life, ManyEpisode, PendingSte
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+
     from rollserve_server.envs import ManyEnvs, Turn
     from rollserve_server.sampling.collect.lanes import PolicyLanes
     from rollserve_server.sampling.record.infos import InfoReader
@@ -109,9 +111,9 @@ class RunningEpisode:
             elif life.environment_steps or life.pending is not None:
                 self._settle(life, turn)
             else:
-                life.reward_before += turn.reward
+                life.add_before(turn.reward)
             if turn.ended:
-                self._end(turn.agent, terminated=turn.terminated, truncated=turn.truncated)
+                self._end(turn.agent, turn.columns, terminated=turn.terminated, truncated=turn.truncated)
             elif not cut:
                 self.awaiting[turn.agent] = turn.info
                 if self._lanes:
@@ -135,7 +137,7 @@ class RunningEpisode:
         Lives that go on are truncated, because a limit has ended the episode.
         """
         for agent in sorted(self.alive):
-            self._end(agent, terminated=False, truncated=True)
+            self._end(agent, None, terminated=False, truncated=True)
         self.forget()
         self.episode.ended = True
         return self._finished() if self._totals else None
@@ -177,7 +179,7 @@ class RunningEpisode:
         segment.row = self.episode.row
         policy = self._policies[agent] if self._policies else 0
         life = self.alive[agent] = Life(agent, self._num_lives[agent], policy, segment, reset)
-        life.reward_before = turn.reward
+        life.add_before(turn.reward)
         self._num_lives[agent] += 1
         if self._lanes:
             lanes, lane = self.lanes_of(agent)
@@ -199,7 +201,7 @@ class RunningEpisode:
                 lanes.recorder.write_infos(lane, turn.info)
         if self._discount is not None:
             life.discounted = self._discount * life.discounted + turn.reward
-        self._totals[life.agent, life.number] = life.total_reward
+        self._totals[life.agent, life.number] = life.segment.total_reward
 
     def _settle_pending(self, life: Life, pending: PendingStep, turn: Turn) -> None:
         """Make a segment of its own of a step that an earlier fragment has begun."""
@@ -209,7 +211,7 @@ class RunningEpisode:
             self._names.append(name)
         own = self._continued(life, 0)
         own.policy, own.pending = self._names.index(name), pending
-        own.segment.last_observations = lanes.observations(lane)
+        own.segment.last_observations = turn.columns or lanes.observations(lane)
         finish_step(own, turn.reward, turn.info, self._infos)
         lanes.keep_reward(lane, turn.reward)
         self.episode.lives.append(own)
@@ -235,12 +237,11 @@ class RunningEpisode:
             life.policy,
             segment,
             life.reset,
-            reward_before=life.reward_before,
             discounted=life.discounted,
         )
 
-    def _end(self, agent: int, *, terminated: bool, truncated: bool) -> None:
-        """End an agent's life. A life without a step is none.
+    def _end(self, agent: int, observation: Sequence[np.ndarray] | None, *, terminated: bool, truncated: bool) -> None:
+        """End an agent's life with an observation; None for the last one. A life without a step is none.
 
         If the agent is absent, what followed its last action is unknown: the life ends before that action.
         """
@@ -248,7 +249,7 @@ class RunningEpisode:
         if not self._lanes:
             return
         lanes, lane = self.lanes_of(agent)
-        last_observations, last_states = lanes.observations(lane), lanes.states.of_row(lane)
+        last_observations, last_states = observation or lanes.observations(lane), lanes.states.of_row(lane)
         if not lanes.recorder.is_settled(lane):
             last_observations, last_states = lanes.recorder.undo(lane)
         if life.pending is not None or not lanes.recorder.is_settled(lane):

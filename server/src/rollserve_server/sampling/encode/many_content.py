@@ -44,7 +44,7 @@ class PolicyPart(NamedTuple):
         content: the segments.
         agent_positions: (S,), the agent of each.
         environment_steps: (T,), the environment step of each step.
-        rewards_before: (S,), the sum of the rewards before each life's first step.
+        rewards_before: (S,), the sum of the rewards before each life's first step; 0 for a later part of a life.
     """
 
     policy: str
@@ -90,7 +90,8 @@ class ManyContent:
         found: dict[int, list[tuple[int, Segment, np.ndarray, float]]] = {}
         for segment in self._segments:
             for life, steps, environment_steps in segment.lives():
-                entry = life.agent, steps, environment_steps, life.reward_before
+                before = 0.0 if steps.start else life.reward_before
+                entry = life.agent, steps, environment_steps, before
                 found.setdefault(life.policy, []).append(entry)
         for policy in sorted(found, key=self._policies.__getitem__):
             name, version = self._policies[policy]

@@ -43,10 +43,9 @@ class Life:
         agent: position of the agent among the environment's possible agents.
         number: number of the life among those of the agent in the episode.
         policy: position of the acting policy among all that may act.
-        segment: the life's steps, as an episode.
+        segment: the life's steps, as an episode whose sums begin with the rewards before the first step.
         reset: the environment's infos that came with the life's first observation.
         environment_steps: the environment step of the episode in which each step was made, from 0.
-        reward_before: sum of the rewards before the first step.
         discounted: discounted return after the last step; 0 before the first one, and without a discount.
         infos: recorder of the environment's infos; None before the first ones.
         pending: of fragments, a step of an earlier one whose reward is not known yet.
@@ -58,15 +57,19 @@ class Life:
     segment: Episode
     reset: ResetInfos = NO_RESET_INFOS
     environment_steps: array[int] = field(default_factory=lambda: array("I"))
-    reward_before: float = 0.0
     discounted: float = 0.0
     infos: InfoRecorder | None = None
     pending: PendingStep | None = None
 
     @property
-    def total_reward(self) -> float:
-        """Sum of the rewards, also of those before the first step."""
-        return self.reward_before + self.segment.total_reward
+    def reward_before(self) -> float:
+        """Sum of the rewards before the first step; 0 for a part that begins with a later one."""
+        return 0.0 if self.segment.first_step else self.segment.return_before
+
+    def add_before(self, reward: float) -> None:
+        """Add a reward that comes before the first step."""
+        self.segment.return_before += reward
+        self.segment.total_reward = self.segment.return_before
 
     @property
     def steps(self) -> NDArray[np.uint32]:

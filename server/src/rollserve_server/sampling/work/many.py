@@ -18,6 +18,6 @@ def outcomes_of_agents(agents: PolicyAgents, episode: ManyEpisode) -> tuple[Agen
     outcomes: dict[int, AgentOutcome] = {}
     for life in episode.lives:
         policy, before = agents.policies[life.policy], outcomes.get(life.agent)
-        total_reward = (before.total_reward if before else 0.0) + life.total_reward
+        total_reward = (before.total_reward if before else 0.0) + life.segment.total_reward
         outcomes[life.agent] = AgentOutcome(life.agent, policy.name, policy.version, total_reward)
     return tuple(outcomes.values())

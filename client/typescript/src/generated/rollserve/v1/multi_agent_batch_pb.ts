@@ -157,7 +157,8 @@ export type PolicyBatch = Message<"rollserve.v1.PolicyBatch"> & {
 
   /**
    * (S) The sum of the rewards that the agent got in this life before its first action, as an agent of an AEC environment
-   * does that acts late. Empty if all are 0.
+   * does that acts late; 0 for segments that begin within a life. The life's return includes it, and so do the
+   * `returns_before` of its later segments. Empty if all are 0.
    *
    * @generated from field: repeated double rewards_before = 5;
    */
