@@ -22,7 +22,7 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--build-constraint constraints.txt --editable 'client[compression,data,top,video]' --editable 'server[atari,envpool,mujoco,pettingzoo,tracing,video]' --group dev
+		--build-constraint constraints.txt --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --group dev
 	@touch $(READY)
 
 demo: $(READY) ## start a server and learn CartPole through it
@@ -109,7 +109,7 @@ lock: ## write constraints.txt with the newest versions that the projects allow
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet --upgrade pip hatchling
-	$(VENV)-lock/bin/pip install --quiet --editable 'client[compression,data,top,video]' --editable 'server[atari,envpool,mujoco,pettingzoo,tracing,video]' --group dev
+	$(VENV)-lock/bin/pip install --quiet --editable 'client[compression,data,top,video]' --editable 'server[atari,data,envpool,mujoco,pettingzoo,tracing,video]' --group dev
 	{ sed -n '/^#/p' constraints.txt; $(VENV)-lock/bin/pip freeze --all --exclude-editable --exclude setuptools; } \
 		> constraints.new
 	mv constraints.new constraints.txt

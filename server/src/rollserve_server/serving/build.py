@@ -132,7 +132,7 @@ def warn_of_settings(settings: Settings) -> None:
         if not path.exists():
             _log.warning("path not found", extra={"allow_path": path})
     if gateway.data_dir is not None and not _exists("minari"):
-        event = "datasets cannot be recorded: install rollserve[data]"
+        event = "datasets cannot be recorded: install rollserve-server[data]"
         _log.warning(event, extra={"data_dir": gateway.data_dir})
     if settings.pool.agents.allow_pickle and not gateway.identity.is_required:
         _log.warning("pickled agents are allowed: clients can run code here", extra={"listen": gateway.listen})
