@@ -195,7 +195,9 @@ def test_lock_has_hashes_of_the_versions_that_are_tested() -> None:
     assert "http" not in (ROOT / "requirements.lock").read_text()
 
 
-@pytest.mark.parametrize(("folder", "extras"), [("client", ""), ("server", "atari,data,envpool,mujoco,pettingzoo,tracing,video")])
+@pytest.mark.parametrize(
+    ("folder", "extras"), [("client", ""), ("server", "atari,data,envpool,mujoco,pettingzoo,tracing,video")]
+)
 def test_lock_has_all_requirements(folder: str, extras: str) -> None:
     command = [sys.executable, "deploy/requirements.py", folder, extras]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
