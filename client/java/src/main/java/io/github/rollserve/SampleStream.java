@@ -250,7 +250,8 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
                 numSimulatedSteps = account.getSimulatedStepCount();
             }
             case MULTI_AGENT_BATCH ->
-                throw Errors.malformed("content", "batches of one agent, which this client reads", "one of many agents");
+                throw Errors.malformed(
+                        "content", "batches of one agent, which this client reads", "one of many agents");
             case SHARED, JOINED -> throw Errors.malformed("content", "one that the request accepts", "another one");
             default -> { } // a kind of content that a newer server adds, and that only some clients need
         }
