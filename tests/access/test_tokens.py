@@ -251,6 +251,7 @@ def test_client_refuses_tokens_that_it_cannot_send(certificates: Certificates) -
         rollserve.connect("localhost:1", token=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_server_refuses_settings_that_cannot_work(tokens: Tokens, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
     light = ("--env", "CartPole-v1", "--backend", "in-process")

@@ -50,17 +50,19 @@ def test_model_acts_as_the_mlp(thread_sampler: rollserve.Sampler, name: str) -> 
     spaces = updated.observation_space, updated.action_space
     mlp = changed(rollserve.MlpAgent.initial(*spaces, **options), **settings)
     thread_sampler.update_agent(mlp)
-    expected = thread_sampler.obtain_samples(150, seed=1)
+    # Rounding grows with each step that an episode has gone another way.
+    expected = thread_sampler.obtain_samples(150, seed=1, max_episode_length=25)
     model = rollserve.OnnxAgent.from_mlp(mlp, *spaces)
     thread_sampler.update_agent(model)
-    batch = thread_sampler.obtain_samples(150, seed=1)
+    batch = thread_sampler.obtain_samples(150, seed=1, max_episode_length=25)
     assert np.allclose(batch.actions, expected.actions, atol=1e-4)  # integers are equal
     for key in ("value", "logits", "mean", "log_std", "log_prob"):
         if key in expected.agent_infos:
             assert np.allclose(batch.agent_infos[key], expected.agent_infos[key], atol=1e-3), key
     assert thread_sampler.agent_parameters().keys() == mlp.parameters.keys()
     thread_sampler.update_agent(mlp.parameters)
-    assert np.allclose(thread_sampler.obtain_samples(150, seed=1).actions, expected.actions, atol=1e-4)
+    again = thread_sampler.obtain_samples(150, seed=1, max_episode_length=25)
+    assert np.allclose(again.actions, expected.actions, atol=1e-4)
 
 
 def test_hybrid_head_becomes_heads_of_leaves(thread_sampler: rollserve.Sampler) -> None:

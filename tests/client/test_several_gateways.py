@@ -122,6 +122,7 @@ def test_request_without_a_name_is_for_the_servers_own_sampler(gateways: dict[st
             assert sampler.status().sampler == name
 
 
+@pytest.mark.slow
 def test_name_stands_for_all_of_its_addresses_also_with_tls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made, port = Certificates(tmp_path / "made"), free_port()
     made.write("server", made.authority.server([HOST], days=1))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import imageio_ffmpeg
 import numpy as np
 import pytest
+from decoded_videos import decoded
 from support import raises
 
 import rollserve
@@ -84,19 +84,11 @@ def test_segments_that_cannot_be_replayed_are_refused(batch: rollserve.EpisodeBa
         batch.replay(len(batch), cartpole)
 
 
-def decoded(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Return what a video's file says of it, and its pictures."""
-    reader = imageio_ffmpeg.read_frames(path)
-    meta = next(reader)
-    width, height = meta["size"]
-    return meta, [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
-
-
 def test_video_has_the_pictures(batch: rollserve.EpisodeBatch, tmp_path: Path) -> None:
     path = tmp_path / "episode.mp4"
     num_frames = rollserve.data.write_video(path, batch.replay(0, cartpole), fps=50)
-    meta, frames = decoded(path)
-    assert (meta["codec"], meta["fps"]) == ("h264", 50)
+    codec, fps, frames = decoded(path)
+    assert (codec, fps) == ("h264", 50)
     expected = pictures(batch, 0)
     assert len(frames) == num_frames == len(expected)
     for frame, picture in zip(frames, expected, strict=True):
@@ -106,9 +98,8 @@ def test_video_has_the_pictures(batch: rollserve.EpisodeBatch, tmp_path: Path) -
 def test_odd_sizes_get_an_edge(tmp_path: Path) -> None:
     path = tmp_path / "odd.mp4"
     rollserve.data.write_video(path, [np.full((33, 47, 3), 200, np.uint8)] * 3)
-    _, frames = decoded(path)
-    assert frames[0].shape == (34, 48, 3)
-    assert frames[0][:30, :44].min() > 190
+    assert decoded(path).frames[0].shape == (34, 48, 3)
+    assert decoded(path).frames[0][:30, :44].min() > 190
 
 
 @pytest.mark.parametrize(

@@ -458,7 +458,7 @@ async def test_population_retries_failed_members(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["at least", "exactly"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_streams_resume_across_skipped_episodes(
     sampler: rollserve.Sampler, server: LocalServer, kind: str, seed: int
 ) -> None:

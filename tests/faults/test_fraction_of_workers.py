@@ -255,6 +255,7 @@ async def test_call_fails_for_a_given_up_worker_only_if_the_others_are_too_few(f
         assert pool.status().workers[3].given_up
 
 
+@pytest.mark.slow
 async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend) -> None:
     truth = await truth_of(ROWS, 2, 1000)
     async with pool_of(ray_backend, ROWS, workers=2, rows=2) as pool:

@@ -144,6 +144,7 @@ async def test_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Pl
     assert sum(account.num_lost_steps for account in accounts) > 0
 
 
+@pytest.mark.slow
 async def test_worker_with_a_full_buffer_runs_late_episodes(places: Places, caplog: pytest.LogCaptureFixture) -> None:
     """The buffered episodes cannot be delivered before the late ones, and all rows are taken."""
     env = places.env(step_seconds=5.0, most_steps=60)

@@ -263,6 +263,7 @@ def test_read_rejects_places_outside_the_ring() -> None:
     sizes=st.lists(st.integers(1 << 16, 348_160), min_size=1, max_size=20),
     max_held=st.integers(1, 12),
 )
+@pytest.mark.slow
 def test_message_is_not_overwritten_before_its_release(sizes: list[int], max_held: int) -> None:
     async def go() -> None:
         rings = Rings(1 << 20)

@@ -323,6 +323,7 @@ def test_insecure_server_warns(tmp_path: Path) -> None:
     assert "WARNING connections are not encrypted listen=0.0.0.0:0" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_files_that_the_server_cannot_use_are_named(
     certificates: Certificates, others: Certificates, tmp_path: Path
 ) -> None:

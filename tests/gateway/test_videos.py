@@ -13,10 +13,10 @@ from typing import Any
 import ale_py
 import grpc
 import gymnasium
-import imageio_ffmpeg
 import numpy as np
 import psutil
 import pytest
+from decoded_videos import decoded
 from support import raises, server_environment
 
 import rollserve
@@ -58,15 +58,6 @@ def plain_pictures(env_id: str, episode: rollserve.EpisodeBatch, **kwargs: Any) 
         frames.append(env.render())
     env.close()
     return np.stack(frames)
-
-
-def decoded(data: bytes, tmp_path: Path) -> tuple[dict[str, Any], np.ndarray]:
-    path = tmp_path / "video.mp4"
-    path.write_bytes(data)
-    reader = imageio_ffmpeg.read_frames(path)
-    meta = next(reader)
-    width, height = meta["size"]
-    return meta, np.stack([np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader])
 
 
 def test_raw_pictures_of_a_batch_are_those_of_gymnasium(sampler: rollserve.Sampler) -> None:
@@ -116,9 +107,11 @@ def test_earlier_version_acts(sampler: rollserve.Sampler) -> None:
 def test_mp4_has_the_pictures_but_for_the_codec(sampler: rollserve.Sampler, tmp_path: Path) -> None:
     batch = sampler.obtain_samples(20, seed=3)
     video = sampler.render(batch, 0, fps=25)
-    meta, frames = decoded(video.data, tmp_path)
+    path = tmp_path / "video.mp4"
+    path.write_bytes(video.data)
+    codec, fps, frames = decoded(path)
     expected = plain_pictures("CartPole-v1", batch.split()[0])
-    assert (meta["codec"], meta["fps"]) == ("h264", 25)
+    assert (codec, fps) == ("h264", 25)
     assert frames.shape == expected.shape
     assert max(np.abs(one.astype(int) - other).mean() for one, other in zip(frames, expected, strict=True)) < 2
     with raises(ValueError, match="format: expected raw, to have the pictures as an array, got mp4"):

@@ -37,7 +37,7 @@ BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "lengt
     ("env", "options"),
     [
         (CARTPOLE, {}),
-        (CHEETAH, SOFT),
+        pytest.param(CHEETAH, SOFT, marks=pytest.mark.slow),
         pytest.param(CARTPOLE, SOFT, marks=pytest.mark.slow),
         pytest.param(CHEETAH, {}, marks=pytest.mark.slow),
     ],

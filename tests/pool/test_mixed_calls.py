@@ -237,7 +237,10 @@ async def test_mixed_calls_deliver_the_same_on_real_workers(backend: Backend, en
         await check_chain(pool, reference, KINDS["mixed"], random.Random(1))
 
 
-@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    "kinds",
+    [pytest.param(kinds, id=name, marks=[pytest.mark.slow] * (name != "mixed")) for name, kinds in KINDS.items()],
+)
 async def test_mixed_calls_deliver_the_same_when_processes_are_killed(ray_backend: RayBackend, kinds: Kinds) -> None:
     env, source, kills = ENVS["rows"], random.Random(2), 3
     async with reference_for(env) as reference, pool_of(ray_backend, env, unit_retries=10) as pool:

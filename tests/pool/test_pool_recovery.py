@@ -54,6 +54,7 @@ async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend
         assert pool.status().workers[0].identity.process_id != victim
 
 
+@pytest.mark.slow
 async def test_batch_is_the_same_when_a_worker_is_killed_after_its_last_report(ray_backend: RayBackend) -> None:
     envs = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.5)]
     async with pool_of(ray_backend, allow_module=("sample_envs",)) as pool:
@@ -97,6 +98,7 @@ async def test_update_replaces_a_lost_worker(ray_backend: RayBackend) -> None:
         assert equal(expected, await sample(pool, AtLeast(2000), seed=1, policy_version=1))
 
 
+@pytest.mark.slow
 async def test_call_fails_when_an_episode_kills_one_worker_after_the_other(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, allow_module=("sample_envs",), unit_retries=1) as pool:
         await pool.update_env([rollserve.EnvSpec("sample_envs:Deadly")])

@@ -206,7 +206,8 @@ def test_peer_benchmark_writes_figures_ratios_and_a_chart(tmp_path: Path) -> Non
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("workload", ["w2", pytest.param("w3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["w2", "w3"])
 def test_peers_without_a_service_are_measured(workload: str) -> None:
     for variant in variants_of(workload, 1, 1):
         if variant.peer in ("gymnasium", "envpool"):

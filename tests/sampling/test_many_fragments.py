@@ -244,6 +244,7 @@ def test_fragments_are_refused_by_name(thread_sampler: Sampler) -> None:
         thread_sampler.obtain_fragments(8)
 
 
+@pytest.mark.slow
 def test_updates_may_cut_rounds_and_drop_policies(thread_sampler: Sampler) -> None:
     agents = prepare_relay(thread_sampler)
     options: Any = {"seed": 3, "return_last_values": True, "apply_update": "next_step"}

@@ -68,6 +68,7 @@ def test_ray_of_the_server_refuses_calls_without_its_token_whatever_it_inherits(
                 assert statuses - {grpc.StatusCode.UNIMPLEMENTED} == {grpc.StatusCode.UNAUTHENTICATED}, (kind, token)
 
 
+@pytest.mark.slow
 def test_ray_of_the_server_listens_on_loopback_only(tmp_path: Path) -> None:
     with local_server(*LIGHT, log=tmp_path / "log") as server:
         found = listening(psutil.Process(server.process.pid))

@@ -52,7 +52,7 @@ def check_many_samples(description: EnvDescription, request: SampleRequest) -> N
 
 def check_num_outcomes(description: EnvDescription, num_episodes: int) -> None:
     """Raise InvalidValueError if an evaluation has more outcomes of agents than a result holds."""
-    num_agents = max(len(description.agents), 1)
+    num_agents = len(description.agents)
     if num_agents * num_episodes > _MAX_OUTCOMES:
         expected = f"at most {_MAX_OUTCOMES // num_agents} episodes, because each has {num_agents} agents"
         raise InvalidValueError.of("episode_count", expected=expected, got=num_episodes)
