@@ -48,7 +48,7 @@ def test_model_acts_as_the_mlp(thread_sampler: rollserve.Sampler, name: str) -> 
     env, options, settings = CASES[name]
     updated = thread_sampler.update_env(env)
     spaces = updated.observation_space, updated.action_space
-    mlp = changed(rollserve.MlpAgent.initial(*spaces, **options), **settings)
+    mlp = changed(rollserve.MlpAgent.initial(*spaces, seed=0, **options), **settings)
     thread_sampler.update_agent(mlp)
     # Rounding grows with each step that an episode has gone another way.
     expected = thread_sampler.obtain_samples(150, seed=1, max_episode_length=25)
@@ -68,7 +68,7 @@ def test_model_acts_as_the_mlp(thread_sampler: rollserve.Sampler, name: str) -> 
 def test_hybrid_head_becomes_heads_of_leaves(thread_sampler: rollserve.Sampler) -> None:
     updated = thread_sampler.update_env("sample_envs:Hybrid")
     spaces = updated.observation_space, updated.action_space
-    mlp = changed(rollserve.MlpAgent.initial(*spaces, head={"1": "squashed_gaussian"}))
+    mlp = changed(rollserve.MlpAgent.initial(*spaces, seed=0, head={"1": "squashed_gaussian"}))
     thread_sampler.update_agent(mlp)
     expected = thread_sampler.obtain_samples(60, seed=1)
     thread_sampler.update_agent(rollserve.OnnxAgent.from_mlp(mlp, *spaces))
@@ -81,7 +81,7 @@ def test_mask_of_the_mlp_is_the_models(thread_sampler: rollserve.Sampler) -> Non
     updated = thread_sampler.update_env("sample_envs:Masked", kwargs={"source": "observation"})
     spaces = updated.observation_space, updated.action_space
     mask = rollserve.ActionMask(observation="action_mask")
-    mlp = changed(rollserve.MlpAgent.initial(*spaces, action_mask=mask))
+    mlp = changed(rollserve.MlpAgent.initial(*spaces, seed=0, action_mask=mask))
     thread_sampler.update_agent(mlp)
     expected = thread_sampler.obtain_samples(60, seed=1)
     thread_sampler.update_agent(rollserve.OnnxAgent.from_mlp(mlp, *spaces))
@@ -103,4 +103,4 @@ def test_mlp_that_no_model_can_be_is_refused(
     status = thread_sampler.status()
     spaces = status.observation_space, status.action_space
     with raises(ValueError, match=text):
-        rollserve.OnnxAgent.from_mlp(rollserve.MlpAgent.initial(*spaces, **options), *spaces)
+        rollserve.OnnxAgent.from_mlp(rollserve.MlpAgent.initial(*spaces, seed=0, **options), *spaces)
