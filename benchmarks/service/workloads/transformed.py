@@ -55,6 +55,8 @@ def measure_transformed(name: str, options: Options) -> list[Result]:
             others = {f"untransformed_{key}": value for key, value in plain.items()}
             ratio = _cpu_seconds(plain) / _cpu_seconds(figures)
             result.rounds.append({**figures, **others, "ratio_to_untransformed": ratio})
+        service.sampler.update_env(transformed)
+        service.sampler.update_agent(spec.agent)
         sample = service.sampler.obtain_fragments(num_rows)
         raw_rewards = sample.raw_rewards
         changed = raw_rewards is not None and np.array_equal(sample.rewards, np.clip(raw_rewards * 0.1, -1, 1))
