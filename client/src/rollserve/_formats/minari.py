@@ -111,6 +111,14 @@ class _Episode(NamedTuple):
     attributes: Mapping[str, Any]
 
 
+class _InfoType(NamedTuple):
+    """Type of an info in the file, the dtype of its array, and HDF5's type of this dtype."""
+
+    own: Any
+    dtype: np.dtype
+    memory: Any
+
+
 class _Hdf5Episodes:
     """Episodes in one HDF5 file, read with few calls and without conversions by h5py."""
 
@@ -125,6 +133,7 @@ class _Hdf5Episodes:
             for parts, leaf in leaf_spaces(space):
                 datasets.append((hdf5_path(field, parts), *dtype_and_shape(leaf), int(field == "observations")))
         datasets += [(name, np.dtype(np.bool_), (), 0) for name in (b"terminations", b"truncations")]
+        self._info_types: dict[bytes, _InfoType] = {}
         self._dataspaces: dict[tuple[int, ...], Any] = {}
         self._int64 = self._h5.h5t.py_create(np.dtype(np.int64))
         self._datasets = [(path, dtype, self._h5.h5t.py_create(dtype), *rest) for path, dtype, *rest in datasets]
@@ -190,21 +199,39 @@ class _Hdf5Episodes:
         return found
 
     def _infos(self, group: Any) -> dict[str, np.ndarray]:
-        infos: dict[str, np.ndarray] = {}
-        folders = [("", self._h5.Group(self._h5.h5g.open(group, b"infos")))]
+        h5, infos = self._h5, dict[str, np.ndarray]()
+        folders = [(b"", h5.h5g.open(group, b"infos"))]
         while folders:
             prefix, folder = folders.pop()
-            for name, child in folder.items():
-                if isinstance(child, self._h5.Group):
-                    folders.append((f"{prefix}{name}/", child))
+            for name in folder:
+                path = prefix + name
+                try:
+                    child = h5.h5o.open(folder, name)
+                except KeyError:  # a broken link
+                    child = None
+                if isinstance(child, h5.h5g.GroupID):
+                    folders.append((path + b"/", child))
                 else:
-                    path = f"infos/{prefix}{name}"
-                    kind = getattr(child, "dtype", None)  # of a broken link, there is no child
-                    if kind is None or kind.kind not in "biufc":
-                        raise ValueError(f"{path}: {mismatch('numbers or truth values', kind, _INFO_HINT)}")
-                    check_bytes(path, child.nbytes)
-                    infos[f"{prefix}{name}"] = child[()]
+                    infos[path.decode()] = self._info(path, child)
         return infos
+
+    def _info(self, path: bytes, dataset: Any) -> np.ndarray:
+        """Return the values of an info; raise ValueError for None, a broken link, and for kinds that are no numbers."""
+        h5, field = self._h5, f"infos/{path.decode()}"
+        own = dataset.get_type() if isinstance(dataset, h5.h5d.DatasetID) else None
+        known = self._info_types.get(path)
+        if known is None or own is None or not known.own.equal(own):
+            dtype = None if own is None else dataset.dtype
+            if dtype is None or dtype.kind not in "biufc":
+                raise ValueError(f"{field}: {mismatch('numbers or truth values', dtype, _INFO_HINT)}")
+            known = self._info_types[path] = _InfoType(own, dtype, h5.h5t.py_create(dtype))
+        shape = dataset.shape
+        check_bytes(field, known.dtype.itemsize * math.prod(shape))
+        if not shape or 0 in shape:
+            return np.asarray(h5.Dataset(dataset)[()])
+        values = np.empty(shape, known.dtype)
+        dataset.read(self._dataspace(shape), h5.h5s.ALL, values, known.memory)
+        return values
 
 
 def _keep_little(file: Any) -> None:

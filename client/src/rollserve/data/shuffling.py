@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rollserve.episode_batch import EpisodeBatch
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["shuffled"]
 
@@ -35,7 +33,7 @@ def shuffled(batches: Iterable[EpisodeBatch], num_steps: int, generator: np.rand
             order = generator.permutation(len(full))
             half = (len(full) + 1) // 2
             yield full.take(order[:half])
-            rest = full.take(order[half:])
+            rest = full.take(np.sort(order[half:]))  # in their order, which memory is read faster in
             held, size = ([rest], rest.num_steps) if len(rest) else ([], 0)
     if held:
         full = EpisodeBatch.concatenate(*held)
