@@ -20,6 +20,7 @@ from rollserve_server.pool.interface.updates import RowUpdates
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.saved_sampler import SavedAgents, SavedEnvs, SavedSampler
 from rollserve_server.pool.workers.broadcast import Broadcast
+from rollserve_server.sampling import action_log_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -193,10 +194,11 @@ def _check_rows(parts: PoolParts, saved: SavedRowSequence) -> None:
 def _logged(description: EnvDescription) -> list[_Column]:
     """Return dtype and shape of each column of a step's actions."""
     space, agents = description.action_space, description.agents
-    if not agents:
-        return [(leaf.dtype, leaf.shape) for leaf in leaves_of_space(space, "actions")]
-    leaves = [leaf for agent in agents for leaf in leaves_of_space(space[agent], "actions")]  # type: ignore[index]
-    return [(np.dtype(np.int8), (len(agents),)), *((leaf.dtype, leaf.shape) for leaf in leaves)]
+    if agents:
+        leaves = action_log_leaves([leaves_of_space(space[agent], "actions") for agent in agents])  # type: ignore[index]
+    else:
+        leaves = list(leaves_of_space(space, "actions"))
+    return [(leaf.dtype, leaf.shape) for leaf in leaves]
 
 
 def _check_point(point: RowPoint, leaves: Sequence[_Column]) -> None:

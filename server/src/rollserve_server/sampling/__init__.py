@@ -2,6 +2,7 @@
 
 from rollserve_server.sampling.encode.compression import COMPRESSIONS
 from rollserve_server.sampling.encode.messages import new_array
+from rollserve_server.sampling.fragments.action_history import action_log_leaves
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import (
     Claim,
@@ -66,5 +67,6 @@ __all__ = [
     "WorkOrder",
     "Worker",
     "WorkerIdentity",
+    "action_log_leaves",
     "new_array",
 ]

@@ -8,16 +8,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from gymnasium import spaces
+
+from rollserve_server.envs import leaves_of_space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rollserve_server.envs import Leaf
     from rollserve_server.sampling.protocol.fragments import RowState
 
-__all__ = ["ActionHistory"]
+__all__ = ["ActionHistory", "action_log_leaves"]
 
 _MAX_BYTES = 64 << 20
 """Memory that the actions of earlier calls may take; beyond it, the oldest are forgotten."""
+
+
+def action_log_leaves(action_leaves: Sequence[Sequence[Leaf]]) -> list[Leaf]:
+    """Return the columns of a step's actions: which agents act, and the leaves of the action spaces of all agents."""
+    (acted,) = leaves_of_space(spaces.MultiBinary(len(action_leaves)))
+    return [acted, *(leaf for leaves in action_leaves for leaf in leaves)]
 
 
 class ActionHistory:

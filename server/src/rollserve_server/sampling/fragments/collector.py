@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -191,6 +192,21 @@ class FragmentCollector(ABC):
                 return False
             else:
                 return True
+
+    def _restore_each(
+        self,
+        states: Sequence[RowState],
+        replay: Callable[[int, RowState], Iterator[int]],
+        break_off: Callable[[int], None],
+    ) -> Iterator[int]:
+        """Restore one row after the other; break off the episodes of rows that cannot be. Yields 1 after each step."""
+        for row, state in enumerate(states):
+            if not state.num_steps:
+                continue
+            index = state.episode_index
+            if not (yield from self._restored(functools.partial(replay, row, state), index, index)):
+                self.num_broken_off += 1
+                break_off(row)
 
     def _strand(self, error: EnvFailedError) -> NoReturn:
         """Give up a row that cannot be restored after the error."""

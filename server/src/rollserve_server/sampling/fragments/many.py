@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
@@ -10,11 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from gymnasium import spaces
 from typing_extensions import override
 
 from rollserve_server.agents import PolicyAgents
-from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.attempts import with_episode
 from rollserve_server.sampling.collect.evaluator import evaluators_of
@@ -22,6 +19,7 @@ from rollserve_server.sampling.collect.lanes import PolicyLanes
 from rollserve_server.sampling.collect.running import RunningEpisode
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 from rollserve_server.sampling.encode.message_forms import many_agents
+from rollserve_server.sampling.fragments.action_history import action_log_leaves
 from rollserve_server.sampling.fragments.agent_states import states_after, states_before
 from rollserve_server.sampling.fragments.collector import FragmentCollector
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
@@ -31,7 +29,7 @@ from rollserve_server.sampling.record.lives import ManyEpisode
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import Leaf, ManyEnvs, Turn
+    from rollserve_server.envs import ManyEnvs, Turn
     from rollserve_server.sampling.encode.encoder import Evaluate
     from rollserve_server.sampling.protocol.fragments import RecurrentState, RowSequenceSpec
 
@@ -55,7 +53,7 @@ class ManyFragmentCollector(FragmentCollector):
         num_retries: int,
         memory_bytes: int,
     ) -> None:
-        super().__init__(sequence, envs, action_log_leaves(envs), states, num_retries, memory_bytes)
+        super().__init__(sequence, envs, action_log_leaves(envs.action_leaves), states, num_retries, memory_bytes)
         self._envs = envs
         self._generator = EpisodeGenerator()
         self._indices = [state.episode_index for state in states]
@@ -70,7 +68,7 @@ class ManyFragmentCollector(FragmentCollector):
         # For each agent, the positions of its columns among those of the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
-        self._restoring = self._restore(states)
+        self._restoring = self._restore_each(states, self._replay, self._break_off)
         form = many_agents(envs.agents, self._names, self._evaluator_of)
         self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox(form)
 
@@ -223,17 +221,10 @@ class ManyFragmentCollector(FragmentCollector):
             for position, column in zip(self._log_columns[agent], columns, strict=True):
                 self._call_actions[position][self._step, rows[its]] = column[its]
 
-    def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
-        """Restore one row after the other. Yields 1 after each step."""
-        for row, state in enumerate(states):
-            if not state.num_steps:
-                continue
-            index = state.episode_index
-            is_restored = yield from self._restored(functools.partial(self._replay, row, state), index, index)
-            if not is_restored:
-                self._running[row] = None
-                self.num_broken_off += 1
-                self._indices[row] += self._sequence.stride
+    def _break_off(self, row: int) -> None:
+        """Let a row begin the episode after the present one with the next step."""
+        self._running[row] = None
+        self._indices[row] += self._sequence.stride
 
     def _replay(self, row: int, state: RowState) -> Iterator[int]:
         """Reset a row and repeat the state's steps. Yields 1 after each step."""
@@ -286,13 +277,6 @@ class ManyFragmentCollector(FragmentCollector):
         running = self._running[error.row]
         index, num_steps = self._indices[error.row], 0 if running is None else running.episode.stop
         return with_episode(error, index, self._generator.env_seed(self._sequence.root_seed, index), num_steps)
-
-
-def action_log_leaves(envs: ManyEnvs) -> list[Leaf]:
-    """Return the columns of a step's actions: which agents act, and the leaves of the action spaces of all agents."""
-    acted = spaces.MultiBinary(len(envs.agents))
-    (leaf,) = leaves_of_space(acted)
-    return [leaf, *(each for leaves in envs.action_leaves for each in leaves)]
 
 
 class _Unknown:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._reset_steps = np.zeros(len(states), np.int64)
         # Rows and infos of the last step, and of later replays.
         self._last_infos: Sequence[tuple[int, Mapping[str, Any]]] = ()
-        self._restoring = self._restore(states)
+        self._restoring = self._restore_each(states, self._replay, self._break_off)
         self._noise: RowNoise
         self._recorder = Recorder(self.num_rows, (), self.infos)
         self.outbox: EpisodeOutbox[Episode] = EpisodeOutbox(ONE_AGENT, self._release)
@@ -265,21 +264,11 @@ class RowFragmentCollector(AgentFragmentCollector):
     def _last_observations(self, row: int) -> Sequence[np.ndarray]:
         return tuple(column[row].copy() for column in self._envs.observations)
 
-    def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
-        """Restore one row after the other. Yields 1 after each step."""
-        for row, state in enumerate(states):
-            if not state.num_steps:
-                continue
-            index = state.episode_index
-            is_restored = yield from self._restored(functools.partial(self._replay, row, state), index, index)
-            if is_restored:
-                self._env_steps[row] = state.num_steps
-                self._episode_steps[row] = state.num_steps - state.first_step
-            else:
-                self.num_broken_off += 1
-                position = self._positions[row]
-                position.episode_index += self._sequence.stride
-                position.reset_index = position.episode_index
+    def _break_off(self, row: int) -> None:
+        """Let a row begin the episode after the present one with the next step."""
+        position = self._positions[row]
+        position.episode_index += self._sequence.stride
+        position.reset_index = position.episode_index
 
     def _replay(self, row: int, state: RowState) -> Iterator[int]:
         """Reset a row and repeat the state's steps. Yields 1 after each step."""
@@ -298,6 +287,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._last_infos = [*self._last_infos, (row, info)]
         if self._mask is not None:
             self._mask.read_row(row, info)
+        self._env_steps[row], self._episode_steps[row] = state.num_steps, state.num_steps - state.first_step
 
     def _with_episode(self, error: _Failed) -> _Failed:
         position = self._positions[error.row]
