@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import FIELDS
-from rollserve._codec.columns import leaves_of
+from rollserve._codec.columns import named_arrays
 from rollserve.errors import mismatch
 
 __all__ = ["Receipt", "column_digests"]
@@ -70,11 +69,9 @@ class Receipt:
 def column_digests(batch: Any) -> dict[str, str]:
     """Return the SHA-256 of each column of a batch, of its dtype, shape and bytes; about 1 s for 2 GB."""
     digests = {}
-    for name in FIELDS:
-        columns = getattr(batch, name)
-        for leaf, array in leaves_of(columns).items() if columns is not None else ():
-            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-            digest = hashlib.sha256(f"{little.dtype.str} {little.shape}".encode())
-            digest.update(little.reshape(-1).view(np.uint8).data)
-            digests[f"{name}/{leaf}" if leaf else name] = digest.hexdigest()
+    for name, array in named_arrays(batch):
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        digest = hashlib.sha256(f"{little.dtype.str} {little.shape}".encode())
+        digest.update(little.reshape(-1).view(np.uint8).data)
+        digests[name] = digest.hexdigest()
     return digests

@@ -6,11 +6,12 @@ as in gymnasium's vector environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve._codec.batch_fields import FIELDS
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = [
     "leaves_of",
     "map_columns",
     "mask_name",
+    "named_arrays",
     "without_full_masks",
 ]
 
@@ -35,6 +37,14 @@ Columns = np.ndarray | Mapping[str, np.ndarray]
 def leaves_of(columns: Columns) -> Mapping[str, np.ndarray]:
     """Return the arrays by leaf name; a single array has the empty name."""
     return columns if isinstance(columns, Mapping) else {"": columns}
+
+
+def named_arrays(batch: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of a batch's columns and headers, each by its field and, after a slash, the name of its leaf."""
+    for name in FIELDS:
+        columns = getattr(batch, name)
+        for leaf, array in leaves_of(columns).items() if columns is not None else ():
+            yield f"{name}/{leaf}" if leaf else name, array
 
 
 def columns_of(leaves: Mapping[str, np.ndarray]) -> Columns:

@@ -183,12 +183,17 @@ class _Hdf5Episodes:
                 raise ValueError(f"{name}: {mismatch(f'shape {shape}', f'shape {dataset.shape}')}")
             check_bytes(name, dtype.itemsize * math.prod(shape))
             if dataset.get_type().equal(memory_type):
-                columns[name] = np.empty(shape, dtype)
-                dataset.read(self._dataspace(shape), self._h5.h5s.ALL, columns[name], memory_type)
+                columns[name] = self._values(dataset, dtype, memory_type)
             else:
                 check_bytes(name, dataset.dtype.itemsize * math.prod(shape))
                 columns[name] = _converted(name, self._h5.Dataset(dataset)[()], dtype)
         return columns
+
+    def _values(self, dataset: Any, dtype: np.dtype, memory_type: Any) -> np.ndarray:
+        """Return the values of a dataset, given their dtype and HDF5's type of it."""
+        values = np.empty(dataset.shape, dtype)
+        dataset.read(self._dataspace(values.shape), self._h5.h5s.ALL, values, memory_type)
+        return values
 
     def _dataspace(self, shape: tuple[int, ...]) -> Any:
         found = self._dataspaces.get(shape)
@@ -225,13 +230,8 @@ class _Hdf5Episodes:
             if dtype is None or dtype.kind not in "biufc":
                 raise ValueError(f"{field}: {mismatch('numbers or truth values', dtype, _INFO_HINT)}")
             known = self._info_types[path] = _InfoType(own, dtype, h5.h5t.py_create(dtype))
-        shape = dataset.shape
-        check_bytes(field, known.dtype.itemsize * math.prod(shape))
-        if not shape or 0 in shape:
-            return np.asarray(h5.Dataset(dataset)[()])
-        values = np.empty(shape, known.dtype)
-        dataset.read(self._dataspace(shape), h5.h5s.ALL, values, known.memory)
-        return values
+        check_bytes(field, known.dtype.itemsize * math.prod(dataset.shape))
+        return self._values(dataset, known.dtype, known.memory)
 
 
 def _keep_little(file: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rollserve import EpisodeBatch
 from rollserve._codec.batch_fields import FIELDS, STEP_COLUMNS
-from rollserve._codec.columns import leaves_of, map_columns
+from rollserve._codec.columns import leaves_of, map_columns, named_arrays
 from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -85,8 +85,7 @@ def _fitting(batch: EpisodeBatch, continues: bool, max_bytes: int) -> Iterator[t
 
 def _parts(batch: EpisodeBatch, num_bytes: int) -> Iterator[tuple[EpisodeBatch, bool]]:
     """Yield parts of about a size, and whether each begins within a segment."""
-    columns = [getattr(batch, name) for name in FIELDS]
-    total = sum(array.nbytes for each in columns if each is not None for array in leaves_of(each).values())
+    total = sum(array.nbytes for _, array in named_arrays(batch))
     num_parts = math.ceil(total / max(num_bytes - _OVERHEAD_BYTES, 1))
     length = max(batch.num_steps // max(num_parts, 1), 1)
     continues = False

@@ -20,8 +20,7 @@ from gymnasium.envs.registration import WrapperSpec
 from rollserve import EpisodeBatch, Receipt
 from rollserve._calls.joining import join_parts
 from rollserve._calls.responses import read_response
-from rollserve._codec.batch_fields import FIELDS
-from rollserve._codec.columns import leaves_of
+from rollserve._codec.columns import named_arrays
 from rollserve._formats.minari_layout import RECEIPTS
 from rollserve._formats.minari_writer import MinariWriter
 from rollserve.episode_batch import with_spaces
@@ -212,19 +211,12 @@ def _concatenated(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
     return batches[0] if len(batches) == 1 else EpisodeBatch.concatenate(*batches)
 
 
-def _arrays(batch: EpisodeBatch) -> Iterator[tuple[str, np.ndarray]]:
-    for name in FIELDS:
-        columns = getattr(batch, name)
-        if columns is not None:
-            yield from ((f"{name}/{leaf}", array) for leaf, array in leaves_of(columns).items())
-
-
 def _form(batch: EpisodeBatch) -> set[tuple[str, np.dtype, tuple[int, ...]]]:
-    return {(name, array.dtype, array.shape[1:]) for name, array in _arrays(batch)}
+    return {(name, array.dtype, array.shape[1:]) for name, array in named_arrays(batch)}
 
 
 def _num_bytes(batch: EpisodeBatch) -> int:
-    return sum(array.nbytes for _, array in _arrays(batch))
+    return sum(array.nbytes for _, array in named_arrays(batch))
 
 
 def _receipt(common: Mapping[str, Any], batch: EpisodeBatch, seed: int) -> str:
