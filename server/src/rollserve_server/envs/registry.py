@@ -15,7 +15,15 @@ from rollserve import Reason
 from rollserve._formats.fixed_shapes import FixedShapes
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
 
-__all__ = ["FORBIDDEN_WRAPPERS", "find_env", "find_wrapper", "module_of", "suggestion"]
+__all__ = [
+    "FORBIDDEN_WRAPPERS",
+    "find_env",
+    "find_wrapper",
+    "forbidden_wrapper",
+    "imported_member",
+    "module_of",
+    "suggestion",
+]
 
 FORBIDDEN_WRAPPERS = {
     "ArrayConversion": "its environments return no numpy arrays",
@@ -81,7 +89,7 @@ def find_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
             classes = [each for each in names if each[0].isupper()]
             raise _no_wrapper(name, "gymnasium.wrappers", [*classes, *_OWN_WRAPPERS])
         return found
-    module, found = _imported(module_name, class_name, "name")
+    module, found = imported_member(module_name, class_name, "name")
     if found is None:
         known = (each for each, value in vars(module).items() if _is_wrapper_class(value))
         raise _no_wrapper(name, f"module {module_name!r}", known)
@@ -89,11 +97,14 @@ def find_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
         got = f"{name!r}, which is {show(found)}"
         raise InvalidValueError.of("name", expected="a subclass of gymnasium.Wrapper", got=got)
     if str(found.__module__).startswith("gymnasium.") and found.__name__ in FORBIDDEN_WRAPPERS:
-        got = f"{name!r}, which is not: {FORBIDDEN_WRAPPERS[found.__name__]}"
-        raise NotAllowedError.of(
-            "name", expected="a wrapper that is allowed", got=got, reason=Reason.WRAPPER_NOT_ALLOWED
-        )
+        raise forbidden_wrapper(name, FORBIDDEN_WRAPPERS[found.__name__])
     return found
+
+
+def forbidden_wrapper(name: str, why: str) -> NotAllowedError:
+    """Return the error for a wrapper that requests may not name."""
+    got, reason = f"{name!r}, which is not: {why}", Reason.WRAPPER_NOT_ALLOWED
+    return NotAllowedError.of("name", expected="a wrapper that is allowed", got=got, reason=reason)
 
 
 def _no_wrapper(name: str, owner: str, known: Iterable[str]) -> NotFoundError:
@@ -106,7 +117,7 @@ def _no_wrapper(name: str, owner: str, known: Iterable[str]) -> NotFoundError:
     )
 
 
-def _imported(module_name: str, name: str, field: str) -> tuple[types.ModuleType, Any]:
+def imported_member(module_name: str, name: str, field: str) -> tuple[types.ModuleType, Any]:
     """Return a module, and its attribute or None; raise NotFoundError of a field if it cannot be imported."""
     try:
         # A module may import its attributes when they are read.
@@ -119,7 +130,7 @@ def _imported(module_name: str, name: str, field: str) -> tuple[types.ModuleType
 
 def _class_in(module_name: str, name: str) -> type[gymnasium.Env[Any, Any]] | None:
     """Return the environment's class in a module, or None if the name is a registered id."""
-    module, entry = _imported(module_name, name, "id")
+    module, entry = imported_member(module_name, name, "id")
     if _is_env_class(entry):
         return entry
     if name in gymnasium.registry:

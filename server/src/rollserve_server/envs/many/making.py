@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import re
 from collections.abc import Callable
@@ -18,8 +17,8 @@ from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
 from rollserve_server.envs.many.parallel import ParallelTurns
 from rollserve_server.envs.many.wrappers import wrap
 from rollserve_server.envs.refusals import call_with_arguments
-from rollserve_server.envs.registry import module_of, suggestion
-from rollserve_server.errors import InvalidValueError, NotFoundError, describe, show, within
+from rollserve_server.envs.registry import imported_member, module_of, suggestion
+from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec, MultiAgentApi
@@ -119,12 +118,7 @@ def _registered(env_id: str, api: MultiAgentApi) -> Callable[..., Any]:
 
 def _found(module_name: str, name: str, env_id: str) -> Callable[..., Any]:
     """Return a function or a class of a module."""
-    try:
-        module = importlib.import_module(module_name)
-    except BaseException as error:
-        text = f"module {module_name!r} cannot be imported on the server: {describe(error)}"
-        raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field="id") from error
-    found = getattr(module, name, None)
+    module, found = imported_member(module_name, name, "id")
     if not callable(found):
         expected = f"a function of module {module_name!r} that makes an environment"
         hint = suggestion(name, (each for each, value in vars(module).items() if callable(value)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,8 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve_server.envs.refusals import call_with_arguments
-from rollserve_server.envs.registry import module_of, suggestion
-from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
+from rollserve_server.envs.registry import forbidden_wrapper, imported_member, module_of, suggestion
+from rollserve_server.errors import InvalidValueError, NotFoundError, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,19 +100,12 @@ def _found(name: str) -> Callable[..., Any]:
         if importlib.util.find_spec(module_name.partition(".")[0]) is None:
             text = f"{module_name} is not installed on the server (extra `pettingzoo`)"
             raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="name")
-    try:
-        found = getattr(importlib.import_module(module_name), short_name, None)
-    except BaseException as error:
-        text = f"module {module_name!r} cannot be imported on the server: {describe(error)}"
-        raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field="name") from error
+    _, found = imported_member(module_name, short_name, "name")
     if not callable(found):
         expected = f"a class or function of module {module_name!r}"
         raise NotFoundError.of("name", expected=expected, got=repr(name), reason=Reason.WRAPPER_NOT_FOUND)
     if str(found.__module__).startswith("pettingzoo.") and short_name in _FORBIDDEN:
-        got = f"{name!r}, which is not: {_FORBIDDEN[short_name]}"
-        raise NotAllowedError.of(
-            "name", expected="a wrapper that is allowed", got=got, reason=Reason.WRAPPER_NOT_ALLOWED
-        )
+        raise forbidden_wrapper(name, _FORBIDDEN[short_name])
     return found  # type: ignore[no-any-return]  # what it returns is checked
 
 
