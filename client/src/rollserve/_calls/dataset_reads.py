@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from rollserve._calls.joining import join_parts
 from rollserve._calls.requests import sampling_options
-from rollserve._calls.responses import read_response
+from rollserve._calls.responses import holds_batch, read_response
 from rollserve._checks import check_choice, check_count, check_flag, check_integer, check_type
 from rollserve.data.reader import Position
 from rollserve.data.sources import Files, Live, MixPosition
@@ -102,6 +102,9 @@ class DatasetReading:
             raise malformed_error(str(error)) from None
 
     def _read(self, response: bytes) -> EpisodeBatch | None:
+        if holds_batch(response):
+            self._add(response)
+            return None
         content = pb.ReadDatasetResponse.FromString(response)
         match content.WhichOneof("content"):
             case "beginning":
@@ -109,12 +112,15 @@ class DatasetReading:
                 self.contents = list(content.beginning.contents)
                 self._spaces = [_spaces_of(each) for each in self.contents]
             case "batch":
-                batch = read_response(response)
-                assert isinstance(batch, EpisodeBatch)  # noqa: S101  # both responses have it in the same field
-                self._parts.append(batch)
+                self._add(response)
             case "end":
                 return self._batch(content.end)
         return None
+
+    def _add(self, response: bytes) -> None:
+        batch = read_response(response)
+        assert isinstance(batch, EpisodeBatch)  # noqa: S101  # both responses have it in the same field
+        self._parts.append(batch)
 
     def _batch(self, end: datasets_pb2.DatasetBatchEnd) -> EpisodeBatch:
         parts, self._parts = self._parts, []

@@ -17,7 +17,7 @@ from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.joining import Joining
 from rollserve._calls.progress import Reporter
 from rollserve._calls.requests import check_options, exploration_of
-from rollserve._calls.responses import read_response
+from rollserve._calls.responses import holds_batch, read_response
 from rollserve._calls.resumption import REPEATABLE
 from rollserve._calls.server_warnings import warn_of
 from rollserve._calls.time_limits import countable
@@ -205,15 +205,15 @@ class EvaluationReader(Reader[Evaluation]):
         return num_steps, sum(int((part.terminated | part.truncated).sum()) for part in self._parts)
 
     def _read(self, response: bytes) -> None:
+        if holds_batch(response):
+            self._add(response)
+            return
         content = pb.EvaluateResponse.FromString(response)
         match content.WhichOneof("content"):
             case "beginning":
                 self._repeat_from(content.beginning)
             case "batch" | "multi_agent_batch":
-                batch = read_response(response)
-                assert isinstance(batch, EpisodeBatch | MultiAgentBatch)  # noqa: S101  # no other kind is in the field
-                self._parts.append(batch)
-                self.waiting_for = ""
+                self._add(response)
             case "progress":
                 self._take(content.progress)
             case "evaluation":
@@ -221,6 +221,12 @@ class EvaluationReader(Reader[Evaluation]):
                 episodes = self._joined(account) if self._returns_episodes else None
                 self._result = evaluation_from_proto(content.evaluation, episodes)
                 self._num_simulated_steps = account.num_simulated_steps
+
+    def _add(self, response: bytes) -> None:
+        batch = read_response(response)
+        assert isinstance(batch, EpisodeBatch | MultiAgentBatch)  # noqa: S101  # no other kind is in the field
+        self._parts.append(batch)
+        self.waiting_for = ""
 
     def _joined(self, account: Account) -> EpisodeBatch:
         """Return the episodes; raises as `Joining.join`."""

@@ -28,7 +28,7 @@ from rollserve.v1 import multi_agent_batch_pb2 as many_pb2
 from rollserve.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
 from rollserve.v1.tensor_pb2 import NamedTensor
 
-__all__ = ["Bytes", "Content", "read_response", "responses_of"]
+__all__ = ["Bytes", "Content", "holds_batch", "read_response", "responses_of"]
 
 Bytes = bytes | bytearray | memoryview
 """Memory that holds a serialized response."""
@@ -101,6 +101,16 @@ def responses_of(message: Bytes) -> Sequence[Bytes]:
     except (UnusualError, IndexError, ValueError):
         raise ValueError(mismatch("joined responses", f"{len(view)} other bytes")) from None
     return [view[start:stop] for key, _, start, stop in parts if key == _RESPONSES]
+
+
+def holds_batch(data: Bytes) -> bool:
+    """Return whether a response is a batch in the usual form, so that nothing else has to parse it."""
+    view = memoryview(data).cast("B")
+    try:
+        ((key, *_),) = fields(view, 0, len(view))
+    except (UnusualError, IndexError, ValueError):
+        return False
+    return key in (_BATCH, _MANY_BATCH)
 
 
 def read_response(data: Bytes, num_rows: int = 0) -> Content | None:
