@@ -374,8 +374,8 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.ReadDatasetResponse,
     ]
     """Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
-    `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
-    mixed by weights, one of which may be the sampler's live experience.
+    `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed. Several sources
+    are mixed by their weights, and the sampler's live experience may be one of them.
 
     The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
     the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
@@ -774,8 +774,8 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.ReadDatasetResponse,
     ]
     """Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
-    `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
-    mixed by weights, one of which may be the sampler's live experience.
+    `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed. Several sources
+    are mixed by their weights, and the sampler's live experience may be one of them.
 
     The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
     the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
@@ -1212,8 +1212,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.ReadDatasetResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.ReadDatasetResponse]]:
         """Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
-        `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
-        mixed by weights, one of which may be the sampler's live experience.
+        `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed. Several sources
+        are mixed by their weights, and the sampler's live experience may be one of them.
 
         The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
         the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of

@@ -62,9 +62,8 @@ _MAGIC = b"rollserve saved\n"
 _FORMAT = 1
 _LENGTH_BYTES = 8
 _MAX_RECORDS = 1 << 14
-_MAX_VERSION = 1 << 62
-_MAX_COUNT = 1 << 62
-"""The highest numbers that leave room to count on."""
+_MAX_NUMBER = 1 << 62
+"""The highest version or count, which leaves room to count on."""
 
 _T = TypeVar("_T")
 
@@ -127,9 +126,9 @@ def read_saved_sampler(
         num_workers = in_range("worker_count", header.worker_count, 1, MAX_WORKERS)
         own = _own_from_proto(header)
         highest = max(agents, default=0)
-        policy_version = in_range("policy_version", header.policy_version or highest, highest, _MAX_VERSION)
-        counters = {name: in_range(f"counters[{name!r}]", n, 0, _MAX_COUNT) for name, n in header.counters.items()}
-        num_row_seeds = in_range("row_seed_count", header.row_seed_count, 0, _MAX_COUNT)
+        policy_version = in_range("policy_version", header.policy_version or highest, highest, _MAX_NUMBER)
+        counters = {name: in_range(f"counters[{name!r}]", n, 0, _MAX_NUMBER) for name, n in header.counters.items()}
+        num_row_seeds = in_range("row_seed_count", header.row_seed_count, 0, _MAX_NUMBER)
     sequences = []
     for position, each in enumerate(rows):
         with in_field(f"rows[{position}]"):
@@ -195,7 +194,7 @@ def _check_format(number: int) -> None:
 
 def _new_version(field: str, number: int, known: Mapping[int, object]) -> int:
     """Return the number of a version; raise InvalidValueError unless versions rise from 1."""
-    in_range(field, number, 0, _MAX_VERSION)
+    in_range(field, number, 0, _MAX_NUMBER)
     if number <= max(known, default=0):
         raise InvalidValueError.of(field, expected="versions from 1, in rising order", got=number)
     return number
@@ -234,7 +233,7 @@ def _own_from_proto(header: pb.SavedHeader) -> SavedOwnSequences:
             sequences.append(SavedOwnSequence(each.seed, each.next_episode_index, spec))
     if not sequences:
         raise InvalidValueError.of("own_sequences", expected="at least one", got="none")
-    num_drawn = in_range("sequence_seed_count", header.sequence_seed_count, 0, _MAX_COUNT)
+    num_drawn = in_range("sequence_seed_count", header.sequence_seed_count, 0, _MAX_NUMBER)
     return SavedOwnSequences(header.own_seed, num_drawn, sequences)
 
 

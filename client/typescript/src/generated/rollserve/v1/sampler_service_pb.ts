@@ -3491,8 +3491,8 @@ export const SamplerService: GenService<{
   },
   /**
    * Streams batches of datasets in the folder that the operator allows (`--data-dir`), as the client's own
-   * `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed, several sources
-   * mixed by weights, one of which may be the sampler's live experience.
+   * `rollserve.data.read` reads them: episodes, fragments or transitions, in order or shuffled by a seed. Several sources
+   * are mixed by their weights, and the sampler's live experience may be one of them.
    *
    * The stream has its beginning; for each batch its messages and its end, with the position to go on from. It ends with
    * the first source that ends, or, with `until_last`, with the last one. The server reads at most two batches ahead of
