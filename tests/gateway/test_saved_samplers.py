@@ -273,6 +273,7 @@ def repeat_version(parts: list[pb.SavedRecord]) -> None:
 
 def widen_actions(parts: list[pb.SavedRecord]) -> None:
     rows = part(parts, "rows").rows
+    rows[0].CopyFrom(next(row for row in rows if row.actions))  # a row between two episodes has none
     rows[0].actions[0].shape[0] += 1
     rows[0].actions[0].data += bytes(len(rows[0].actions[0].data) // (rows[0].actions[0].shape[0] - 1))
 
