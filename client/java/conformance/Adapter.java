@@ -149,7 +149,7 @@ final class Adapter {
         long numBatches = 0;
         long numSteps = 0;
         Map<String, Object> result = new LinkedHashMap<>();
-        try (SampleStream stream =
+        try (SampleStream<EpisodeBatch> stream =
                  sampler.streamSamples(operation.integer("num_steps"), Requests.sampling(options))) {
             for (EpisodeBatch part : stream) {
                 numBatches++;
