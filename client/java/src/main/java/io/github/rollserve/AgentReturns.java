@@ -25,7 +25,7 @@ public record AgentReturns(
         boolean has(int episode, int agent);
     }
 
-    /** {@return the summary of each agent's returns, over the episodes in which it made a step; of those that made one} */
+    /** {@return the summary of the returns of each agent that made a step, over the episodes in which it made one} */
     public Map<String, Summary> byAgent() {
         Map<String, Summary> summaries = new LinkedHashMap<>();
         for (int i = 0; i < agents.size(); i++) {
@@ -37,7 +37,7 @@ public record AgentReturns(
     }
 
     /**
-     * {@return the summary of each policy's returns; of an episode in which a policy acts for several agents, the mean of
+     * {@return the summary of each policy's returns; where a policy acts for several agents in an episode, the mean of
      * their returns counts, because they depend on each other}
      */
     public Map<PolicyVersion, Summary> byPolicy() {

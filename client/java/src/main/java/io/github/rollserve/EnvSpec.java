@@ -93,7 +93,8 @@ public record EnvSpec(
     public EnvSpec withTask(Task changed) {
         return new EnvSpec(
             id, kwargs, wrappers, transforms, Optional.of(changed), resetOptions, vectorization, numRows,
-            numEpisodesPerRow, textInfoBytes, multiAgent, globalState);
+            numEpisodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -104,7 +105,8 @@ public record EnvSpec(
      */
     public EnvSpec withResetOptions(Map<String, ?> changed) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, changed, vectorization, numRows, numEpisodesPerRow, textInfoBytes, multiAgent, globalState);
+            id, kwargs, wrappers, transforms, task, changed, vectorization, numRows, numEpisodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -115,7 +117,8 @@ public record EnvSpec(
      */
     public EnvSpec withVectorization(Vectorization changed) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, resetOptions, changed, numRows, numEpisodesPerRow, textInfoBytes, multiAgent, globalState);
+            id, kwargs, wrappers, transforms, task, resetOptions, changed, numRows, numEpisodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -127,7 +130,8 @@ public record EnvSpec(
      */
     public EnvSpec withRows(int rows, int episodesPerRow) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, rows, episodesPerRow, textInfoBytes, multiAgent, globalState);
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, rows, episodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -138,8 +142,8 @@ public record EnvSpec(
      */
     public EnvSpec withTextInfoBytes(int bytes) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow, bytes, multiAgent,
-            globalState);
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow, bytes,
+            multiAgent, globalState);
     }
     /**
      * Returns a specification of an environment with many agents.

@@ -12,7 +12,7 @@ import rollserve.v1.SamplerServiceOuterClass;
  * @param reproducibility which unit of work the same seed gives again
  * @param numRows the number of rows that each worker steps at once for a call
  * @param numEpisodesPerRow the number of episodes of each row in a block; 0 unless the class is BLOCK
- * @param agents the names of the possible agents of an environment with many, whose spaces are Dict spaces that have the
+ * @param agents the names of the possible agents of an environment with many, whose spaces are Dict spaces of the
  *     agents' by these names; empty for an environment with one agent
  */
 public record EnvUpdated(

@@ -190,8 +190,8 @@ public final class EvaluationOptions {
     }
 
     /**
-     * Sets which policies act in an environment with many agents, instead of the sampler's own map. The episode of index
-     * i has the map at position i modulo their number. Not for populations.
+     * Sets which policies act in an environment with many agents, instead of the sampler's own map. The episode of
+     * index i has the map at position i modulo their number. Not for populations.
      *
      * @param maps the maps, which may name all policies and versions that the sampler holds; none for its own map
      * @return the options

@@ -10,8 +10,8 @@ import java.util.Optional;
  * Parts of E episodes of an environment with many agents, or fragments of them, with T environment steps in all.
  *
  * <p>An episode has one segment for each life of each agent: from its first observation to its end. All segments in
- * which a policy acted are one {@link EpisodeBatch}, whose headers are those of the agents' lives, and count the agents'
- * own steps. The arrays of headers belong to the batch: copy them before you change them.
+ * which a policy acted are one {@link EpisodeBatch}, whose headers are those of the agents' lives, and count the
+ * agents' own steps. The arrays of headers belong to the batch: copy them before you change them.
  *
  * <pre>{@code
  * MultiAgentBatch batch = sampler.multiAgent().obtainSamples(10_000);
@@ -92,7 +92,7 @@ public final class MultiAgentBatch {
         return policies;
     }
 
-    /** {@return (T, *S), the environment's global state before each environment step, if its specification asks for it} */
+    /** {@return (T, *S), the global state before each environment step, with {@link EnvSpec#globalState()}} */
     public Optional<Tensor> globalStates() {
         return Optional.ofNullable(globalStates);
     }
@@ -102,8 +102,7 @@ public final class MultiAgentBatch {
         return Optional.ofNullable(lastGlobalStates);
     }
 
-    /** {@return what became of everything that was simulated, in environment steps, if this is the whole result of a
-     * call} */
+    /** {@return what was simulated, in environment steps, if this is the whole result of a call} */
     public Optional<Account> account() {
         return Optional.ofNullable(account);
     }

@@ -1,8 +1,8 @@
 package io.github.rollserve;
 
 /**
- * The sampling calls of a {@link Sampler} whose environment has many agents. They are those of the sampler, and return a
- * {@link MultiAgentBatch}; steps are the environment's. In an environment with one agent, they throw an
+ * The sampling calls of a {@link Sampler} whose environment has many agents: those of the sampler, with a
+ * {@link MultiAgentBatch} as their result. Steps are the environment's. In an environment with one agent, they throw an
  * {@link InvalidArgumentException}.
  */
 public final class MultiAgentSampler {
@@ -56,9 +56,8 @@ public final class MultiAgentSampler {
     }
 
     /**
-     * Samples an exact number of environment steps, equally many of each row; see {@link Sampler#obtainFragments(long)}.
-     * The batch has the steps of agents that are complete. One whose reward comes later is in the fragment in which it
-     * comes.
+     * Samples an exact number of environment steps; see {@link Sampler#obtainFragments(long)}. An agent's step whose
+     * reward comes later is in the fragment in which it comes.
      *
      * @param numSteps the number of steps, a multiple of the number of rows of all workers
      * @return the fragments, with the account

@@ -25,8 +25,9 @@ import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
 /**
  * The batches of a sampling call, as they arrive.
  *
- * <p>Each batch can be used alone; its class's {@code concatenate} and {@code joined} make whole episodes of several. If the connection or the server is lost, the stream continues where it was once both are back. It ends
- * with the last error if no new data has arrived for its timeout since then. Close it, or read it to its end:
+ * <p>Each batch can be used alone; {@code concatenate} and {@code joined} of its class make whole episodes of several.
+ * If the connection or the server is lost, the stream continues where it was once both are back. It ends with the last
+ * error if no new data has arrived for its timeout since then. Close it, or read it to its end:
  *
  * <pre>{@code
  * try (SampleStream<EpisodeBatch> stream = sampler.streamSamples(10_000)) {

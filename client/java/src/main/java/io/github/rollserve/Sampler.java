@@ -84,7 +84,7 @@ public final class Sampler implements AutoCloseable {
     }
 
     /**
-     * Returns the sampling calls for an environment with many agents. All other calls are the same for one and for many.
+     * Returns the sampling calls for an environment with many agents. All other calls are the same for one.
      *
      * @return a view of this sampler, with its timeout
      */

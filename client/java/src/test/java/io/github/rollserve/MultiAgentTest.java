@@ -88,7 +88,8 @@ class MultiAgentTest {
         assertArrayEquals(
             new double[] {40, 41, 42, 43, 44, 50, 51}, batch.globalStates().orElseThrow().toDoubles());
         assertArrayEquals(new double[] {45, 52}, batch.lastGlobalStates().orElseThrow().toDoubles());
-        assertEquals("MultiAgentBatch(2 episodes, 7 environment steps, policies \"main\", \"other\")", batch.toString());
+        assertEquals(
+            "MultiAgentBatch(2 episodes, 7 environment steps, policies \"main\", \"other\")", batch.toString());
     }
 
     @Test
@@ -224,7 +225,8 @@ class MultiAgentTest {
 
     @Test
     void malformedBatchesAreServerErrors() {
-        assertThrows(ServerException.class, () -> obtain(1, 1, episodes("4:0+1.").addPolicies(policy("p", "c@0=4:0+1."))));
+        assertThrows(ServerException.class, () ->
+            obtain(1, 1, episodes("4:0+1.").addPolicies(policy("p", "c@0=4:0+1."))));
         assertThrows(ServerException.class, () ->
             obtain(1, 1, episodes("4:0+1.").addPolicies(policy("p", "a@0,1=4:0+1."))));
         assertThrows(ServerException.class, () -> obtain(1, 1, episodes("4:0+1.").clearAgentStepCounts()));
@@ -305,7 +307,8 @@ class MultiAgentTest {
             Evaluation.Summary second = returns.byAgent().get("b"); // of 5, 5
             assertEquals(new Evaluation.Summary(
                 5, OptionalDouble.of(0), OptionalDouble.of(5), OptionalDouble.of(5)), second);
-            assertEquals(List.of("main@3", "old@1"), returns.byPolicy().keySet().stream().map(Object::toString).toList());
+            assertEquals(
+                List.of("main@3", "old@1"), returns.byPolicy().keySet().stream().map(Object::toString).toList());
             // Of the second episode, in which main acts for both, the mean counts: 1, 3.5, 4.
             assertEquals(8.5 / 3, returns.byPolicy().get(new PolicyVersion("main", 3)).mean(), 1e-12);
             assertEquals(5, returns.byPolicy().get(new PolicyVersion("old", 1)).mean());

@@ -121,8 +121,9 @@ final class Wire {
                 policy.addEnvironmentSteps(Integer.parseInt(step));
             }
         }
-        return policy.setBatch(segments(
-            Arrays.stream(segments).map(segment -> segment.substring(segment.indexOf('=') + 1)).toArray(String[]::new)));
+        return policy.setBatch(segments(Arrays.stream(segments)
+            .map(segment -> segment.substring(segment.indexOf('=') + 1))
+            .toArray(String[]::new)));
     }
 
     /** Returns three episodes: {@code a} got 1, 2 and 4 by policies of version 3, {@code b} got 5 in the last two. */
