@@ -21,6 +21,16 @@ export interface MultiAgentCalls {
  *
  * Updates, evaluations and the status are those of the sampler: `updateEnv` with `multiAgent`, `updateAgent` with
  * `Policies`, and `evaluate`. Calls in an environment with one agent fail with an InvalidArgumentError.
+ *
+ * @example
+ * ```ts
+ * await sampler.updateEnv({ id: "classic/connect_four-v3", multiAgent: "aec" });
+ * const agent = new RandomAgent({ actionMask: { observation: "action_mask" } });
+ * const map = [{ name: "player_0", choices: "main" }, { prefix: "", choices: "other" }];
+ * await sampler.updateAgent(new Policies({ main: agent, other: agent }, map));
+ * const batch = await sampler.multiAgent.obtainSamples(10_000, { deliver: ["main"] });
+ * console.log(batch.byPolicy().get("main")?.episodeReturns);
+ * ```
  */
 export class MultiAgentSampler {
   readonly #calls: MultiAgentCalls;
