@@ -156,14 +156,6 @@ def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: S
 @pytest.mark.parametrize(
     ("call", "field"),
     [
-        (
-            lambda sampler: sampler.obtain_fragments(8, soft_horizon=True, max_episode_length=4),
-            "fragments.soft_horizon",
-        ),
-        (
-            lambda sampler: next(iter(sampler.stream(fragment_length=8, soft_horizon=True, max_episode_length=4))),
-            "spec.fragments.soft_horizon",
-        ),
         (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2), "options.environment"),
         (lambda sampler: sampler.evaluate_population({"a": np.zeros((2, 1))}, 2, env=CROWD), "options.environment"),
         (lambda sampler: sampler.call_environments("set_task"), "method"),

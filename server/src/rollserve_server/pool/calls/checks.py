@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, listed
-from rollserve_server.pool.interface.targets import Fragments
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.interface.requests import SampleRequest, SamplingOptions
-    from rollserve_server.pool.interface.targets import Target
+    from rollserve_server.pool.interface.requests import SamplingOptions
+    from rollserve_server.pool.interface.targets import Fragments, Target
     from rollserve_server.sampling import EnvDescription
 
 __all__ = [
     "check_fragments",
     "check_many_agents",
-    "check_many_samples",
     "check_num_outcomes",
     "check_num_steps",
     "check_num_workers",
@@ -42,12 +40,6 @@ def check_many_agents(description: EnvDescription, field: str, what: str) -> Non
     if description.agents:
         got = f"one with the agents {listed(description.agents)}"
         raise InvalidValueError.of(field, expected=f"an environment with one agent for {what}", got=got)
-
-
-def check_many_samples(description: EnvDescription, request: SampleRequest) -> None:
-    """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
-    if isinstance(request.target, Fragments) and request.target.soft_horizon:
-        check_many_agents(description, "fragments.soft_horizon", "a soft horizon")
 
 
 def check_num_outcomes(description: EnvDescription, num_episodes: int) -> None:
