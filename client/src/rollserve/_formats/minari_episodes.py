@@ -9,7 +9,7 @@ import numpy as np
 
 from rollserve._codec.columns import is_mask, leaves_of, mask_name
 from rollserve._formats.gymnasium_spaces import leaf_spaces
-from rollserve._formats.minari_layout import AGENT, ATTRIBUTES, HEADERS, hdf5_path
+from rollserve._formats.minari_layout import AGENT, ATTRIBUTES, HEADERS, RECEIPT, hdf5_path
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
@@ -22,20 +22,27 @@ __all__ = ["check_info_names", "encode_episodes"]
 
 
 class _Column(NamedTuple):
-    """Rows of all episodes: an episode has its steps, and `num_extra` rows more.
+    """Datasets at one path of the groups of episodes, each of consecutive rows of an array.
 
     Attributes:
-        present: (num_episodes,) which episodes have a dataset of the rows; None for all of them.
+        path: the path.
+        rows: rows of all episodes, one behind the other.
+        counts: (num_episodes,) number of rows of each episode. One that has none has no dataset.
     """
 
     path: str
     rows: np.ndarray
-    num_extra: int
-    present: np.ndarray | None = None
+    counts: np.ndarray
 
 
 def encode_episodes(
-    encoder: ObjectEncoder, batch: Any, spaces: tuple[Space, Space], first: int, *, with_seeds: bool
+    encoder: ObjectEncoder,
+    batch: Any,
+    spaces: tuple[Space, Space],
+    first: int,
+    *,
+    with_seeds: bool,
+    receipt: str | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Encode the episodes of a batch as groups.
 
@@ -45,6 +52,7 @@ def encode_episodes(
         spaces: spaces of observations and actions.
         first: number of the first episode in the dataset.
         with_seeds: whether episodes have the attribute of their seed.
+        receipt: receipt of the batch, which the first episode holds; None for none.
 
     Yields:
         Numbers (n,) of episodes with the same datasets, and the addresses (n,) of their groups.
@@ -53,23 +61,20 @@ def encode_episodes(
         ValueError: names that HDF5 cannot hold.
     """
     check_info_names(batch)
-    columns = [*_columns(batch, spaces), *_infos(batch)]
+    columns = [*_columns(batch, spaces), *_infos(batch), *_receipts(receipt, len(batch))]
     attributes = {"id": first + np.arange(len(batch)), "total_steps": batch.lengths}
     if with_seeds:
         attributes[ATTRIBUTES["env_seeds"]] = batch.env_seeds
     names = [name for name in HEADERS if batch.policy_versions.any() or name != "policy_versions"]
     attributes |= {ATTRIBUTES[name]: getattr(batch, name) for name in names}
-    placed = [encoder.add_rows(column.rows) for column in columns]
-    starts = np.cumsum(batch.lengths) - batch.lengths
-    for episodes, present in _alike(len(batch), columns):
+    placed = [(column, encoder.add_rows(column.rows), _starts(column.counts)) for column in columns]
+    present = np.stack([column.counts > 0 for column in columns], axis=1)
+    kinds, numbers = np.unique(present, axis=0, return_inverse=True)
+    for number, kind in enumerate(kinds.tolist()):
+        episodes = np.flatnonzero(numbers.reshape(-1) == number)
         datasets = {
-            column.path: encoder.add_datasets(
-                column.rows,
-                address,
-                starts[episodes] + episodes * column.num_extra,
-                batch.lengths[episodes] + column.num_extra,
-            )
-            for column, address, is_present in zip(columns, placed, present, strict=True)
+            column.path: encoder.add_datasets(column.rows, address, starts[episodes], column.counts[episodes])
+            for (column, address, starts), is_present in zip(placed, kind, strict=True)
             if is_present
         }
         addresses = _add_groups(encoder, datasets, {name: values[episodes] for name, values in attributes.items()})
@@ -77,32 +82,29 @@ def encode_episodes(
 
 
 def check_info_names(batch: Any) -> None:
-    """Raise ValueError if the name of an info is the beginning of another one, which HDF5 cannot hold beside it."""
-    found = {*_info_names(batch), *(f"{AGENT}{name}" for name in batch.agent_infos)}
+    """Raise ValueError if two infos have the same name, or one the beginning of another's: HDF5 cannot hold both."""
+    names = _info_names(batch)
+    found = [*names, *map(mask_name, names), *(f"{AGENT}{name}" for name in batch.agent_infos)]
     for name in found:
-        for depth in range(1, name.count("/") + 1):
-            if name.rsplit("/", depth)[0] in found:
-                raise ValueError(f"infos: {mismatch('names of which none is the beginning of another', name)}")
-
-
-def _alike(num_episodes: int, columns: list[_Column]) -> Iterator[tuple[np.ndarray, list[bool]]]:
-    """Yield the episodes that have the same columns, and which columns those are."""
-    everywhere = np.ones(num_episodes, np.bool_)
-    present = np.stack([everywhere if each.present is None else each.present for each in columns], axis=1)
-    kinds, numbers = np.unique(present, axis=0, return_inverse=True)
-    for number, kind in enumerate(kinds.tolist()):
-        yield np.flatnonzero(numbers.reshape(-1) == number), kind
+        beginnings = {name.rsplit("/", depth)[0] for depth in range(1, name.count("/") + 1)}
+        if found.count(name) > 1 or not beginnings.isdisjoint(found):
+            raise ValueError(f"infos: {mismatch('names of which none is another one, or its beginning', name)}")
 
 
 def _add_groups(
     encoder: ObjectEncoder, datasets: Mapping[str, np.ndarray], attributes: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """Add groups with datasets at paths; return the addresses of the groups."""
-    folders: dict[str, dict[str, np.ndarray]] = {}
+    members: dict[str, Any] = {}
     for path, addresses in datasets.items():
-        name, _, rest = path.partition("/")
-        folders.setdefault(name, {})[rest] = addresses
-    members = {name: inner[""] if "" in inner else _add_groups(encoder, inner, {}) for name, inner in folders.items()}
+        name, slash, rest = path.partition("/")
+        if slash:
+            members.setdefault(name, {})[rest] = addresses
+        else:
+            members[name] = addresses
+    for name, member in members.items():
+        if isinstance(member, dict):
+            members[name] = _add_groups(encoder, member, {})
     return encoder.add_groups(members, attributes)
 
 
@@ -112,30 +114,37 @@ def _columns(batch: Any, spaces: tuple[Space, Space]) -> Iterator[_Column]:
     for parts, space in leaf_spaces(spaces[0]):
         name = "/".join(map(str, parts))
         rows = _with_rows(observations[name], last[name], batch.lengths, behind=True)
-        yield _Column(hdf5_path("observations", parts).decode(), _as_stored(rows, space), 1)
+        yield _Column(hdf5_path("observations", parts).decode(), _as_stored(rows, space), batch.lengths + 1)
     for parts, space in leaf_spaces(spaces[1]):
         rows = _as_stored(actions["/".join(map(str, parts))], space)
-        yield _Column(hdf5_path("actions", parts).decode(), rows, 0)
-    yield _Column("rewards", batch.rewards if batch.raw_rewards is None else batch.raw_rewards, 0)
+        yield _Column(hdf5_path("actions", parts).decode(), rows, batch.lengths)
+    yield _Column("rewards", batch.rewards if batch.raw_rewards is None else batch.raw_rewards, batch.lengths)
     for path, flags in (("terminations", batch.terminated), ("truncations", batch.truncated)):
         rows = np.zeros(batch.num_steps, np.bool_)
         rows[np.cumsum(batch.lengths) - 1] = flags
-        yield _Column(path, rows, 0)
+        yield _Column(path, rows, batch.lengths)
 
 
 def _infos(batch: Any) -> Iterator[_Column]:
     """Yield infos: of each episode, a row for its reset and one for each step; masks say where values are."""
     lengths = batch.lengths
-    ends = np.cumsum(lengths + 1)
+    counts = lengths + 1
     for name in _info_names(batch):
         rows, valids = _info(batch, name)
-        yield _Column(f"infos/{name}", rows, 1)
-        gaps = ~np.logical_and.reduceat(valids, ends - lengths - 1)
-        if gaps.any():
-            yield _Column(f"infos/{mask_name(name)}", valids, 1, gaps)
+        yield _Column(f"infos/{name}", rows, counts)
+        has_gaps = ~np.logical_and.reduceat(valids, _starts(counts))
+        yield _Column(f"infos/{mask_name(name)}", valids[np.repeat(has_gaps, counts)], counts * has_gaps)
     for name, column in batch.agent_infos.items():
         resets = np.zeros((len(lengths), *column.shape[1:]), column.dtype)
-        yield _Column(f"infos/{AGENT}{name}", _with_rows(column, resets, lengths, behind=False), 1)
+        yield _Column(f"infos/{AGENT}{name}", _with_rows(column, resets, lengths, behind=False), counts)
+
+
+def _receipts(receipt: str | None, num_episodes: int) -> Iterator[_Column]:
+    """Yield the receipt of the episodes, which the first one has, as one text."""
+    if receipt is not None:
+        encoded = receipt.encode()
+        kind = load("h5py", EXTRA).string_dtype("utf-8", len(encoded))
+        yield _Column(RECEIPT, np.array([encoded], kind), (np.arange(num_episodes) == 0).astype(np.int64))
 
 
 def _info(batch: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -154,13 +163,19 @@ def _info(batch: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _with_rows(rows: np.ndarray, others: np.ndarray, lengths: np.ndarray, *, behind: bool) -> np.ndarray:
     """Return the rows of all segments, each with a row of its own before or behind them."""
-    ends = np.cumsum(lengths)
-    result = np.empty((len(rows) + len(lengths), *rows.shape[1:]), rows.dtype)
-    for segment, (start, end) in enumerate(zip((ends - lengths).tolist(), ends.tolist(), strict=True)):
-        first = start + segment + (not behind)
-        result[first : first + end - start] = rows[start:end]
-    result[np.arange(len(lengths)) + (ends if behind else ends - lengths)] = others
+    result: np.ndarray = np.empty((len(rows) + len(lengths), *rows.shape[1:]), rows.dtype)
+    starts = _starts(lengths + 1)
+    result[starts + (lengths if behind else 0)] = others
+    start = 0
+    for place, length in zip((starts + (not behind)).tolist(), lengths.tolist(), strict=True):
+        result[place : place + length] = rows[start : start + length]
+        start += length
     return result
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    starts: np.ndarray = np.cumsum(counts) - counts
+    return starts
 
 
 def _as_stored(rows: np.ndarray, space: Space) -> np.ndarray:

@@ -16,7 +16,7 @@ from rollserve._formats.growing_file import GrowingFile
 from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve._formats.hdf5_objects import ObjectEncoder, link_groups
 from rollserve._formats.minari_episodes import check_info_names, encode_episodes
-from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, RECEIPTS, dtype_and_shape
+from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape
 from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
@@ -128,8 +128,13 @@ class MinariWriter:
         """Size of the file with the episodes."""
         return len(self._file)
 
-    def add(self, batches: Sequence[Any], **metadata: Any) -> None:
+    def add(self, batches: Sequence[Any], receipts: Sequence[str | None], **metadata: Any) -> None:
         """Add the episodes of batches, and change metadata with them. An addition that fails changes nothing.
+
+        Args:
+            batches: the batches.
+            receipts: receipt of each batch, None for none.
+            metadata: changes of the metadata.
 
         Raises:
             OSError: the dataset cannot be written.
@@ -138,11 +143,10 @@ class MinariWriter:
         for batch in batches:
             _check_whole(batch)
             _check_spaces(batch, self.spaces)
-        batches = [batch for batch in batches if len(batch)]
         num_episodes = self.num_episodes + sum(map(len, batches))
         num_steps = self.num_steps + sum(batch.num_steps for batch in batches)
         try:
-            self._write_episodes(batches)
+            self._write_episodes(batches, receipts)
         except BaseException:
             self._file.rollback()
             raise
@@ -158,15 +162,17 @@ class MinariWriter:
         with self._opened() as file:
             return self.num_episodes > 0 and _SEED in file["episode_0"].attrs
 
-    def _write_episodes(self, batches: Sequence[Any]) -> None:
+    def _write_episodes(self, batches: Sequence[Any], receipts: Sequence[str | None]) -> None:
         """Write the objects of episodes behind the end, then link them."""
         has_seeds = self.has_seeds() if self.num_episodes else None
         encoder, first = ObjectEncoder(self._h5, len(self._file)), self.num_episodes
         groups: list[tuple[np.ndarray, np.ndarray]] = []
-        for batch in batches:
+        for batch, receipt in zip(batches, receipts, strict=True):
+            if not len(batch):
+                continue
             with_seeds = has_own_seeds(batch) and has_seeds is not False
             has_seeds = with_seeds if has_seeds is None else has_seeds
-            groups += encode_episodes(encoder, batch, self.spaces, first, with_seeds=with_seeds)
+            groups += encode_episodes(encoder, batch, self.spaces, first, with_seeds=with_seeds, receipt=receipt)
             first += len(batch)
         self._file.append(encoder.parts)
         with self._opened() as file:
@@ -234,8 +240,7 @@ def write_minari(
     ):
         if writer.num_episodes:
             _check_seeds(batch, has_seeds=writer.has_seeds())
-        receipts = {} if receipt is None else {RECEIPTS: [*writer.metadata.get(RECEIPTS, []), receipt]}
-        writer.add([batch], **receipts)
+        writer.add([batch], [receipt])
     return folder
 
 
