@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import fcntl
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ _RECORDING = "rollserve_recording"
 """Name in the metadata of what the episodes are a function of, and how far the recording is."""
 _MAX_EPISODE_BYTES = 1 << 30
 """Bytes of an episode: no reader takes more at a time."""
+_LOCK_SECONDS = 2.0
+"""How long a process waits for another one that writes the dataset."""
 
 
 class _Recording:
@@ -168,13 +171,21 @@ def main() -> None:
 
 
 def _locked(folder: Path) -> int:
-    """Return the descriptor of a folder, which is locked until the process ends."""
+    """Return the descriptor of a folder, which is locked until the process ends.
+
+    The process of a server that was killed may still end an addition: wait for it.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RefusedError("DATASET_IN_USE", "expected a dataset that nothing records, got one in use") from None
-    return descriptor
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                text = "expected a dataset that nothing records, got one in use"
+                raise RefusedError("DATASET_IN_USE", text) from None
+        time.sleep(_LOCK_SECONDS / 100)
 
 
 def _env_spec(id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Mapping[str, Any]]) -> Any:  # noqa: A002
