@@ -168,10 +168,12 @@ def link_groups(h5: Any, file: Any, names: Sequence[bytes], addresses: np.ndarra
 def _references(h5: Any, addresses: np.ndarray) -> np.ndarray:
     """Return references to the objects at addresses: HDF5 reads them from a dataset in memory, whose bytes they are."""
     references: np.ndarray = np.empty(len(addresses), h5.ref_dtype)
-    with h5.File("references", "w", driver="core", backing_store=False) as file:
-        dataset = file.create_dataset("references", references.shape, h5.ref_dtype).id
-        dataset.write(h5.h5s.ALL, h5.h5s.ALL, addresses.astype("<u8"), h5.h5t.STD_REF_OBJ)
-        dataset.read(h5.h5s.ALL, h5.h5s.ALL, references)
+    access = h5.h5p.create(h5.h5p.FILE_ACCESS)
+    access.set_fapl_core(4096, False)
+    file = h5.h5f.create(b"references", h5.h5f.ACC_TRUNC, fapl=access)
+    dataset = h5.h5d.create(file, None, h5.h5t.STD_REF_OBJ, h5.h5s.create_simple(references.shape))
+    dataset.write(h5.h5s.ALL, h5.h5s.ALL, addresses.astype("<u8"), h5.h5t.STD_REF_OBJ)
+    dataset.read(h5.h5s.ALL, h5.h5s.ALL, references)
     return references
 
 

@@ -67,6 +67,7 @@ class MinariWriter:
             raise ValueError(f"{folder}: {mismatch('a Minari dataset with its spaces', error)}") from None
         self.spaces: tuple[Space, Space] = spaces[0], spaces[1]
         self._file = GrowingFile(self._data / DATA_FILE)
+        self._has_seeds: bool | None = None
 
     @classmethod
     def create(
@@ -159,8 +160,10 @@ class MinariWriter:
 
     def has_seeds(self) -> bool:
         """Whether the first episode has the seed of its reset."""
-        with self._opened() as file:
-            return self.num_episodes > 0 and _SEED in file["episode_0"].attrs
+        if self._has_seeds is None and self.num_episodes:
+            with self._opened() as file:
+                self._has_seeds = _SEED in file["episode_0"].attrs
+        return bool(self._has_seeds)
 
     def _write_episodes(self, batches: Sequence[Any], receipts: Sequence[str | None]) -> None:
         """Write the objects of episodes behind the end, then link them."""

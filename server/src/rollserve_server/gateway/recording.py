@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 _FORMAT = MessageFormat(256 << 20, ColumnFormat(None, True))
 """Messages have about 2 MiB; the limit is for steps that take more."""
-_ADD_BYTES, _MAX_WAITING_BYTES = 2 << 20, 32 << 20
+_ADD_BYTES, _MAX_WAITING_BYTES = 4 << 20, 32 << 20
 """Bytes of messages that an addition is worth, and that wait for the one before it at most."""
 _ADD_SECONDS = 1.0
 """How long messages wait for an addition."""
