@@ -179,7 +179,7 @@ class PolicyLanes:
         yield from zip(rows.tolist(), agents.tolist(), values, strict=True)
 
     def _slots(self, lanes: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-        """Return the rows of an evaluation in which lanes act: the first ones; of a population, those of their rows."""
+        """Return the places in an evaluation where lanes act: the first ones; in a population, places of their rows."""
         if not isinstance(self._agent, PopulationAgent):
             return slice(len(lanes))
         rows = lanes // len(self._of_agent)
