@@ -63,7 +63,7 @@ bool improve(rollserve::Sampler& sampler, int num_trials) {
   rollserve::EnvSpec spec("mpe/simple_spread-v3");
   spec.multi_agent = rollserve::MultiAgentApi::Parallel;
   const rollserve::EnvUpdated env = sampler.update_env(spec);
-  // The spaces have those of each agent by its name. All agents of this environment have the same.
+  // Each agent has a space by its name; here they are all alike.
   const std::string& first = env.agents.at(0);
   const auto agent =
       rollserve::MlpAgent::initial(space_of(env.observation_space, first), space_of(env.action_space, first), {16});

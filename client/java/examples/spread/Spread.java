@@ -52,7 +52,7 @@ final class Spread {
 
     private boolean improve(int numTrials) {
         EnvUpdated env = sampler.updateEnv(ENV);
-        // The spaces have those of each agent by its name. All agents of this environment have the same.
+        // Each agent has a space by its name; here they are all alike.
         String first = env.agents().get(0);
         MlpAgent agent = MlpAgent.initial(
             ((Space.Dict) env.observationSpace()).spaces().get(first),
