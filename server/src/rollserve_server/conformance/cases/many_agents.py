@@ -166,6 +166,7 @@ def _stream_cases() -> list[Case]:
     wide, main = _ring(wide=True), _policies(main=_recurrent())
     crowd = [_crowd(wide=True), _policies(runner=_of_runners(1, 256), guard=_GUARD, late=_RANDOM_AGENT)]
     later = fragments(48, row_step_count=12, **_ENDS)
+    soft = {**fragments(60, max_episode_length=4), "soft_horizon": True}
     counted = samples(100, deliver=["guard", "runner"], count="agent_steps")
     return [
         _case(
@@ -175,7 +176,7 @@ def _stream_cases() -> list[Case]:
                 *(_ring(), _policies(main=_of_ring(2)), fragments(40)),
                 *(_policies(main=_of_ring(3)), fragments(40, row_step_count=10)),
                 *(_crowd(), _policies(runner=_of_runners(1), guard=_GUARD, late=_RANDOM_AGENT)),
-                *(fragments(40), fragments(40, row_step_count=10)),
+                *(fragments(40), fragments(40, row_step_count=10), soft),
             ],
         ),
         _case(
