@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from many_agents import CONNECT_FOUR, CROWD, POLICIES, RELAY, check_against_plain_loops
+from many_agents import CONNECT_FOUR, CROWD, DUEL, POLICIES, RELAY, check_against_plain_loops
 from support import equal, raises
 
 import rollserve
@@ -28,7 +28,6 @@ from rollserve import (
 )
 from rollserve_server.local import LocalServer
 
-DUEL = EnvSpec("classic/rps-v2", {"max_cycles": 1}, multi_agent="aec")
 ROCK, PAPER, SCISSORS = (rollserve.ConstantAgent(np.int64(action)) for action in range(3))
 HANDS = {"rock": ROCK, "paper": PAPER, "scissors": SCISSORS, "random": RandomAgent()}
 
@@ -175,7 +174,6 @@ def test_async_cross_play_equals_the_other(duel: Sampler, thread_server: LocalSe
             "options.policy_maps[1]",
             "versions of 'rock' that are held, .*'2', '1'.*, got 7",
         ),
-        ({"policy_map": {"*": ("paper", -1)}}, "options.policy_maps[0]", "got -1, counted from the current one"),
         ({"policy_map": {0: "paper"}}, "options.policy_maps[0].rules", "a rule for each of .* none for 'player_1'"),
         (
             {"policy_map": [{"*": "paper"}, {"*": "paper", "player_2": "rock"}]},

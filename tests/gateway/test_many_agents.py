@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from many_agents import CONNECT_FOUR, CROWD, MASKED, MASKED_BY_INFO, POLICIES, RELAY, SPREAD
+from many_agents import CONNECT_FOUR, CROWD, DUEL, MASKED, MASKED_BY_INFO, POLICIES, RELAY, SPREAD
 from support import equal, raises
 
 import rollserve
@@ -77,11 +77,6 @@ def crowd(thread_sampler: Sampler) -> Sampler:
             "agents with the same spaces, as 'runner_0' has with Box.* got 'guard' with Dict",
         ),
         (
-            Policies({"runner": RANDOM}, {"runner_*": [("runner", -7, 1.0)], "guard": "guard", "late": "late"}),
-            f"{POLICIES_FIELD}.policy_map",
-            "versions of 'runner' that are held, .* got -7, counted from the current one",
-        ),
-        (
             Policies({}, {"runner_*": ("runner", 1 << 40), "guard": "guard", "late": "late"}),
             f"{POLICIES_FIELD}.policy_map",
             "versions of 'runner' that are held, .* got 1099511627776",
@@ -125,6 +120,18 @@ def test_updates_after_another_environment_name_the_map_that_stays(
         thread_sampler.update_agent({"third": RANDOM})
     thread_sampler.update_agent(Policies({"third": MASKED_BY_INFO}, {"*": "third"}))
     assert thread_sampler.obtain_samples(10).num_steps >= 10
+
+
+def test_versions_before_the_first_are_the_oldest_one_that_is_held(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(DUEL)
+    opponents = Policies({"main": RANDOM}, {0: "main", 1: [("main", 0, 0.5), ("main", -2, 0.5)]})
+    first = thread_sampler.update_agent(opponents)
+    drawn = []
+    for _ in range(4):
+        batch = MultiAgentBatch.of(thread_sampler.obtain_samples(40, seed=1)).by_agent()["player_1"]
+        drawn.append({int(version) - first for version in batch.policy_versions})
+        thread_sampler.update_agent({"main": RANDOM})
+    assert drawn == [{0}, {0, 1}, {0, 2}, {1, 3}]
 
 
 def test_parts_of_policies_that_are_not_there_are_refused(thread_sampler: Sampler) -> None:

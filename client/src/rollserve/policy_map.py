@@ -25,7 +25,8 @@ class PolicyChoice:
 
     Attributes:
         policy: name of the policy.
-        version: 0 for the policy's current version, -k for the k-th version before it, or the version's number.
+        version: 0 for the policy's current version, -k for the k-th version before it (the oldest one if fewer are
+            held), or the version's number.
         weight: a positive number; the chance of the choice is its part of the sum of the rule's weights.
     """
 

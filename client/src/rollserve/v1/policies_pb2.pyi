@@ -85,9 +85,9 @@ class PolicyChoice(google.protobuf.message.Message):
     policy: builtins.str
     """The policy's name. INVALID_ARGUMENT if there is no such policy."""
     version: builtins.int
-    """The version: 0 for the policy's current one, -k for the k-th version of this policy before it, or a version's number.
-    INVALID_ARGUMENT for a version that is not held: the sampler keeps a policy's versions with those of its agent, and
-    those that its map names.
+    """The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
+    fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
+    versions with those of its agent, and those that its map names.
     """
     weight: builtins.float
     """A positive and finite number, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights."""

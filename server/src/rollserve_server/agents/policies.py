@@ -286,7 +286,7 @@ def _prepare_policies(
 
 
 def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]]) -> int:
-    """Return the number of the version that a choice names.
+    """Return the number of the version that a choice names: the oldest one if it counts back beyond all that are held.
 
     Args:
         choice: the choice.
@@ -299,8 +299,9 @@ def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]
         raise InvalidValueError.of("", expected=f"policies among {listed(versions)}", got=repr(choice.policy))
     falling = sorted(versions[choice.policy], reverse=True)
     back = -choice.version if choice.version <= 0 else None
-    if (choice.version not in falling) if back is None else (back >= len(falling)):
+    if back is not None:
+        return falling[min(back, len(falling) - 1)]
+    if choice.version not in falling:
         expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
-        got = choice.version if back is None else f"{choice.version}, counted from the current one"
-        raise InvalidValueError.of("", expected=expected, got=got)
-    return choice.version if back is None else falling[back]
+        raise InvalidValueError.of("", expected=expected, got=choice.version)
+    return choice.version

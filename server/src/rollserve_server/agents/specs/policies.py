@@ -51,10 +51,13 @@ class PolicySet(Generic[_Spec]):
         return (self.policy_map,)
 
     def find(self, choice: PolicyChoice) -> HeldPolicy[_Spec]:
-        """Return the version of a policy that a choice of the map names."""
+        """Return the version of a policy that a choice of the map names.
+
+        A choice that counts back beyond all versions names the oldest one.
+        """
         held = self.policies[choice.policy]
         if choice.version <= 0:
-            return held[-choice.version]
+            return held[min(-choice.version, len(held) - 1)]
         return next(each for each in held if each.version == choice.version)
 
 

@@ -103,9 +103,9 @@ export type PolicyChoice = Message<"rollserve.v1.PolicyChoice"> & {
   policy: string;
 
   /**
-   * The version: 0 for the policy's current one, -k for the k-th version of this policy before it, or a version's number.
-   * INVALID_ARGUMENT for a version that is not held: the sampler keeps a policy's versions with those of its agent, and
-   * those that its map names.
+   * The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
+   * fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
+   * versions with those of its agent, and those that its map names.
    *
    * @generated from field: sint64 version = 2;
    */
