@@ -22,6 +22,7 @@ from rollserve import (
     MultiAgentBatch,
     Policies,
     PolicyVersion,
+    PreconditionError,
     RandomAgent,
     Reason,
     Sampler,
@@ -126,6 +127,24 @@ def test_cross_play_pairs_policies_in_both_seats(duel: Sampler) -> None:
     lines = str(table).splitlines()
     assert lines[0].split() == ["win", "rate", *map(str, table.players), "Elo"]
     assert "1.00 ± 0.06" in lines[1]
+
+
+def test_policies_of_weight_0_are_held_for_evaluations_and_do_not_act(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(DUEL)
+    held = [("rock", 0, 1.0), ("rock", -1, 0.0), ("random", 0, 0.0)]
+    first = thread_sampler.update_agent(Policies({"rock": ROCK, "random": RandomAgent()}, {"*": held}))
+    for hand in (PAPER, SCISSORS, PAPER, SCISSORS, PAPER, SCISSORS):
+        thread_sampler.update_agent({"rock": hand})
+    # A random agent could not be deterministic: it does not act.
+    batch = MultiAgentBatch.of(thread_sampler.obtain_samples(40, deterministic=True))
+    assert {part.policy for part in batch.policies} == {"rock"}
+    assert set(batch.by_policy()["rock"].policy_versions) == {first + 6}
+    table = thread_sampler.cross_play(["rock", ("rock", -1), "random"], 4)
+    assert list(map(str, table.players)) == [f"rock@{first + 6}", f"rock@{first + 5}", f"random@{first}"]
+    assert table.win_rates[0, 1] == 1.0
+    thread_sampler.update_agent(Policies({}, {"*": "rock"}))
+    with raises(PreconditionError, reason=Reason.NO_AGENT, match="no policy 'random' is held; a map that does not"):
+        thread_sampler.update_agent({"random": {"0/weight": np.zeros(3)}})
 
 
 def test_cross_play_pairs_players_with_opponents_in_their_seats(duel: Sampler) -> None:

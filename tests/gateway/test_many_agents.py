@@ -203,7 +203,7 @@ def test_rows_of_their_own_have_one_agent(crowd: Sampler) -> None:
         ({"policy_map": policies_pb2.PolicyMap(rules=[{"name": "a"}])}, "rules[0].choices: expected a policy"),
         (
             {"policy_map": policies_pb2.PolicyMap(rules=[{"name": "a", "choices": [{"policy": "x"}]}])},
-            "positive, finite",
+            "positive, finite sum",
         ),
     ],
 )
