@@ -83,7 +83,11 @@ def test_by_names_gives_policies_the_agents_that_are_called_like_them() -> None:
         ({"a": []}, rollserve.InvalidArgumentError, r"policy_map\['a'\]: expected a policy, .* got none"),
         ({"a": 3}, TypeError, r"policy_map\['a'\]: expected a policy, a pair"),
         ({"a": ("p", 0.5)}, TypeError, r"policy_map\['a'\]: expected an integer"),
-        ({"a": [("p", 0)]}, TypeError, r"policy_map\['a'\]\[0\]: expected a triple"),
+        (
+            {"a": [("p", 0)]},
+            TypeError,
+            r"policy_map\['a'\]\[0\]: expected a triple \(policy, version, weight\), got \('p', 0\)",
+        ),
         ({"a": [("p", 0, -1.0)]}, rollserve.InvalidArgumentError, "expected a finite weight from 0, got -1.0"),
         ({"a": [("p", 0, math.inf)]}, rollserve.InvalidArgumentError, "expected a finite weight from 0, got inf"),
         ({"a": [("p", 0, 1e308), ("p", 1, 1e308)]}, rollserve.InvalidArgumentError, "a positive, finite sum"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._checks import check_integer, check_text, type_error
-from rollserve.errors import InvalidArgumentError
+from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.v1 import policies_pb2
 
 __all__ = ["PolicyChoice", "PolicyMap", "PolicyRule", "is_called_like", "policy_map_from_proto", "policy_map_to_proto"]
@@ -212,7 +213,7 @@ def _choices(value: Any, name: str) -> list[PolicyChoice]:
 
 def _choice(value: Any, name: str) -> PolicyChoice:
     if not isinstance(value, tuple | list) or len(value) != 3:
-        raise type_error(name, "a triple (policy, version, weight)", value)
+        raise TypeError(f"{name}: {mismatch('a triple (policy, version, weight)', reprlib.repr(value))}")
     policy, version, weight = value
     check_text(name, policy)
     check_integer(name, version, 64, signed=True)

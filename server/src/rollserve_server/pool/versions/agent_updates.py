@@ -23,7 +23,7 @@ from rollserve_server.agents import (
     with_kwargs,
     with_parameters,
 )
-from rollserve_server.errors import InvalidValueError, NotReadyError, within
+from rollserve_server.errors import InvalidValueError, NotReadyError, listed, within
 from rollserve_server.pool.interface.updates import AgentChange, AgentUpdated, PolicyUpdates
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
@@ -204,7 +204,8 @@ def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentCha
     if update is None:
         return held
     if isinstance(held, PolicySet):
-        raise InvalidValueError.of("", expected="updates of policies by name, as the present ones", got="one without")
+        expected = f"updates by name, because the present agent is the policies {listed(held.policies)}"
+        raise InvalidValueError.of("", expected=expected, got="one without a name")
     if isinstance(update, AgentChange):
         with within("change"):
             return with_kwargs(held, update.kwargs, update.parameters)
