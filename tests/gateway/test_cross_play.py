@@ -228,6 +228,14 @@ def test_maps_need_many_agents(thread_sampler: Sampler) -> None:
     [
         (["paper"], {}, InvalidArgumentError, "players: expected at least two players, got 1"),
         (["paper", "paper"], {}, InvalidArgumentError, "players: expected players that differ"),
+        (["paper", ("paper", 0)], {}, InvalidArgumentError, "players: expected players that differ"),
+        (
+            ["rock", ("rock", 2), "paper"],
+            {},
+            InvalidArgumentError,
+            r"versions of policies that differ, got .*, which are only rock@2, paper@1",
+        ),
+        (["paper"], {"opponents": [("paper", -1)]}, InvalidArgumentError, "which are only paper@1"),
         ("paper", {}, TypeError, "players: expected a sequence of policies"),
         (["paper", 3], {}, TypeError, r"players\[1\]: expected a policy"),
         (["paper"], {"opponents": []}, InvalidArgumentError, "opponents: expected players that differ"),
