@@ -364,6 +364,21 @@ def test_agent_is_exported_as_a_model(
     assert run("agent", "export", thread_server.address, "--onnx", str(path), "--policy-version", "2").returncode == 0
 
 
+def test_commands_show_and_evaluate_policies_by_name(
+    thread_sampler: rollserve.Sampler, thread_server: LocalServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thread_sampler.update_env(rollserve.EnvSpec("sample_envs:relay", multi_agent="aec"))
+    agent = rollserve.RandomAgent(rollserve.ActionMask(info="action_mask"))
+    thread_sampler.update_agent(rollserve.Policies({"red": agent, "blue": agent}, {0: "red", "*": "blue"}))
+    thread_sampler.update_agent({"blue": agent})
+    assert main(["status", thread_server.address]) == 0
+    assert "policies: blue (version 2), red (version 1)" in capsys.readouterr().out
+    assert main(["evaluate", thread_server.address, "--episodes", "4"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("relay_0", "relay_1", "red@1", "blue@2"):
+        assert re.search(rf"^{name} +\S+ ± ", shown, re.MULTILINE), shown
+
+
 @pytest.mark.slow
 def test_many_agents_are_refused_before_they_act_and_exported_by_policy(
     thread_sampler: rollserve.Sampler, thread_server: LocalServer, tmp_path: Path

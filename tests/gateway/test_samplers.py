@@ -376,6 +376,9 @@ def test_command_line_creates_lists_and_deletes(server: Server, capsys: pytest.C
     assert "SAMPLER_EXISTS" in capsys.readouterr().err
     assert main(["delete", *named]) == 0
     assert main(["status", *named]) == 1
+    assert main(["create", *named, "--env", "classic/rps-v2", "--multi-agent", "aec"]) == 0
+    assert "observations Dict(player_0: " in capsys.readouterr().out
+    assert main(["delete", *named]) == 0
 
 
 def test_clients_create_no_samplers_unless_the_operator_permits_it(tmp_path: Path) -> None:

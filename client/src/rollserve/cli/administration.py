@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from rollserve.cli.argument_types import count, json_object
 from rollserve.cli.descriptions import describe, table_of, to_json
-from rollserve.environments import EnvSpec
+from rollserve.environments import EnvSpec, MultiAgentApi
 from rollserve.errors import InvalidArgumentError
 from rollserve.samplers import Quota
 from rollserve.top import show_top
@@ -69,6 +69,11 @@ def add_create(commands: Commands, common: argparse.ArgumentParser) -> None:
     )
     create.add_argument("--env", required=True, metavar="ID", help="environment to start with")
     create.add_argument("--env-kwargs", type=json_object, metavar="JSON", help="its keyword arguments")
+    create.add_argument(
+        "--multi-agent",
+        choices=get_args(MultiAgentApi),
+        help="interface of PettingZoo that the environment has, if it has many agents",
+    )
     create.add_argument("--workers", type=count, default=1, metavar="N", help="number of workers (default: 1)")
     create.add_argument("--rows", type=count, metavar="N", help="rows of each worker (default: the server's setting)")
     create.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes (default: a random one)")
@@ -124,7 +129,7 @@ def _create(sampler: Sampler, options: argparse.Namespace) -> None:
     quota = Quota(
         options.max_workers, options.max_rows, options.max_bytes, options.max_calls, options.max_steps_per_second
     )
-    env = EnvSpec(options.env, options.env_kwargs or {}, num_rows=options.rows)
+    env = EnvSpec(options.env, options.env_kwargs or {}, num_rows=options.rows, multi_agent=options.multi_agent)
     created = sampler.create_sampler(
         env,
         num_workers=options.workers,

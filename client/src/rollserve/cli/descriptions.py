@@ -30,6 +30,7 @@ def describe(status: SamplerStatus) -> str:
         *map(_describe_profile, status.profiles),
         f"observations: {status.observation_space}, actions: {status.action_space}",
         f"agent: {', '.join(status.agent_kinds) or 'none yet'} (version {status.policy_version})",
+        *([f"policies: {_describe_policies(status.policies)}"] if status.policies else ()),
         f"seed {status.seed}, next episode {status.next_episode_index}, reproducible by {status.reproducibility.value}",
         f"calls: {counters.num_completed_calls} completed, {counters.num_failed_calls} failed, "
         f"{counters.num_cancelled_calls} cancelled",
@@ -51,6 +52,10 @@ def table_of(samplers: Sequence[SamplerSummary]) -> str:
         rows.append((*row, ", ".join(each.env_ids)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _describe_policies(policies: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} (version {version})" for name, version in sorted(policies.items()))
 
 
 def _describe_quota(status: SamplerStatus) -> str:

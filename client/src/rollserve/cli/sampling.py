@@ -152,6 +152,8 @@ def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
     result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed, progress=True)
     print(f"return {result.return_summary}, {range_text(result.returns)}")
     print(f"length {result.length_summary}, {range_text(result.lengths)}")
+    if result.agent_returns is not None:
+        print(f"returns of agents and policies:\n{result.agent_returns}")
     print(
         f"{len(result)} episodes, policy version {result.policy_version}, environment version {result.env_version}, "
         f"seed {result.seed}"
