@@ -226,7 +226,7 @@ NOT_FINITE = {"1/bias": np.array([[0] * 5, [0, 0, np.nan, 0, 0]], np.float32)}
             r"a policy whose current version \(0\) acts for an agent by one of the maps, got 'red', which acts",
         ),
         ({"red": BIAS}, {"policy_map": {"*": ("red", -1)}}, "policies['red']", "acts for none"),
-        ({"red": BIAS}, {"policy_map": {"*": ("red", -3)}}, "options.policy_maps[0]", "versions of 'red'.* got -3"),
+        ({"red": BIAS}, {"policy_map": {"*": ("red", 77)}}, "options.policy_maps[0]", "versions of 'red'.* got 77"),
         ({"red": BIAS}, {"policy_map": {0: "red"}}, "options.policy_maps[0].rules", "none for 'agent_1'"),
         (
             {"red": BIAS, "blue": {"1/bias": np.zeros((3, 5), np.float32)}},
