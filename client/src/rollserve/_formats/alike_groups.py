@@ -52,8 +52,9 @@ class AlikeGroups:
         self._places: dict[bytes, int] = {}
         self._begins = np.zeros(0, np.int64)
         properties = file.id.get_create_plist()
-        is_plain = properties.get_sizes() == (8, 8) and not properties.get_userblock()
-        self._num_tries = _MAX_TRIES if is_plain else 0
+        version = properties.get_version()[0]  # files of version 0 have headers of another kind
+        is_known = version >= 2 and properties.get_sizes() == (8, 8) and not properties.get_userblock()
+        self._num_tries = _MAX_TRIES if is_known else 0
 
     def close(self) -> None:
         """Close the file."""

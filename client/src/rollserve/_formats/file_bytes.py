@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class FileBytes:
 
     Attributes:
         size: number of bytes when it was opened.
+        close: closes the file.
 
     Raises:
         OSError: no such file.
@@ -30,11 +32,8 @@ class FileBytes:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
+        self.close = weakref.finalize(self, os.close, self._descriptor)
         self.size = os.fstat(self._descriptor).st_size
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
 
     def read_into(self, array: NDArray[np.uint8], place: int) -> None:
         """Fill an array with the bytes at a place; raise ValueError if the file ends before."""

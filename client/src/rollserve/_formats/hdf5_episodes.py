@@ -23,7 +23,6 @@ __all__ = ["INFO_HINT", "Episode", "Hdf5Episodes", "converted", "num_steps_of"]
 
 INFO_HINT = "`infos=False` leaves all infos out"
 _INFOS = b"infos"
-_MAX_DATASPACES = 4096
 _CACHE_BYTES = 1 << 19
 
 
@@ -82,7 +81,6 @@ class Hdf5Episodes:
             for name, dtype, row_shape, num_extra in datasets
         ]
         self._info_types: dict[bytes, _InfoType] = {}
-        self._dataspaces: dict[tuple[int, ...], Any] = {}
         self._int64 = self._h5.h5t.py_create(np.dtype(np.int64))
         names = {column.path.split(b"/")[0] for column in self._datasets} | ({_INFOS} if infos else set())
         self._alike = AlikeGroups(path, self._file, names)
@@ -160,7 +158,8 @@ class Hdf5Episodes:
         length = 0
         for path, dtype, memory_type, row_shape, extra in self._datasets:
             dataset = h5d.open(group, path)
-            found = dataset.shape
+            space = dataset.get_space()
+            found = space.shape
             if not length:
                 length = num_steps_of(found)
             shape = (length + extra, *row_shape)
@@ -169,25 +168,17 @@ class Hdf5Episodes:
                 raise ValueError(f"{name}: {mismatch(f'shape {shape}', f'shape {found}')}")
             check_bytes(name, dtype.itemsize * math.prod(shape))
             if dataset.get_type().equal(memory_type):
-                columns[name] = self._values(dataset, shape, dtype, memory_type)
+                columns[name] = self._values(dataset, space, dtype, memory_type)
             else:
                 check_bytes(name, dataset.dtype.itemsize * math.prod(shape))
                 columns[name] = converted(name, self._h5.Dataset(dataset)[()], dtype)
         return columns
 
-    def _values(self, dataset: Any, shape: tuple[int, ...], dtype: np.dtype, memory_type: Any) -> np.ndarray:
-        """Return the values of a dataset, given its shape, their dtype and HDF5's type of it."""
-        values = np.empty(shape, dtype)
-        dataset.read(self._dataspace(shape), self._h5.h5s.ALL, values, memory_type)
+    def _values(self, dataset: Any, space: Any, dtype: np.dtype, memory_type: Any) -> np.ndarray:
+        """Return the values of a dataset, given its dataspace, their dtype and HDF5's type of this."""
+        values = np.empty(space.shape, dtype)
+        dataset.read(space, self._h5.h5s.ALL, values, memory_type)
         return values
-
-    def _dataspace(self, shape: tuple[int, ...]) -> Any:
-        found = self._dataspaces.get(shape)
-        if found is None:
-            if len(self._dataspaces) >= _MAX_DATASPACES:
-                self._dataspaces.clear()
-            found = self._dataspaces[shape] = self._h5.h5s.create_simple(shape)
-        return found
 
     def _infos(self, group: Any) -> dict[str, np.ndarray]:
         h5, infos = self._h5, dict[str, np.ndarray]()
@@ -216,9 +207,9 @@ class Hdf5Episodes:
             if dtype is None or dtype.kind not in "biufc":
                 raise ValueError(f"{field}: {mismatch('numbers or truth values', dtype, INFO_HINT)}")
             known = self._info_types[path] = _InfoType(own, dtype, h5.h5t.py_create(dtype))
-        shape = dataset.shape
-        check_bytes(field, known.dtype.itemsize * math.prod(shape))
-        return self._values(dataset, shape, known.dtype, known.memory)
+        space = dataset.get_space()
+        check_bytes(field, known.dtype.itemsize * math.prod(space.shape))
+        return self._values(dataset, space, known.dtype, known.memory)
 
 
 def _keep_little(file: Any) -> None:
