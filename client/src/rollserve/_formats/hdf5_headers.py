@@ -11,7 +11,7 @@ Layout: HDF5 File Format Specification 3.0, sections IV.A.1.b (version 2 of obje
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -85,17 +85,16 @@ class HeaderForm:
         """Return the numbers of groups whose headers are at some places of the file, (N,)."""
         is_alike = np.ones(len(places), np.bool_)
         found: dict[tuple[str, str], NDArray[np.int64]] = {}
-        by_size: dict[int, list[NDArray[np.uint8]]] = {}
+        read: list[NDArray[np.uint8]] = []
         blocks = [(self._root, places)]
         while blocks:
             block, at = blocks.pop()
             rows = region.rows(at, len(block.example))
             is_alike &= block.is_like(rows)
-            by_size.setdefault(len(block.example), []).append(rows)
+            read.append(rows)
             found |= {key: _number(rows, position) for key, position in block.numbers.items()}
             blocks += [(child, _number(rows, position)) for position, child in block.children]
-        for alike in by_size.values():
-            is_alike &= _has_checksum(np.concatenate(alike)).reshape(len(alike), len(places)).all(axis=0)
+        is_alike &= _have_checksums(read)
         return GroupNumbers(
             is_alike,
             {path: DatasetNumbers(*(found[path, name] for name in (_ROWS, _PLACE, _SIZE))) for path in self.paths},
@@ -258,31 +257,46 @@ def _number(rows: NDArray[np.uint8], position: int) -> NDArray[np.int64]:
     return np.ascontiguousarray(rows[:, position : position + 8]).view("<i8")[:, 0].astype(np.int64)
 
 
-def _has_checksum(rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return whether the last four bytes of each row are the checksum of those before, (N,)."""
-    found = np.ascontiguousarray(rows[:, -_CHECKSUM_BYTES:]).view("<u4")[:, 0]
-    is_right: NDArray[np.bool_] = found == _checksums(rows[:, :-_CHECKSUM_BYTES])
-    return is_right
+def _have_checksums(blocks: Sequence[NDArray[np.uint8]]) -> NDArray[np.bool_]:
+    """Return whether all blocks of a group end with the checksum of their bytes before, (N,), given (N, S) each.
 
-
-def _checksums(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Return the checksum of each row, (N,): Bob Jenkins' hash lookup3, which HDF5 has for its metadata."""
-    num_rows, size = rows.shape
-    padded = np.zeros((num_rows, -(-size // 12) * 12), np.uint8)
-    padded[:, :size] = rows
-    words = np.ascontiguousarray(padded.view("<u4").T).astype(np.uint32)
-    a, b, c = (np.full(num_rows, (0xDEADBEEF + size) & 0xFFFFFFFF, np.uint32) for _ in range(3))
-    for start in range(0, len(words), 3):
-        a, b, c = a + words[start], b + words[start + 1], c + words[start + 2]
-        if start + 3 < len(words):
-            for bits in (4, 6, 8, 16, 19, 4):
-                a, b, c = b, c + b, (a - c) ^ _rotated(c, bits)
+    HDF5's checksum is Bob Jenkins' hash lookup3. Three numbers are mixed with three words of a block at a time; all
+    blocks of all groups at once, the longest first, so that those that are not at their end yet are the first ones.
+    """
+    blocks = sorted(blocks, key=lambda rows: -rows.shape[1])
+    num_rows, sizes = len(blocks[0]), [rows.shape[1] - _CHECKSUM_BYTES for rows in blocks]
+    num_turns = [-(-size // 12) for size in sizes]
+    words = np.zeros((len(blocks), num_rows, 12 * num_turns[0]), np.uint8)
+    for place, rows, size in zip(words, blocks, sizes, strict=True):
+        place[:, :size] = rows[:, :size]
+    columns = np.ascontiguousarray(words.reshape(-1, 12 * num_turns[0]).view("<u4").T).astype(np.uint32, copy=False)
+    a = np.repeat(np.array(sizes, np.uint32) + np.uint32(0xDEADBEEF), num_rows)
+    b, c, turned, other = a.copy(), a.copy(), np.empty_like(a), np.empty_like(a)
+    for turn in range(num_turns[0]):
+        count = num_rows * sum(each > turn for each in num_turns)
+        for number, added in zip((a, b, c), columns[3 * turn : 3 * turn + 3], strict=True):
+            number[:count] += added[:count]
+        count = num_rows * sum(each > turn + 1 for each in num_turns)
+        x, y, z = a[:count], b[:count], c[:count]
+        for bits in (4, 6, 8, 16, 19, 4) if count else ():
+            x -= z
+            x ^= _rotated(z, bits, turned[:count], other[:count])
+            z += y
+            x, y, z = y, z, x
     for bits in (14, 11, 25, 16, 4, 14, 24):
-        a, b, c = b, (c ^ b) - _rotated(b, bits), a
-    checksums: NDArray[np.uint32] = b
-    return checksums
+        c ^= b
+        c -= _rotated(b, bits, turned, other)
+        a, b, c = b, c, a
+    found = np.concatenate([rows[:, -_CHECKSUM_BYTES:] for rows in blocks]).view("<u4")[:, 0]
+    are_right: NDArray[np.bool_] = (found == b).reshape(len(blocks), num_rows).all(axis=0)
+    return are_right
 
 
-def _rotated(words: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
-    rotated: NDArray[np.uint32] = (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
-    return rotated
+def _rotated(
+    words: NDArray[np.uint32], bits: int, out: NDArray[np.uint32], other: NDArray[np.uint32]
+) -> NDArray[np.uint32]:
+    """Rotate words to the left, into an array; another one is overwritten."""
+    np.left_shift(words, np.uint32(bits), out=out)
+    np.right_shift(words, np.uint32(32 - bits), out=other)
+    out |= other
+    return out

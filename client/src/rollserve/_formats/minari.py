@@ -21,7 +21,7 @@ from rollserve._formats.minari_layout import (
     dtype_and_shape,
     hdf5_path,
 )
-from rollserve._formats.sources import EXTRA, Source, check_numbers, file_error
+from rollserve._formats.sources import EXTRA, RandomAccess, Source, check_numbers, file_error
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 from rollserve.spaces import Space, Text
@@ -77,20 +77,23 @@ class MinariSource(Source):
         self.missing = {} if ATTRIBUTES["policy_versions"] in first else {"policy_versions": "0, unknown"}
         episode_bytes = max(sum(map(_row_bytes, leaves)) * num_steps // max(num_episodes, 1), 1)
         size = min(max(_CHUNK_BYTES // episode_bytes, 1), _MAX_CHUNK_UNITS)
+        self.random_access = RandomAccess(
+            max(_CHUNK_BYTES // episode_bytes, 1), max(num_steps / max(num_episodes, 1), 1)
+        )
         self.chunks = [range(i, min(i + size, num_episodes)) for i in range(0, num_episodes, size)]
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> dict[str, Any]:
         with file_error(self._folder, "episodes of a Minari dataset"):
             episodes = list(self._episodes(units))
             fields = _fields_of([each.columns for each in episodes], self._own_spaces)
             fields |= _split_infos([each.infos for each in episodes], fields["lengths"].tolist())
             return fields | _headers([each.attributes for each in episodes], units)
 
-    def _episodes(self, units: range) -> Iterator[Episode]:
+    def _episodes(self, units: Sequence[int]) -> Iterator[Episode]:
         if self._file is not None:
             yield from self._file.read(units)
             return
@@ -194,7 +197,7 @@ def _split_infos(infos: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[in
     return {name: concatenate_infos(parts, rows[name]) for name, parts in groups.items()}
 
 
-def _headers(attributes: Sequence[Mapping[str, Any]], units: range) -> dict[str, Any]:
+def _headers(attributes: Sequence[Mapping[str, Any]], units: Sequence[int]) -> dict[str, Any]:
     """Return the headers of episodes. Seeds are None if one of the episodes has none."""
     unknown: dict[str, Sequence[int]] = {"policy_versions": [0] * len(units), "episode_indices": units}
     found: dict[str, Any] = {"env_seeds": None}

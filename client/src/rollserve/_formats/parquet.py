@@ -72,7 +72,7 @@ class ParquetSource(Source):
         for file in self._files:
             file.close()
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> dict[str, Any]:
         index = self._owners[units[0]][0]
         file, begins = self._files[index], self._begins[index]
         spans = [

@@ -49,7 +49,7 @@ class RllibJsonSource(Source):
         self.chunks = [range(line, line + 1) for line in range(len(self._lines))]
         self.missing = missing_of(self._columns(0), dones)
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> dict[str, Any]:
         (unit,) = units
         path, start, _ = self._lines[unit]
         columns = self._columns(unit)

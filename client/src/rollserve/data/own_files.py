@@ -47,7 +47,7 @@ class OwnSource(Source):
         self.receipts = receipts
         self.chunks = [range(low, high) for low, high in itertools.pairwise(self._firsts) if low < high]
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> dict[str, Any]:
         index = bisect.bisect(self._firsts, units[0]) - 1
         batch = EpisodeBatch.load(self._paths[index])
         if len(units) < len(batch):
