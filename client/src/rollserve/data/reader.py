@@ -249,11 +249,14 @@ class Reader(Iterator[EpisodeBatch]):
             yield from shuffled(batches, num_steps, generator, **options)
             return
         units = generator.permutation(self._shard_of(range(chunks[-1].stop if chunks else 0)))
-        size = min(max(math.ceil(num_steps / access.mean_steps), 1), access.max_units)
-        batches = self._batches_of(units[start : start + size].tolist() for start in range(0, len(units), size))
+        num_groups = max(round(len(units) * access.mean_steps / num_steps), 1)
+        is_buffer = len(units) <= num_groups * access.max_units  # whether a group fills the buffer
+        if not is_buffer:
+            num_groups = math.ceil(len(units) / access.max_units)
+        batches = self._batches_of(group.tolist() for group in np.array_split(units, num_groups))
         # Whole segments are in random order already; fragments of one are shuffled with those of others.
         if self._length is not None:
-            batches = shuffled(batches, num_steps, generator, leaving=1.0, **options)
+            batches = shuffled(batches, 1 if is_buffer else num_steps, generator, leaving=1.0, **options)
         yield from batches
 
     def _shard_of(self, chunk: range) -> range:
