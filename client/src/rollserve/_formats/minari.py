@@ -86,12 +86,12 @@ class MinariSource(Source):
         if self._file is not None:
             self._file.close()
 
-    def _read(self, units: Sequence[int]) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]:
         with file_error(self._folder, "episodes of a Minari dataset"):
             episodes = list(self._episodes(units))
             fields = _fields_of([each.columns for each in episodes], self._own_spaces)
             fields |= _split_infos([each.infos for each in episodes], fields["lengths"].tolist())
-            return fields | _headers([each.attributes for each in episodes], units)
+            return [fields | _headers([each.attributes for each in episodes], units)]
 
     def _episodes(self, units: Sequence[int]) -> Iterator[Episode]:
         if self._file is not None:

@@ -60,8 +60,8 @@ class Source(abc.ABC):
         self.path = paths[0]
         self._stamps = {path: _stamp(path) for path in paths}
 
-    def read(self, units: Sequence[int]) -> dict[str, Any]:
-        """Return the fields of a batch of the segments in some units.
+    def read(self, units: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the fields of batches of the segments in some units, in their order.
 
         Args:
             units: the units: of one chunk; any, in any order, of a source with random access.
@@ -74,7 +74,7 @@ class Source(abc.ABC):
             return self._read(units)
 
     @abc.abstractmethod
-    def _read(self, units: Sequence[int]) -> dict[str, Any]: ...
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]: ...
 
     def close(self) -> None:  # noqa: B027  # formats whose files are not kept open have nothing to do
         """Close the files."""

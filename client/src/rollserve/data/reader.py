@@ -230,8 +230,11 @@ class Reader(Iterator[EpisodeBatch]):
         """Yield batches of any size, each with its chunk and the number of segments before it in the chunk."""
         if self._shuffle is None:
             for number in range(chunk, len(self._source.chunks)):
+                first = 0
                 for batch in self._batches_of([self._shard_of(self._source.chunks[number])]):
-                    yield number, 0, batch if self._length is None else batch.cut(self._length)
+                    cut = batch if self._length is None else batch.cut(self._length)
+                    yield number, first, cut
+                    first += len(cut)
             return
         seed, num_steps = self._shuffle
         first = 0
@@ -265,13 +268,12 @@ class Reader(Iterator[EpisodeBatch]):
         return range(chunk.start + (index - chunk.start) % count, chunk.stop, count)
 
     def _batches_of(self, groups: Iterable[Sequence[int]]) -> Iterator[EpisodeBatch]:
-        """Yield the batch of each group of units that is not empty."""
+        """Yield the batches of each group of units that is not empty."""
         for units in groups:
             if units:
-                yield self._batch_of(units)
+                yield from map(self._batch_of, self._source.read(units))
 
-    def _batch_of(self, units: Sequence[int]) -> EpisodeBatch:
-        fields = self._source.read(units)
+    def _batch_of(self, fields: dict[str, Any]) -> EpisodeBatch:
         with file_error(self._source.path, "columns of a batch"):
             for name, space in zip(("observation", "action"), self._given_spaces, strict=True):
                 if space is not None:
