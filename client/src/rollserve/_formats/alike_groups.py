@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollserve._formats.file_bytes import FileBytes, FileRegion
-from rollserve._formats.hdf5_headers import HeaderForm
-from rollserve._formats.sources import EXTRA
+from rollserve._formats.hdf5_headers import DatasetNumbers, HeaderForm
+from rollserve._formats.sources import EXTRA, check_bytes
 from rollserve.bridges.loading import load
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["AlikeGroup", "AlikeGroups", "Group"]
 
 _MAX_TRIES = 8
+_MAX_SHARE, _MIN_PART_BYTES = 4, 1 << 16
+"""How many times a group's share of the file is read with its header, and how many bytes at least."""
 _PREFIX = b"episode_"
 _ROWS = "rewards"
 
@@ -78,7 +80,7 @@ class AlikeGroups:
         rest = np.flatnonzero(places >= 0)
 
         for form in self._forms:
-            rest = self._take(_Alike(form, region, places[rest], self._bytes.size), numbers, rest, found)
+            rest = self._take(_Alike(form, region, places[rest], self._bytes), numbers, rest, found)
         while len(rest) and self._num_tries:
             self._num_tries -= 1
             first = numbers[rest[0]]
@@ -116,9 +118,9 @@ class AlikeGroups:
     def _region(self, places: NDArray[np.int64]) -> FileRegion:
         """Return the parts of the file from each group's header to that of the group behind it in the file."""
         starts = np.unique(places[places >= 0])
-        return FileRegion(
-            self._bytes, starts, np.append(self._begins, self._bytes.size)[np.searchsorted(self._begins, starts) + 1]
-        )
+        ends = np.append(self._begins, self._bytes.size)[np.searchsorted(self._begins, starts) + 1]
+        longest = _MAX_SHARE * self._bytes.size // max(len(self._begins), 1) + _MIN_PART_BYTES
+        return FileRegion(self._bytes, starts, np.minimum(ends, starts + longest))
 
     def _learn(
         self, region: FileRegion, places: NDArray[np.int64], read_first: Callable[[], Group | None]
@@ -140,7 +142,7 @@ class AlikeGroups:
         rows = {
             path: _Rows(array.dtype, array.shape[1:], len(array) - num_rows) for path, array in example.arrays.items()
         }
-        alike = _Alike(_Form(headers, rows, tuple(example.attributes)), region, places, self._bytes.size)
+        alike = _Alike(_Form(headers, rows, tuple(example.attributes)), region, places, self._bytes)
         return alike if alike.is_alike[0] and _are_same(alike.load(0), example) else None
 
 
@@ -182,11 +184,12 @@ class _Form(NamedTuple):
 
 
 class _Array(NamedTuple):
-    """Where the arrays of a dataset are, of N groups: in the file, and in the region; -1 where they are not in it."""
+    """Where the arrays of a dataset are, of N groups: in the file, and in a region; -1 where they are not in it."""
 
     rows: _Rows
     places: list[int]
     sizes: list[int]
+    region: FileRegion
     offsets: list[int]
 
 
@@ -199,30 +202,46 @@ class _Alike:
         num_bytes: size of the arrays of each group.
     """
 
-    def __init__(self, form: _Form, region: FileRegion, places: NDArray[np.int64], file_size: int) -> None:
+    def __init__(self, form: _Form, region: FileRegion, places: NDArray[np.int64], file: FileBytes) -> None:
         self.form = form
         numbers = form.headers.numbers(region, places)
         is_alike, num_rows = numbers.is_alike, numbers.datasets[_ROWS].rows
-        self._region, self._arrays = region, dict[str, _Array]()
-        totals = np.zeros(len(places), np.int64)
         for path, rows in form.rows.items():
             found, row_bytes = numbers.datasets[path], rows.num_bytes
             is_alike &= (found.rows == num_rows + rows.num_extra) & (found.rows > 0)
-            is_alike &= (found.rows <= file_size // row_bytes) & (found.sizes == found.rows * row_bytes)
-            is_alike &= (found.places >= 0) & (found.places <= file_size - found.sizes)
-            offsets = region.offsets(found.places, found.sizes)
-            self._arrays[path] = _Array(rows, *(each.tolist() for each in (found.places, found.sizes, offsets)))
-            totals += found.sizes
+            is_alike &= (found.rows <= file.size // row_bytes) & (found.sizes == found.rows * row_bytes)
+            is_alike &= (found.places >= 0) & (found.places <= file.size - found.sizes)
+        self.is_alike = is_alike
+        datasets = [numbers.datasets[path] for path in form.rows]
+        num_bytes = np.sum([each.sizes for each in datasets], axis=0)
+        check_bytes("episodes", int(num_bytes[is_alike].sum()))
+        self.num_bytes: list[int] = num_bytes.tolist()
+        self._arrays = {
+            path: _array(rows, found, region, is_alike, file)
+            for (path, rows), found in zip(form.rows.items(), datasets, strict=True)
+        }
         self._attributes = {name: numbers.attributes[name].tolist() for name in form.attributes}
-        self.is_alike, self.num_bytes = is_alike, totals.tolist()
 
     def load(self, position: int) -> Group:
         """Return a group that has the form."""
         arrays = {}
-        for path, (rows, places, sizes, offsets) in self._arrays.items():
-            content = self._region.array(places[position], sizes[position], offsets[position])
+        for path, (rows, places, sizes, region, offsets) in self._arrays.items():
+            content = region.array(places[position], sizes[position], offsets[position])
             arrays[path] = content.view(rows.dtype).reshape(-1, *rows.shape)
         return Group(arrays, {name: values[position] for name, values in self._attributes.items()})
+
+
+def _array(
+    rows: _Rows, found: DatasetNumbers, region: FileRegion, is_alike: NDArray[np.bool_], file: FileBytes
+) -> _Array:
+    """Return where arrays are; those that are not near the headers, in a region of their own."""
+    offsets = region.offsets(found.places, found.sizes)
+    far = is_alike & (offsets < 0)
+    if 2 * far.sum() > is_alike.sum():
+        starts, positions = np.unique(found.places[far], return_index=True)
+        region = FileRegion(file, starts, starts + found.sizes[far][positions])
+        offsets = region.offsets(found.places, found.sizes)
+    return _Array(rows, found.places.tolist(), found.sizes.tolist(), region, offsets.tolist())
 
 
 def _are_same(group: Group, other: Group) -> bool:

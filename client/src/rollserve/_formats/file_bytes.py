@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["FileBytes", "FileRegion"]
 
 _MAX_REGION_BYTES = 1 << 27
+_MAX_GAP = 32
+"""How many times as many bytes as asked for are read at once, rather than one by one."""
 
 
 class FileBytes:
@@ -51,11 +53,13 @@ class FileRegion:
     Args:
         file: the file.
         starts: (N,), where parts begin, ascending.
-        ends: (N,), where they end, each up to the next beginning. What is beyond 128 MiB in all is left out.
+        ends: (N,), where they end; parts that overlap end where the next begins. What is beyond 128 MiB in all is left
+            out.
     """
 
     def __init__(self, file: FileBytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self._file = file
+        ends = np.append(np.minimum(ends[:-1], starts[1:]), ends[-1:])
         begins = np.flatnonzero(np.append(len(starts) > 0, starts[1:] != ends[:-1]))  # parts that touch are one
         starts, ends = starts[begins], ends[np.append(begins[1:], len(ends)) - 1]
         sizes = np.diff(np.minimum(np.cumsum(ends - starts), _MAX_REGION_BYTES), prepend=0)
@@ -72,7 +76,14 @@ class FileRegion:
         if is_here.any():
             windows = np.lib.stride_tricks.sliding_window_view(self._content, size)
             rows[is_here] = windows[offsets[is_here]]
-        for row in np.flatnonzero(~is_here & (places >= 0) & (places <= self._file.size - size)).tolist():
+        others = np.flatnonzero(~is_here & (places >= 0) & (places <= self._file.size - size))
+        if len(others) > 1:
+            first, last = int(places[others].min()), int(places[others].max())
+            if last - first <= _MAX_GAP * size * len(others):
+                near = FileRegion(self._file, np.array([first]), np.array([last + size]))
+                rows[others] = near.rows(places[others], size)
+                return rows
+        for row in others.tolist():
             self._file.read_into(rows[row], int(places[row]))
         return rows
 

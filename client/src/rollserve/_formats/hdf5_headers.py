@@ -5,17 +5,20 @@ than reading a short episode. The headers of all episodes have the same bytes bu
 numbers of rows, and values of attributes. `HeaderForm` takes these numbers from the headers of many groups at once. A
 group whose headers differ otherwise, or have a wrong checksum, does not have the form, and is left to HDF5.
 
-Layout: HDF5 File Format Specification 3.0, sections IV.A.1.b (version 2 of object headers) and IV.A.2 (messages).
+Layout: HDF5 File Format Specification 3.0, sections IV.A.1 (object headers of versions 1, which have no checksums, and
+2) and IV.A.2 (messages in them).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from rollserve._formats.lookup3 import ends_are_lookup3
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +33,8 @@ _ROWS, _PLACE, _SIZE, _VALUE_OF = "rows", "place", "size", "value of "
 """Names of the numbers of an object."""
 _UNDEFINED = (1 << 64) - 1
 _CHECKSUM_BYTES = 4
+_HEAD_1, _HEAD_2, _HEAD_2_ORDERED = map(struct.Struct, ("<HHB3x", "<BHB", "<BHB2x"))
+"""Heads of messages: their kind, size and flags."""
 _MAX_BLOCKS, _MAX_BLOCK_BYTES = 256, 1 << 16
 
 
@@ -91,10 +96,12 @@ class HeaderForm:
             block, at = blocks.pop()
             rows = region.rows(at, len(block.example))
             is_alike &= block.is_like(rows)
-            read.append(rows)
+            if block.num_checksum_bytes:
+                read.append(rows)
             found |= {key: _number(rows, position) for key, position in block.numbers.items()}
             blocks += [(child, _number(rows, position)) for position, child in block.children]
-        is_alike &= _have_checksums(read)
+        if read:
+            is_alike &= ends_are_lookup3(read)
         return GroupNumbers(
             is_alike,
             {path: DatasetNumbers(*(found[path, name] for name in (_ROWS, _PLACE, _SIZE))) for path in self.paths},
@@ -103,30 +110,32 @@ class HeaderForm:
 
     def _header(self, place: int, path: str) -> _Block:
         """Return the block that a header begins with."""
-        start = self._bytes(place, 6)
-        if start[:5] != b"OHDR\x02":
+        start = self._bytes(place, 16)
+        if start[:2] == b"\x01\0":
+            size, position, head = int.from_bytes(start[8:12], "little"), 16, _HEAD_1
+            block = self._block(place, position + size, 0)
+        elif start[:5] == b"OHDR\x02":
+            flags = start[5]
+            position = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
+            width = 1 << (flags & 3)
+            size = int.from_bytes(self._bytes(place + position, width), "little")
+            position, head = position + width, _HEAD_2_ORDERED if flags & 0x04 else _HEAD_2
+            block = self._block(place, position + size + _CHECKSUM_BYTES, _CHECKSUM_BYTES)
+            block.is_fixed[6 : 22 if flags & 0x20 else 6] = False  # times
+        else:
             raise ValueError("a header of another version")
-        flags = start[5]
-        position = 6 + 16 * bool(flags & 0x20)
-        times = slice(6, position)
-        position += 4 * bool(flags & 0x10)
-        width = 1 << (flags & 3)
-        size = int.from_bytes(self._bytes(place + position, width), "little")
-        position += width
-        block = self._block(place, position + size + _CHECKSUM_BYTES)
-        block.is_fixed[times] = False
-        self._messages(block, position, 6 if flags & 0x04 else 4, path)
+        self._messages(block, position, head, path)
         numbers = {name for found, name in block.all_numbers() if found == path}
         if (_ROWS in numbers) != (_PLACE in numbers):
             raise ValueError("a dataset without rows or without a place")
         return block
 
-    def _messages(self, block: _Block, position: int, head: int, path: str) -> None:
+    def _messages(self, block: _Block, position: int, head: struct.Struct, path: str) -> None:
         """Find what differs in the messages of a block from a position on."""
-        content, end = block.content, len(block.example) - _CHECKSUM_BYTES
-        while position + head <= end:
-            kind, size, flags = struct.unpack_from("<BHB", content, position)
-            position += head
+        content, end = block.content, len(block.example) - block.num_checksum_bytes
+        while position + head.size <= end:
+            kind, size, flags = head.unpack_from(content, position)
+            position += head.size
             if position + size > end:
                 raise ValueError("a message that is longer than its block")
             body = content[position : position + size]
@@ -154,12 +163,12 @@ class HeaderForm:
             position += size
         block.is_fixed[position:] = False  # a gap, and the checksum
 
-    def _continuation(self, block: _Block, position: int, head: int, path: str) -> None:
+    def _continuation(self, block: _Block, position: int, head: struct.Struct, path: str) -> None:
         place, size = struct.unpack_from("<QQ", block.content, position)
-        child = self._block(place, size)
-        if child.content[:4] != b"OCHK":
+        child = self._block(place, size, block.num_checksum_bytes)
+        if block.num_checksum_bytes and child.content[:4] != b"OCHK":
             raise ValueError("a header that does not go on")
-        self._messages(child, 4, head, path)
+        self._messages(child, 4 if block.num_checksum_bytes else 0, head, path)
         block.add_child(position, child)
 
     def _link(self, block: _Block, position: int, body: bytes, path: str) -> None:
@@ -190,20 +199,21 @@ class HeaderForm:
             block.is_fixed[first + 8 * rank : first + 8 * rank + 8] = False
 
     def _attribute(self, block: _Block, position: int, body: bytes, path: str) -> None:
-        version, _, name_size, type_size, space_size = struct.unpack_from("<BBHHH", body)
-        if version != 3:
+        version, _, *sizes = struct.unpack_from("<BBHHH", body)
+        if version not in (1, 3):
             raise ValueError("an attribute of another version")
-        value = 9 + name_size + type_size + space_size
+        name = 8 if version == 1 else 9
+        value = name + sum(size + -size % 8 if version == 1 else size for size in sizes)
         if not path and len(body) - value == 8:
-            block.add_number((path, _VALUE_OF + body[9 : 9 + name_size - 1].decode()), position + value)
+            block.add_number((path, _VALUE_OF + body[name : name + sizes[0] - 1].decode()), position + value)
         block.is_fixed[position + value : position + len(body)] = False
 
-    def _block(self, place: int, size: int) -> _Block:
+    def _block(self, place: int, size: int, num_checksum_bytes: int) -> _Block:
         self._num_blocks += 1
         if self._num_blocks > _MAX_BLOCKS or size > _MAX_BLOCK_BYTES:
             raise ValueError("a header that is too large")
         example = np.frombuffer(self._bytes(place, size), np.uint8)
-        return _Block(example, np.ones(size, np.bool_))
+        return _Block(example, np.ones(size, np.bool_), num_checksum_bytes)
 
     def _bytes(self, place: int, size: int) -> bytes:
         return self._region.rows(np.array([place], np.uint64).astype(np.int64), size).tobytes()
@@ -214,14 +224,16 @@ class _Block:
     """Form of a part of a header that is contiguous in the file.
 
     Attributes:
-        example: its bytes in the example, (S,) with the checksum at the end.
+        example: its bytes in the example, (S,).
         is_fixed: (S,) bool, which bytes have to be the example's.
+        num_checksum_bytes: number of bytes at the end that are a checksum.
         numbers: positions of numbers of 8 bytes, by the path of the object and the number's name.
         children: positions of the places of other blocks, and their forms.
     """
 
     example: NDArray[np.uint8]
     is_fixed: NDArray[np.bool_]
+    num_checksum_bytes: int
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     children: list[tuple[int, _Block]] = field(default_factory=list)
 
@@ -232,7 +244,7 @@ class _Block:
 
     def add_number(self, key: tuple[str, str], position: int) -> None:
         """Let a number of 8 bytes differ."""
-        if position + 8 > len(self.example) - _CHECKSUM_BYTES:
+        if position + 8 > len(self.example) - self.num_checksum_bytes:
             raise ValueError("a message that is too short")
         self.numbers[key] = position
         self.is_fixed[position : position + 8] = False
@@ -255,48 +267,3 @@ class _Block:
 def _number(rows: NDArray[np.uint8], position: int) -> NDArray[np.int64]:
     """Return the numbers of 8 bytes at a position of each row."""
     return np.ascontiguousarray(rows[:, position : position + 8]).view("<i8")[:, 0].astype(np.int64)
-
-
-def _have_checksums(blocks: Sequence[NDArray[np.uint8]]) -> NDArray[np.bool_]:
-    """Return whether all blocks of a group end with the checksum of their bytes before, (N,), given (N, S) each.
-
-    HDF5's checksum is Bob Jenkins' hash lookup3. Three numbers are mixed with three words of a block at a time; all
-    blocks of all groups at once, the longest first, so that those that are not at their end yet are the first ones.
-    """
-    blocks = sorted(blocks, key=lambda rows: -rows.shape[1])
-    num_rows, sizes = len(blocks[0]), [rows.shape[1] - _CHECKSUM_BYTES for rows in blocks]
-    num_turns = [-(-size // 12) for size in sizes]
-    words = np.zeros((len(blocks), num_rows, 12 * num_turns[0]), np.uint8)
-    for place, rows, size in zip(words, blocks, sizes, strict=True):
-        place[:, :size] = rows[:, :size]
-    columns = np.ascontiguousarray(words.reshape(-1, 12 * num_turns[0]).view("<u4").T).astype(np.uint32, copy=False)
-    a = np.repeat(np.array(sizes, np.uint32) + np.uint32(0xDEADBEEF), num_rows)
-    b, c, turned, other = a.copy(), a.copy(), np.empty_like(a), np.empty_like(a)
-    for turn in range(num_turns[0]):
-        count = num_rows * sum(each > turn for each in num_turns)
-        for number, added in zip((a, b, c), columns[3 * turn : 3 * turn + 3], strict=True):
-            number[:count] += added[:count]
-        count = num_rows * sum(each > turn + 1 for each in num_turns)
-        x, y, z = a[:count], b[:count], c[:count]
-        for bits in (4, 6, 8, 16, 19, 4) if count else ():
-            x -= z
-            x ^= _rotated(z, bits, turned[:count], other[:count])
-            z += y
-            x, y, z = y, z, x
-    for bits in (14, 11, 25, 16, 4, 14, 24):
-        c ^= b
-        c -= _rotated(b, bits, turned, other)
-        a, b, c = b, c, a
-    found = np.concatenate([rows[:, -_CHECKSUM_BYTES:] for rows in blocks]).view("<u4")[:, 0]
-    are_right: NDArray[np.bool_] = (found == b).reshape(len(blocks), num_rows).all(axis=0)
-    return are_right
-
-
-def _rotated(
-    words: NDArray[np.uint32], bits: int, out: NDArray[np.uint32], other: NDArray[np.uint32]
-) -> NDArray[np.uint32]:
-    """Rotate words to the left, into an array; another one is overwritten."""
-    np.left_shift(words, np.uint32(bits), out=out)
-    np.right_shift(words, np.uint32(32 - bits), out=other)
-    out |= other
-    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from rollserve._formats.minari_layout import (
 from rollserve._formats.sources import EXTRA, RandomAccess, Source, check_numbers, file_error
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
+from rollserve.receipts import Receipt
 from rollserve.spaces import Space, Text
 
 __all__ = ["MinariSource"]
@@ -61,8 +63,6 @@ class MinariSource(Source):
             num_episodes, num_steps = int(metadata["total_episodes"]), int(metadata["total_steps"])
             self._own_spaces = space_of_gymnasium(dataset.observation_space), space_of_gymnasium(dataset.action_space)
             self.spaces = self._own_spaces
-            receipts = metadata.get(RECEIPTS, [])
-            self.receipts = [str(receipt) for receipt in receipts] if isinstance(receipts, list) else []
             self._storage = dataset.storage
             leaves = [leaf for space in self._own_spaces for _, leaf in leaf_spaces(space)]
             self._file = None
@@ -71,10 +71,18 @@ class MinariSource(Source):
             num_found = sum(each.is_dir() for each in folder.iterdir()) if self._file is None else len(self._file)
             if not 0 <= num_episodes <= num_found:
                 raise ValueError(f"total_episodes: {mismatch(f'at most {num_found}, as there are', num_episodes)}")
+            receipts = metadata.get(RECEIPTS, [])
+            self.receipts = [str(receipt) for receipt in receipts] if isinstance(receipts, list) else []
+            if self._file is not None:
+                with contextlib.suppress(ValueError):  # those who use receipts check them
+                    first = sum(Receipt.from_json(receipt).num_segments for receipt in self.receipts)
+                    self.receipts += self._file.receipts(range(first, num_episodes))
             if any(_is_encoded(leaf, dataset) for leaf in leaves):
                 self._file = None  # Minari decodes it
-            first: Mapping[str, Any] = next(iter(self._storage.get_episode_metadata([0])), {}) if num_episodes else {}
-        self.missing = {} if ATTRIBUTES["policy_versions"] in first else {"policy_versions": "0, unknown"}
+            attributes: Mapping[str, Any] = (
+                next(iter(self._storage.get_episode_metadata([0])), {}) if num_episodes else {}
+            )
+        self.missing = {} if ATTRIBUTES["policy_versions"] in attributes else {"policy_versions": "0, unknown"}
         episode_bytes = max(sum(map(_row_bytes, leaves)) * num_steps // max(num_episodes, 1), 1)
         size = min(max(_CHUNK_BYTES // episode_bytes, 1), _MAX_CHUNK_UNITS)
         self.random_access = RandomAccess(
