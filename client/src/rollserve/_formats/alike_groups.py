@@ -1,4 +1,4 @@
-"""Groups of an HDF5 file that are read without HDF5: their headers are like those of a group that it has read."""
+"""Groups of an HDF5 file whose headers are like the headers of a group that HDF5 has read: read without HDF5."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class AlikeGroups:
         return np.array([self._places.get(_PREFIX + b"%d" % number, -1) for number in numbers], np.int64)
 
     def _region(self, places: NDArray[np.int64]) -> FileRegion:
-        """Return the parts of the file from each group's header to that of the group behind it in the file."""
+        """Return the parts of the file from each group's header to the header of the next group in the file."""
         starts = np.unique(places[places >= 0])
         ends = np.append(self._begins, self._bytes.size)[np.searchsorted(self._begins, starts) + 1]
         longest = _MAX_SHARE * self._bytes.size // max(len(self._begins), 1) + _MIN_PART_BYTES
@@ -184,7 +184,7 @@ class _Form(NamedTuple):
 
 
 class _Array(NamedTuple):
-    """Where the arrays of a dataset are, of N groups: in the file, and in a region; -1 where they are not in it."""
+    """Places of one dataset's arrays of N groups: in the file, and in a region; -1 where an array is not in it."""
 
     rows: _Rows
     places: list[int]
@@ -234,7 +234,7 @@ class _Alike:
 def _array(
     rows: _Rows, found: DatasetNumbers, region: FileRegion, is_alike: NDArray[np.bool_], file: FileBytes
 ) -> _Array:
-    """Return where arrays are; those that are not near the headers, in a region of their own."""
+    """Return the places of arrays. If most are far from the headers, all are read into a region of their own."""
     offsets = region.offsets(found.places, found.sizes)
     far = is_alike & (offsets < 0)
     if 2 * far.sum() > is_alike.sum():

@@ -35,7 +35,7 @@ _UNDEFINED = (1 << 64) - 1
 _CHECKSUM_BYTES = 4
 _HEAD_1, _HEAD_2, _HEAD_2_ORDERED = map(struct.Struct, ("<HHB3x", "<BHB", "<BHB2x"))
 """Heads of messages: their kind, size and flags."""
-_MAX_BLOCKS, _MAX_BLOCK_BYTES = 256, 1 << 16
+_MAX_BLOCKS, _MAX_BYTES = 256, 1 << 14
 
 
 class DatasetNumbers(NamedTuple):
@@ -79,7 +79,7 @@ class HeaderForm:
 
     def __init__(self, region: FileRegion, place: int, names: Collection[bytes]) -> None:
         self._region, self._names = region, names
-        self._num_blocks = 0
+        self._num_blocks = self._num_bytes = 0
         self._root = self._header(place, "")
         del self._region
         numbers = self._root.all_numbers()
@@ -209,9 +209,9 @@ class HeaderForm:
         block.is_fixed[position + value : position + len(body)] = False
 
     def _block(self, place: int, size: int, num_checksum_bytes: int) -> _Block:
-        self._num_blocks += 1
-        if self._num_blocks > _MAX_BLOCKS or size > _MAX_BLOCK_BYTES:
-            raise ValueError("a header that is too large")
+        self._num_blocks, self._num_bytes = self._num_blocks + 1, self._num_bytes + size
+        if self._num_blocks > _MAX_BLOCKS or self._num_bytes > _MAX_BYTES:
+            raise ValueError("headers that are too large")
         example = np.frombuffer(self._bytes(place, size), np.uint8)
         return _Block(example, np.ones(size, np.bool_), num_checksum_bytes)
 
