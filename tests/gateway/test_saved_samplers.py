@@ -426,12 +426,14 @@ def test_incomplete_file_is_refused(thread_sampler: rollserve.Sampler, size: int
 
 
 def test_changed_file_is_refused(thread_sampler: rollserve.Sampler) -> None:
-    saved = bytearray(thread_sampler.save())
-    saved[saved.index(b"CartPole")] = ord("D")
-    with pytest.raises(rollserve.InvalidArgumentError, match="changed bytes"):
-        thread_sampler.restore(bytes(saved))
-    with pytest.raises(rollserve.InvalidArgumentError, match="up to the end of the file"):
-        thread_sampler.restore(thread_sampler.save() + b"more")
+    saved = thread_sampler.save()
+    for position in (17, 30, 40, saved.index(b"CartPole"), len(saved) - 40, len(saved) - 1):
+        changed = bytearray(saved)
+        changed[position] ^= 4
+        with pytest.raises(rollserve.InvalidArgumentError, match="got a file that was changed or cut off"):
+            thread_sampler.restore(bytes(changed))
+    with pytest.raises(rollserve.InvalidArgumentError, match="got a file that was changed or cut off"):
+        thread_sampler.restore(saved + b"more")
 
 
 def test_server_with_other_rows_refuses(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:
