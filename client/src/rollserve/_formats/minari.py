@@ -35,7 +35,7 @@ _INFO_GROUPS = ("env_infos", "episode_infos", "agent_infos")
 _MAX_DATASPACES = 4096
 _CACHE_BYTES = 1 << 19
 _CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 26, 256
-_INFO_HINT = "`infos=False` leaves all infos out"
+_INFO_HINT = "`read(…, infos=False)` leaves all infos out"
 
 
 class MinariSource(Source):
