@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import bridges, learning
-from rollserve._checks import check_type
+from rollserve._checks import check_type, type_error
 from rollserve._codec.batch_fields import (
     END_FIELDS,
     FIELDS,
@@ -43,7 +43,7 @@ from rollserve._codec.initial_states import later_initial_states
 from rollserve._codec.row_layout import columns_by_row
 from rollserve._formats.minari_writer import write_minari
 from rollserve._formats.parquet import write_parquet
-from rollserve._formats.replays import replayed_frames
+from rollserve._formats.replays import checked_segment, replayed_frames
 from rollserve._formats.rllib_json import write_rllib_json
 from rollserve.errors import mismatch
 from rollserve.receipts import Receipt
@@ -687,7 +687,8 @@ class EpisodeBatch:
 
         Infos that a batch lacks become gaps. Raw rewards and actions of the environment that only some batches have
         are the rewards and actions of the others. Seeds, worker indices and last values are None if one of the batches
-        has none. Spaces are kept if all batches have the same objects. The account is None.
+        has none. Spaces are kept if all batches have the same objects. Account and receipt are None: write batches with
+        receipts one by one, for example with `to_minari(append=True)`.
 
         >>> batch = rollserve.EpisodeBatch.concatenate(*stream).joined()  # doctest: +SKIP
 
@@ -947,10 +948,13 @@ class EpisodeBatch:
 
         Raises:
             IndexError: no such segment.
+            TypeError: an environment in place of a function that makes it.
             ValueError: a segment that is no whole episode with a seed, an environment that renders no arrays, or an
                 episode that differs from the recorded one, where it differs.
         """
-        position = range(len(self))[segment]
+        position = checked_segment(self, segment)
+        if not callable(make_env):
+            raise type_error("make_env", "a function that makes the environment, such as a lambda", make_env)
         options = None if reset_options is None else dict(reset_options)
         whole = self.take([position])
         return replayed_frames(make_env, whole, options, observations=compare_observations)

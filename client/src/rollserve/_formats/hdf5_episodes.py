@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INFO_HINT", "Episode", "Hdf5Episodes", "converted", "num_steps_of"]
 
-INFO_HINT = "`infos=False` leaves all infos out"
+INFO_HINT = "`read(…, infos=False)` leaves all infos out"
 _INFOS = b"infos"
 _CACHE_BYTES = 1 << 19
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollserve.spaces import Space
 
-__all__ = ["EXTRA", "RandomAccess", "Source", "check_bytes", "check_numbers", "file_error"]
+__all__ = ["EXTRA", "RandomAccess", "Source", "UnreadableError", "check_bytes", "check_numbers", "file_error"]
 
 EXTRA = "data"
 """Extra of this package that installs the libraries of all formats."""
@@ -87,7 +87,9 @@ class Source(abc.ABC):
         finally:
             for path, stamp in self._stamps.items():
                 if _stamp(path) != stamp:
-                    raise _NamedError(f"{path}: {mismatch('a file that stays as it is while it is read', 'a change')}")
+                    raise UnreadableError(
+                        f"{path}: {mismatch('a file that stays as it is while it is read', 'a change')}"
+                    )
 
 
 @contextlib.contextmanager
@@ -95,12 +97,12 @@ def file_error(path: Path, expected: str) -> Iterator[None]:
     """Raise a ValueError that begins with the path in place of errors that unreadable content raises."""
     try:
         yield
-    except (_NamedError, InvalidArgumentError):
+    except (UnreadableError, InvalidArgumentError):
         raise
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except (*UNREADABLE_ERRORS, OSError) as error:
-        raise _NamedError(
+        raise UnreadableError(
             f"{path}: {mismatch(expected, ' '.join(str(error).split()) or type(error).__name__)}"
         ) from None
 
@@ -118,8 +120,8 @@ def check_numbers(name: str, array: np.ndarray, hint: str = "") -> np.ndarray:
     return array
 
 
-class _NamedError(ValueError):
-    """Error that already begins with the path of its file."""
+class UnreadableError(ValueError):
+    """Error of content that cannot be read, or of files that change; it begins with the path."""
 
 
 def _stamp(path: Path) -> tuple[int, int, int, int]:

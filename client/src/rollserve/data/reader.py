@@ -12,7 +12,7 @@ import numpy as np
 from rollserve._checks import check_count, check_flag, check_integer, check_type, type_error
 from rollserve._formats.sources import file_error
 from rollserve.data.opening import Format, open_source
-from rollserve.data.shuffling import shuffled
+from rollserve.data.shuffling import Shuffle, checked_shuffle, shuffled
 from rollserve.data.space_checks import fitted
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import InvalidArgumentError
@@ -21,6 +21,8 @@ from rollserve.spaces import Space
 __all__ = ["Position", "Reader", "read"]
 
 _NO_SHARDS = (0, 1)
+_SPACES = {"observation_space": ("observations", "last_observations"), "action_space": ("actions",)}
+"""Columns that arguments give a space to."""
 
 
 class Position(NamedTuple):
@@ -45,7 +47,7 @@ def read(
     batch_size: int = 256,
     num_epochs: int | None = 1,
     shuffle_seed: int | None = None,
-    shuffle_steps: int = 1 << 17,
+    shuffle_steps: int | None = None,
     shard: tuple[int, int] = _NO_SHARDS,
     position: Position | Sequence[int] = Position(),  # noqa: B008  # a tuple
     infos: bool = True,
@@ -72,8 +74,8 @@ def read(
         batch_size: number of segments of each batch. An epoch's last one may be smaller.
         num_epochs: number of times that all segments are read; None for ever.
         shuffle_seed: seed of a random order, another one in each epoch; None for the order of the files.
-        shuffle_steps: number of steps in the buffer that shuffles segments. Chunks, or Minari's episodes, are read in
-            random order, too.
+        shuffle_steps: number of steps in the buffer that shuffles segments, by default 131,072; only with a seed.
+            Chunks, or Minari's episodes, are read in random order, too.
         shard: (i, n) for the i-th of n parts of the data: i from 0 to n - 1. Parts do not overlap.
         position: position of a reader with the same arguments, to go on behind its last batch. In the order of the
             files, what was read is skipped; a shuffled epoch is read from its beginning, and dropped up to the
@@ -95,9 +97,7 @@ def read(
         if value is not None:
             check_count(name, value)
     check_count("batch_size", batch_size)
-    check_count("shuffle_steps", shuffle_steps)
-    if shuffle_seed is not None:
-        check_integer("shuffle_seed", shuffle_seed, 64, signed=False)
+    shuffle = checked_shuffle("", shuffle_seed, shuffle_steps)
     check_flag("infos", infos)
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is not None:
@@ -116,7 +116,7 @@ def read(
         length=length,
         batch_size=batch_size,
         num_epochs=num_epochs,
-        shuffle=None if shuffle_seed is None else (shuffle_seed, shuffle_steps),
+        shuffle=shuffle,
         shard=(index, count),
         position=position,
         infos=infos,
@@ -155,7 +155,7 @@ class Reader(Iterator[EpisodeBatch]):
         length: int | None,
         batch_size: int,
         num_epochs: int | None,
-        shuffle: tuple[int, int] | None,
+        shuffle: Shuffle | None,
         shard: tuple[int, int],
         position: Position,
         infos: bool,
@@ -276,11 +276,14 @@ class Reader(Iterator[EpisodeBatch]):
 
     def _batch_of(self, fields: dict[str, Any]) -> EpisodeBatch:
         with file_error(self._source.path, "columns of a batch"):
-            for name, space in zip(("observation", "action"), self._given_spaces, strict=True):
-                if space is not None:
-                    fields[f"{name}s"] = fitted(f"{name}s", fields[f"{name}s"], space)
-                    if name == "observation":
-                        fields["last_observations"] = fitted("last_observations", fields["last_observations"], space)
+            for name, space in zip(_SPACES, self._given_spaces, strict=True):
+                if space is None:
+                    continue
+                for column in _SPACES[name]:
+                    try:
+                        fields[column] = fitted(column, fields[column], space)
+                    except ValueError as error:
+                        raise ValueError(f"{error}: the argument `{name}` asks for that") from None
             return EpisodeBatch(**fields, observation_space=self.observation_space, action_space=self.action_space)
 
 

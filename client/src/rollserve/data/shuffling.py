@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rollserve._checks import check_count, check_integer
 from rollserve.episode_batch import EpisodeBatch, derived
+from rollserve.errors import InvalidArgumentError
 from rollserve.learning import Fragments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["shuffled"]
+__all__ = ["Shuffle", "checked_shuffle", "shuffled"]
+
+_NUM_STEPS = 1 << 17
+
+
+class Shuffle(NamedTuple):
+    """Seed of a random order, and the number of steps of the buffer that makes it."""
+
+    seed: int
+    num_steps: int
+
+
+def checked_shuffle(prefix: str, seed: int | None, num_steps: int | None) -> Shuffle | None:
+    """Return the shuffle that arguments ask for; None for the order of the files.
+
+    Args:
+        prefix: what errors put before `shuffle_seed` and `shuffle_steps`.
+        seed: seed of the order; None for the order of the files.
+        num_steps: number of steps of the buffer; None for the default.
+
+    Raises:
+        TypeError: an argument that is no integer.
+        InvalidArgumentError: an integer out of range, or a number of steps without a seed.
+    """
+    if num_steps is not None:
+        check_count(f"{prefix}shuffle_steps", num_steps)
+    if seed is not None:
+        check_integer(f"{prefix}shuffle_seed", seed, 64, signed=False)
+        return Shuffle(seed, _NUM_STEPS if num_steps is None else num_steps)
+    if num_steps is not None:
+        expected = "none without shuffle_seed, because the order of the files takes no buffer"
+        raise InvalidArgumentError.of(f"{prefix}shuffle_steps", expected=expected, got=num_steps)
+    return None
+
 
 _PAGE_STEPS = 1 << 14
 _LEAST_SHARE = 0.25
