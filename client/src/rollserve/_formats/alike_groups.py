@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-import struct
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,8 @@ from rollserve.bridges.loading import load
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from rollserve._formats.hdf5_headers import DatasetNumbers
 
 __all__ = ["AlikeGroup", "AlikeGroups", "Group"]
 
@@ -46,15 +47,13 @@ class AlikeGroups:
     """
 
     def __init__(self, path: Path, file: Any, names: Collection[bytes]) -> None:
-        self._file, self._bytes = file, FileBytes(path)
-        self._names = names
+        self._file, self._bytes, self._names = file, FileBytes(path), names
         self._forms: list[_Form] = []
         self._places: dict[bytes, int] = {}
         self._begins = np.zeros(0, np.int64)
         properties = file.id.get_create_plist()
-        version = properties.get_version()[0]  # files of version 0 have headers of another kind
-        is_known = version >= 2 and properties.get_sizes() == (8, 8) and not properties.get_userblock()
-        self._num_tries = _MAX_TRIES if is_known else 0
+        has_plain_places = properties.get_sizes() == (8, 8) and not properties.get_userblock()
+        self._num_tries = _MAX_TRIES if has_plain_places else 0
 
     def close(self) -> None:
         """Close the file."""
@@ -76,13 +75,11 @@ class AlikeGroups:
         region = self._region(places)
         found: dict[int, AlikeGroup] = {}
         rest = np.flatnonzero(places >= 0)
-
         for form in self._forms:
-            rest = self._take(_Alike(form, region, places[rest], self._bytes.size), numbers, rest, found)
+            rest = self._take(_Alike(form, region, places[rest]), numbers, rest, found)
         while len(rest) and self._num_tries:
             self._num_tries -= 1
-            first = numbers[rest[0]]
-            learned = self._learn(region, places[rest], functools.partial(example, first))
+            learned = self._learn(region, places[rest], functools.partial(example, numbers[rest[0]]))
             if learned is None:
                 rest = rest[1:]
             else:
@@ -116,9 +113,8 @@ class AlikeGroups:
     def _region(self, places: NDArray[np.int64]) -> FileRegion:
         """Return the parts of the file from each group's header to that of the group behind it in the file."""
         starts = np.unique(places[places >= 0])
-        return FileRegion(
-            self._bytes, starts, np.append(self._begins, self._bytes.size)[np.searchsorted(self._begins, starts) + 1]
-        )
+        ends = np.append(self._begins, self._bytes.size)[np.searchsorted(self._begins, starts) + 1]
+        return FileRegion(self._bytes, starts, ends)
 
     def _learn(
         self, region: FileRegion, places: NDArray[np.int64], read_first: Callable[[], Group | None]
@@ -127,12 +123,9 @@ class AlikeGroups:
 
         The result is None if the first has no form, or one that makes other bytes of it than HDF5 does.
         """
-        try:
-            headers = HeaderForm(region, int(places[0]), self._names)
-        except (ValueError, struct.error):
-            return None
-        example = read_first()
-        if example is None or not all(array.size for array in example.arrays.values()):
+        headers = HeaderForm.of_example(region, int(places[0]), self._names)
+        example = read_first() if headers is not None else None
+        if headers is None or example is None or not all(array.size for array in example.arrays.values()):
             return None
         if not (example.arrays.keys() <= headers.paths and example.attributes.keys() <= headers.attributes):
             return None
@@ -140,7 +133,7 @@ class AlikeGroups:
         rows = {
             path: _Rows(array.dtype, array.shape[1:], len(array) - num_rows) for path, array in example.arrays.items()
         }
-        alike = _Alike(_Form(headers, rows, tuple(example.attributes)), region, places, self._bytes.size)
+        alike = _Alike(_Form(headers, rows, tuple(example.attributes)), region, places)
         return alike if alike.is_alike[0] and _are_same(alike.load(0), example) else None
 
 
@@ -167,11 +160,6 @@ class _Rows(NamedTuple):
     shape: tuple[int, ...]
     num_extra: int
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of a row."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
 
 class _Form(NamedTuple):
     """Form of groups: of their headers, of the rows of their datasets by path, and the attributes they have."""
@@ -179,15 +167,6 @@ class _Form(NamedTuple):
     headers: HeaderForm
     rows: Mapping[str, _Rows]
     attributes: Collection[str]
-
-
-class _Array(NamedTuple):
-    """Where the arrays of a dataset are, of N groups: in the file, and in the region; -1 where they are not in it."""
-
-    rows: _Rows
-    places: list[int]
-    sizes: list[int]
-    offsets: list[int]
 
 
 class _Alike:
@@ -199,30 +178,63 @@ class _Alike:
         num_bytes: size of the arrays of each group.
     """
 
-    def __init__(self, form: _Form, region: FileRegion, places: NDArray[np.int64], file_size: int) -> None:
+    def __init__(self, form: _Form, region: FileRegion, places: NDArray[np.int64]) -> None:
         self.form = form
         numbers = form.headers.numbers(region, places)
-        is_alike, num_rows = numbers.is_alike, numbers.datasets[_ROWS].rows
-        self._region, self._arrays = region, dict[str, _Array]()
-        totals = np.zeros(len(places), np.int64)
-        for path, rows in form.rows.items():
-            found, row_bytes = numbers.datasets[path], rows.num_bytes
-            is_alike &= (found.rows == num_rows + rows.num_extra) & (found.rows > 0)
-            is_alike &= (found.rows <= file_size // row_bytes) & (found.sizes == found.rows * row_bytes)
-            is_alike &= (found.places >= 0) & (found.places <= file_size - found.sizes)
-            offsets = region.offsets(found.places, found.sizes)
-            self._arrays[path] = _Array(rows, *(each.tolist() for each in (found.places, found.sizes, offsets)))
-            totals += found.sizes
+        self._arrays = {
+            path: _Arrays(rows, region, numbers.datasets[path], numbers.datasets[_ROWS].rows)
+            for path, rows in form.rows.items()
+        }
+        is_alike = np.logical_and.reduce([numbers.is_alike, *(arrays.is_alike for arrays in self._arrays.values())])
         self._attributes = {name: numbers.attributes[name].tolist() for name in form.attributes}
-        self.is_alike, self.num_bytes = is_alike, totals.tolist()
+        self.is_alike: NDArray[np.bool_] = is_alike
+        self.num_bytes: list[int] = np.sum([arrays.num_bytes for arrays in self._arrays.values()], axis=0).tolist()
 
     def load(self, position: int) -> Group:
         """Return a group that has the form."""
-        arrays = {}
-        for path, (rows, places, sizes, offsets) in self._arrays.items():
-            content = self._region.array(places[position], sizes[position], offsets[position])
-            arrays[path] = content.view(rows.dtype).reshape(-1, *rows.shape)
+        arrays = {path: arrays.load(position) for path, arrays in self._arrays.items()}
         return Group(arrays, {name: values[position] for name, values in self._attributes.items()})
+
+
+class _Arrays:
+    """The arrays at one path of N groups.
+
+    Attributes:
+        is_alike: (N,) bool, whether the array is in the file, and has as many rows as the form says.
+        num_bytes: (N,), size of the array.
+    """
+
+    def __init__(
+        self, rows: _Rows, region: FileRegion, numbers: DatasetNumbers, num_rewards: NDArray[np.int64]
+    ) -> None:
+        self._dtype, self._row_shape, self._region = rows.dtype, rows.shape, region
+        pieces = numbers.pieces(region, rows.shape, rows.dtype.itemsize)
+        self.is_alike = pieces.is_alike & (numbers.rows == num_rewards + rows.num_extra)
+        self.num_bytes = (
+            np.where(self.is_alike, numbers.rows, 0) * int(np.prod(rows.shape, dtype=int)) * rows.dtype.itemsize
+        )
+        sizes = np.where(self.is_alike, pieces.shapes.prod(axis=1), 0) * rows.dtype.itemsize
+        offsets = region.offsets(pieces.places.ravel(), sizes.repeat(pieces.places.shape[1]))
+        self._rows, self._shapes, self._sizes = numbers.rows.tolist(), pieces.shapes.tolist(), sizes.tolist()
+        self._places, self._offsets = pieces.places.tolist(), offsets.reshape(pieces.places.shape).tolist()
+
+    def load(self, position: int) -> np.ndarray:
+        """Return the array of a group, which is a view of the region if it is there in one piece."""
+        shape = (self._rows[position], *self._row_shape)
+        piece_shape = tuple(self._shapes[position])
+        if piece_shape == shape:
+            return self._piece(position, 0, shape)
+        array = np.empty(shape, self._dtype)
+        corners = itertools.product(*(range(0, end, size) for end, size in zip(shape, piece_shape, strict=True)))
+        for index, corner in enumerate(corners):
+            part = array[tuple(slice(at, at + size) for at, size in zip(corner, piece_shape, strict=True))]
+            part[...] = self._piece(position, index, piece_shape)[tuple(map(slice, part.shape))]
+        return array
+
+    def _piece(self, position: int, index: int, shape: tuple[int, ...]) -> np.ndarray:
+        place, offset = self._places[position][index], self._offsets[position][index]
+        content = self._region.array(place, self._sizes[position], offset)
+        return content.view(self._dtype).reshape(shape)
 
 
 def _are_same(group: Group, other: Group) -> bool:

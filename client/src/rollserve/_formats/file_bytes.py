@@ -52,10 +52,13 @@ class FileRegion:
         file: the file.
         starts: (N,), where parts begin, ascending.
         ends: (N,), where they end, each up to the next beginning. What is beyond 128 MiB in all is left out.
+
+    Attributes:
+        file_size: number of bytes of the file.
     """
 
     def __init__(self, file: FileBytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self._file = file
+        self._file, self.file_size = file, file.size
         begins = np.flatnonzero(np.append(len(starts) > 0, starts[1:] != ends[:-1]))  # parts that touch are one
         starts, ends = starts[begins], ends[np.append(begins[1:], len(ends)) - 1]
         sizes = np.diff(np.minimum(np.cumsum(ends - starts), _MAX_REGION_BYTES), prepend=0)
@@ -72,7 +75,7 @@ class FileRegion:
         if is_here.any():
             windows = np.lib.stride_tricks.sliding_window_view(self._content, size)
             rows[is_here] = windows[offsets[is_here]]
-        for row in np.flatnonzero(~is_here & (places >= 0) & (places <= self._file.size - size)).tolist():
+        for row in np.flatnonzero(~is_here & (places >= 0) & (places <= self.file_size - size)).tolist():
             self._file.read_into(rows[row], int(places[row]))
         return rows
 
@@ -87,7 +90,11 @@ class FileRegion:
         return offsets
 
     def array(self, place: int, size: int, offset: int) -> NDArray[np.uint8]:
-        """Return bytes of the file, given their offset in the region: a view of it, or new ones if this is -1."""
+        """Return bytes of the file, given their offset in the region: a view of it, or new ones if this is -1.
+
+        Raises:
+            ValueError: the file was cut off.
+        """
         if offset >= 0:
             return self._content[offset : offset + size]
         array = np.empty(size, np.uint8)
