@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollserve._formats.file_bytes import FileBytes, FileRegion
+from rollserve._formats.hdf5_arrays import Arrays
 from rollserve._formats.hdf5_headers import HeaderForm
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from rollserve._formats.hdf5_headers import DatasetNumbers
 
 __all__ = ["AlikeGroup", "AlikeGroups", "Group"]
 
@@ -181,60 +179,19 @@ class _Alike:
     def __init__(self, form: _Form, region: FileRegion, places: NDArray[np.int64]) -> None:
         self.form = form
         numbers = form.headers.numbers(region, places)
-        self._arrays = {
-            path: _Arrays(rows, region, numbers.datasets[path], numbers.datasets[_ROWS].rows)
-            for path, rows in form.rows.items()
-        }
-        is_alike = np.logical_and.reduce([numbers.is_alike, *(arrays.is_alike for arrays in self._arrays.values())])
+        self._arrays = dict[str, Arrays]()
+        self.is_alike = numbers.is_alike
+        for path, rows in form.rows.items():
+            found = numbers.datasets[path]
+            arrays = self._arrays[path] = Arrays(found, region, rows.dtype, rows.shape)
+            self.is_alike &= arrays.is_alike & (found.rows == numbers.datasets[_ROWS].rows + rows.num_extra)
         self._attributes = {name: numbers.attributes[name].tolist() for name in form.attributes}
-        self.is_alike: NDArray[np.bool_] = is_alike
         self.num_bytes: list[int] = np.sum([arrays.num_bytes for arrays in self._arrays.values()], axis=0).tolist()
 
     def load(self, position: int) -> Group:
         """Return a group that has the form."""
         arrays = {path: arrays.load(position) for path, arrays in self._arrays.items()}
         return Group(arrays, {name: values[position] for name, values in self._attributes.items()})
-
-
-class _Arrays:
-    """The arrays at one path of N groups.
-
-    Attributes:
-        is_alike: (N,) bool, whether the array is in the file, and has as many rows as the form says.
-        num_bytes: (N,), size of the array.
-    """
-
-    def __init__(
-        self, rows: _Rows, region: FileRegion, numbers: DatasetNumbers, num_rewards: NDArray[np.int64]
-    ) -> None:
-        self._dtype, self._row_shape, self._region = rows.dtype, rows.shape, region
-        pieces = numbers.pieces(region, rows.shape, rows.dtype.itemsize)
-        self.is_alike = pieces.is_alike & (numbers.rows == num_rewards + rows.num_extra)
-        self.num_bytes = (
-            np.where(self.is_alike, numbers.rows, 0) * int(np.prod(rows.shape, dtype=int)) * rows.dtype.itemsize
-        )
-        sizes = np.where(self.is_alike, pieces.shapes.prod(axis=1), 0) * rows.dtype.itemsize
-        offsets = region.offsets(pieces.places.ravel(), sizes.repeat(pieces.places.shape[1]))
-        self._rows, self._shapes, self._sizes = numbers.rows.tolist(), pieces.shapes.tolist(), sizes.tolist()
-        self._places, self._offsets = pieces.places.tolist(), offsets.reshape(pieces.places.shape).tolist()
-
-    def load(self, position: int) -> np.ndarray:
-        """Return the array of a group, which is a view of the region if it is there in one piece."""
-        shape = (self._rows[position], *self._row_shape)
-        piece_shape = tuple(self._shapes[position])
-        if piece_shape == shape:
-            return self._piece(position, 0, shape)
-        array = np.empty(shape, self._dtype)
-        corners = itertools.product(*(range(0, end, size) for end, size in zip(shape, piece_shape, strict=True)))
-        for index, corner in enumerate(corners):
-            part = array[tuple(slice(at, at + size) for at, size in zip(corner, piece_shape, strict=True))]
-            part[...] = self._piece(position, index, piece_shape)[tuple(map(slice, part.shape))]
-        return array
-
-    def _piece(self, position: int, index: int, shape: tuple[int, ...]) -> np.ndarray:
-        place, offset = self._places[position][index], self._offsets[position][index]
-        content = self._region.array(place, self._sizes[position], offset)
-        return content.view(self._dtype).reshape(shape)
 
 
 def _are_same(group: Group, other: Group) -> bool:

@@ -80,9 +80,9 @@ class FileRegion:
         return rows
 
     def offsets(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where bytes of the file are in the region, (N,); -1 where not all of them are."""
+        """Return where bytes of the file are in the region, an offset for each place; -1 where not all of them are."""
         if not len(self._starts):
-            return np.full(len(places), -1)
+            return np.full(places.shape, -1)
         parts = np.maximum(np.searchsorted(self._starts, places, side="right") - 1, 0)
         within = places - self._starts[parts]
         is_here = (within >= 0) & (sizes >= 0) & (sizes <= self._sizes[parts] - within)

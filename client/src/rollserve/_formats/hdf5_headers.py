@@ -1,4 +1,4 @@
-"""What HDF5's file format says of groups and datasets, for many groups of the same form at once.
+"""Headers of HDF5's groups and datasets, for many groups of the same form at once.
 
 A file of episodes has a group of a few datasets for each. HDF5 opens one object after the other, which takes 0.3 ms for
 an episode; reading the bytes alone takes 0.03 ms. The headers of most episodes have the same bytes but for some
@@ -7,7 +7,7 @@ example where these numbers are, and takes them from the headers of many groups.
 other bytes are the same, and its checksums are right where the file has them. Any other group is left to HDF5.
 
 Objects that are known: groups of both kinds (with symbol tables, as h5py writes by default, and with links in the
-header), and datasets without filters that are contiguous or in up to 64 chunks, as Minari writes them.
+header), and datasets without filters that are contiguous, or in chunks that a tree has, as Minari writes them.
 
 Layout: HDF5 File Format Specification 3.0, sections III.A (trees), III.B and III.C (symbol tables), III.D (heaps), and
 IV.A (headers and their messages).
@@ -15,7 +15,6 @@ IV.A (headers and their messages).
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from rollserve._formats.file_bytes import FileRegion
 
-__all__ = ["DatasetNumbers", "GroupNumbers", "HeaderForm", "Pieces"]
+__all__ = ["DatasetNumbers", "GroupNumbers", "HeaderForm"]
 
 _NIL, _DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _EXTERNAL, _LAYOUT = 0x00, 0x01, 0x02, 0x03, 0x06, 0x07, 0x08
 _FILTERS, _ATTRIBUTE, _CONTINUATION, _SYMBOL_TABLE, _TIME, _ATTRIBUTE_INFO = 0x0B, 0x0C, 0x10, 0x11, 0x12, 0x15
@@ -41,22 +40,6 @@ _CONTIGUOUS, _CHUNKED = (b"\x03\x01", b"\x04\x01"), b"\x03\x02"
 _UNDEFINED = (1 << 64) - 1
 _CHECKSUM_BYTES, _TREE_HEAD, _SYMBOL_BYTES = 4, 24, 40
 _MAX_BLOCKS, _MAX_BLOCK_BYTES, _MAX_DEPTH = 256, 1 << 16, 16
-_MAX_CHUNKS = 64
-"""Chunks of a tree with one node, as HDF5 makes them by default."""
-
-
-class Pieces(NamedTuple):
-    """Where N datasets are in the file: each in pieces of one shape, one after the other by rows, columns and so on.
-
-    Attributes:
-        is_alike: (N,) bool, whether a dataset has the form; the others have no pieces.
-        shapes: (N, D), shape of a piece; the last in a direction may be larger than the rest of the dataset.
-        places: (N, P), places of pieces in the file; -1 behind the last of a dataset.
-    """
-
-    is_alike: NDArray[np.bool_]
-    shapes: NDArray[np.int64]
-    places: NDArray[np.int64]
 
 
 class DatasetNumbers(NamedTuple):
@@ -73,33 +56,6 @@ class DatasetNumbers(NamedTuple):
     places: NDArray[np.int64]
     sizes: NDArray[np.int64] | None
     chunks: NDArray[np.int64] | None
-
-    def pieces(self, region: FileRegion, row_shape: tuple[int, ...], item_bytes: int) -> Pieces:
-        """Return where the datasets are, given the shape of their rows and the size of a number.
-
-        Datasets that are larger than the file, or whose size or chunks do not fit their rows, are not alike.
-        """
-        row_bytes = item_bytes * math.prod(row_shape)
-        is_alike = (self.rows > 0) & (self.rows <= region.file_size // row_bytes)
-        shapes = np.empty((len(self.rows), 1 + len(row_shape)), np.int64)
-        shapes[:, 0], shapes[:, 1:] = self.rows, row_shape
-        if self.chunks is None:
-            is_alike &= self.sizes == self.rows * row_bytes
-            places = np.where(is_alike, self.places, -1)[:, None]
-        else:
-            is_alike &= (self.chunks > 0).all(axis=1)
-            is_alike &= self.chunks.prod(axis=1, dtype=float) * item_bytes <= min(region.file_size, (1 << 32) - 1)
-            counts = np.where(is_alike[:, None], -(-shapes // np.maximum(self.chunks, 1)), 0).prod(axis=1)
-            is_alike &= counts <= _MAX_CHUNKS
-            places = np.full((len(counts), max(counts[is_alike], default=0)), -1)
-            places[is_alike] = _chunks(
-                region, self.places[is_alike], shapes[is_alike], self.chunks[is_alike], item_bytes
-            )
-            is_alike &= (places >= 0).sum(axis=1) == counts
-            shapes = self.chunks
-        sizes = np.where(is_alike, shapes.prod(axis=1), 0) * item_bytes
-        is_alike &= (places <= region.file_size - sizes[:, None]).all(axis=1) & (places[:, :1] >= 0).all(axis=1)
-        return Pieces(is_alike, shapes, np.where(is_alike[:, None], places, -1))
 
 
 class GroupNumbers(NamedTuple):
@@ -401,38 +357,6 @@ class _Learner:
         if place > self._region.file_size - size:
             raise ValueError("an object behind the end of the file")
         return self._region.rows(np.array([place]), size).tobytes()
-
-
-def _chunks(
-    region: FileRegion,
-    trees: NDArray[np.int64],
-    shapes: NDArray[np.int64],
-    chunks: NDArray[np.int64],
-    item_bytes: int,
-) -> NDArray[np.int64]:
-    """Return the places of N datasets' chunks, (N, C); -1 where a tree has not exactly the chunks of the shape.
-
-    A tree's node has, before the place of each chunk, its size, the filters that were left out, and the index of its
-    first number, which is 0 in the direction of a number's bytes.
-    """
-    grids = -(-shapes // chunks)
-    counts = grids.prod(axis=1)
-    index = np.arange(max(counts, default=0))
-    num_words = shapes.shape[1] + 3
-    nodes = region.rows(trees, _TREE_HEAD + 8 * num_words * len(index))
-    head = np.zeros((len(trees), _TREE_HEAD), np.uint8)
-    head[:, :5] = np.frombuffer(b"TREE\1", np.uint8)
-    head[:, 6:8] = counts.astype("<u2")[:, None].view(np.uint8)
-    head[:, 8:] = 0xFF
-    words = np.ascontiguousarray(nodes[:, _TREE_HEAD:]).view("<i8").reshape(len(trees), len(index), num_words)
-    expected = np.zeros((*words.shape[:2], num_words - 1), np.int64)
-    expected[:, :, 0] = chunks.prod(axis=1)[:, None] * item_bytes
-    strides = np.cumprod(np.column_stack([grids[:, 1:], np.ones(len(grids), np.int64)])[:, ::-1], axis=1)[:, ::-1]
-    expected[:, :, 1:-1] = index[:, None] // strides[:, None] % grids[:, None] * chunks[:, None]
-    is_there = (words[:, :, :-1] == expected).all(axis=2) & (index < counts[:, None])
-    is_there &= (nodes[:, :_TREE_HEAD] == head).all(axis=1)[:, None]
-    places: NDArray[np.int64] = np.where(is_there, words[:, :, -1], -1)
-    return places
 
 
 def _numbers(rows: NDArray[np.uint8], position: int, size: int = 8, count: int = 1) -> NDArray[np.int64]:
