@@ -60,7 +60,8 @@ class FileRegion:
     def __init__(self, file: FileBytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self._file, self.file_size = file, file.size
         begins = np.flatnonzero(np.append(len(starts) > 0, starts[1:] != ends[:-1]))  # parts that touch are one
-        starts, ends = starts[begins], ends[np.append(begins[1:], len(ends)) - 1]
+        lasts = np.append(begins[1:], len(ends))[: len(begins)] - 1
+        starts, ends = starts[begins], ends[lasts]
         sizes = np.diff(np.minimum(np.cumsum(ends - starts), _MAX_REGION_BYTES), prepend=0)
         self._starts, self._sizes, self._offsets = starts, sizes, np.cumsum(sizes) - sizes
         self._content = np.empty(int(sizes.sum()), np.uint8)
