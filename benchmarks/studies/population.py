@@ -2,9 +2,10 @@
 
     python -m benchmarks.studies.population [--workers N] [--members K] [--episodes M] [--rounds R] [--chart FILE.png]
 
-One by one, each set is sent with `update_agent`, and then evaluated with `evaluate` or sampled with
-`obtain_exact_episodes`. Where rows are stepped one by one, `evaluate` has to return the same episodes as the one call
-for all. The methods are measured in turns; the table shows the medians of the rounds.
+One by one, each set is sent with `update_agent`, and then evaluated with `evaluate` or, in environments with one agent,
+sampled with `obtain_exact_episodes`. Where rows are stepped one by one, `evaluate` has to return the same episodes as
+the one call for all. Beside them, one call of `evaluate` has as many episodes of a single set as the call for all. The
+methods are measured in turns; the table shows the medians of the rounds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from benchmarks.studies.server import add_workers, cartpole_server
 Members = Mapping[str, np.ndarray]
 """Parameters of K members, (K, *shape) by name."""
 
+PACKAGES = {"HalfCheetah-v5": "mujoco", "mpe/simple_spread-v3": "mpe2"}
+"""Packages without which a workload is left out."""
+
 ALL_IN_ONE, EVALUATE, OBTAIN = "all in one call", "evaluate, one by one", "obtain, one by one"
+ONE_SET = "as many episodes of one set"
+
+
+POLICY = "main"
+"""Policy of all agents, where the environment has many."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,9 @@ WORKLOADS = [
     Workload("CartPole 4-32-32-2", rollserve.EnvSpec("CartPole-v1"), (32, 32), 500),
     Workload("CartPole 4-32-32-2, rows", rollserve.EnvSpec("CartPole-v1", vectorization="rows"), (32, 32), 500),
     Workload("HalfCheetah 17-64-64-6", rollserve.EnvSpec("HalfCheetah-v5"), (64, 64), 50),
+    Workload(
+        "simple_spread 18-64-64-5", rollserve.EnvSpec("mpe/simple_spread-v3", multi_agent="parallel"), (64, 64), 25
+    ),
 ]
 
 
@@ -64,17 +76,24 @@ class Evaluator:
         self._num_episodes = num_episodes
         self._options: Any = {"deterministic": True, "max_episode_length": workload.max_episode_length, "seed": 1}
         self._num_workers = sampler.status().num_workers
+        self._has_many_agents = workload.env.multi_agent is not None
 
     def evaluate_population(self, members: Members) -> tuple[np.ndarray, int]:
         """Evaluate all members in one call."""
-        result = self._sampler.evaluate_population(members, self._num_episodes, **self._options)
+        result = self._sampler.evaluate_population(self._named(members), self._num_episodes, **self._options)
         return result.returns, result.num_steps
+
+    def evaluate_one(self, members: Members) -> tuple[np.ndarray, int]:
+        """Evaluate the sampler's own parameters with the episodes of all members."""
+        num_members = len(next(iter(members.values())))
+        result = self._sampler.evaluate(num_members * self._num_episodes, **self._options)
+        return result.returns.reshape(num_members, -1), int(result.lengths.sum())
 
     def evaluate(self, members: Members) -> tuple[np.ndarray, int]:
         """Evaluate the members one by one."""
         returns, num_steps = [], 0
         for parameters in split_members(members):
-            self._sampler.update_agent(parameters)
+            self._sampler.update_agent(self._named(parameters))
             result = self._sampler.evaluate(self._num_episodes, **self._options)
             returns.append(result.returns)
             num_steps += int(result.lengths.sum())
@@ -90,6 +109,10 @@ class Evaluator:
             returns.append(batch.returns[: self._num_episodes])
             num_steps += batch.num_steps
         return np.array(returns), num_steps
+
+    def _named(self, parameters: Members) -> Any:
+        """Return parameters by policy where the environment has many agents."""
+        return {POLICY: parameters} if self._has_many_agents else parameters
 
 
 def random_members(agent: rollserve.MlpAgent, num_members: int) -> Members:
@@ -112,19 +135,22 @@ def measure(
 ) -> dict[str, dict[str, float]]:
     """Return the medians of the sets and steps per second, by method."""
     env = sampler.update_env(workload.env)
-    agent = rollserve.MlpAgent.initial(
-        env.observation_space, env.action_space, hidden_sizes=workload.hidden_sizes, seed=0
-    )
-    sampler.update_agent(agent)
+    spaces: Any = env.observation_space, env.action_space
+    if env.agents:
+        spaces = [space.spaces[env.agents[0]] for space in spaces]
+    agent = rollserve.MlpAgent.initial(*spaces, hidden_sizes=workload.hidden_sizes, seed=0)
+    sampler.update_agent(rollserve.Policies({POLICY: agent}, {"*": POLICY}) if env.agents else agent)
     members = random_members(agent, arguments.members)
     # Fewer, because one by one takes several times as long.
     few_members = {name: value[: max(arguments.members // 16, 2)] for name, value in members.items()}
     evaluator = Evaluator(sampler, workload, arguments.episodes)
     methods: dict[str, tuple[Callable[[Members], tuple[np.ndarray, int]], Members]] = {
         ALL_IN_ONE: (evaluator.evaluate_population, members),
+        ONE_SET: (evaluator.evaluate_one, members),
         EVALUATE: (evaluator.evaluate, few_members),
-        OBTAIN: (evaluator.obtain, few_members),
     }
+    if not env.agents:
+        methods[OBTAIN] = evaluator.obtain, few_members
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in methods}
     for number in range(arguments.rounds + 1):
         returns = {}
@@ -177,7 +203,8 @@ def main() -> None:
     figures: dict[str, dict[str, dict[str, float]]] = {}
     with cartpole_server(arguments.workers) as (_, sampler):
         for workload in WORKLOADS:
-            if "Cheetah" in workload.name and importlib.util.find_spec("mujoco") is None:
+            package = PACKAGES.get(workload.env.id)
+            if package is not None and importlib.util.find_spec(package) is None:
                 continue
             figures[workload.name] = methods = measure(sampler, workload, arguments)
             for name, speeds in methods.items():

@@ -116,6 +116,12 @@ func (a Array) gather(rows []int) Array {
 	return gathered
 }
 
+// setRow copies a row of an array of the same type and row shape.
+func (a Array) setRow(row int, from Array, fromRow int) {
+	rowBytes := a.rowBytes()
+	copy(a.data[row*rowBytes:(row+1)*rowBytes], from.data[fromRow*rowBytes:(fromRow+1)*rowBytes])
+}
+
 // zeros returns a new array of zeros.
 func zeros(dataType DataType, length int, rowShape []int) Array {
 	shape := append([]int{length}, rowShape...)

@@ -230,9 +230,6 @@ func TestStreamIgnoresContentOfLaterVersions(t *testing.T) {
 			beginning(), later, batchOf(segments([4]int{4, 0, 2, 1})), joinedResponse(t, later, account(1, 2)),
 		}},
 		{responses: []*pb.ObtainSamplesResponse{joinedResponse(t, joinedResponse(t, beginning()))}},
-		{responses: []*pb.ObtainSamplesResponse{beginning(), {
-			Content: &pb.ObtainSamplesResponse_MultiAgentBatch{MultiAgentBatch: &pb.MultiAgentBatch{}},
-		}}},
 	}}
 	sampler := server.connect(t, rollserve.Config{})
 	batch, err := sampler.ObtainSamples(context.Background(), 2, nil)
@@ -240,8 +237,6 @@ func TestStreamIgnoresContentOfLaterVersions(t *testing.T) {
 	same(t, "lengths", batch.Lengths, []int{2})
 	_, err = sampler.ObtainSamples(context.Background(), 2, nil)
 	isServerError(t, err, "content: expected a kind that the call accepts")
-	_, err = sampler.ObtainSamples(context.Background(), 2, nil)
-	isServerError(t, err, "content: expected batches of one agent, which this client reads, got one of many agents")
 }
 
 func TestCallsExpectOwnVersions(t *testing.T) {

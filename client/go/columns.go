@@ -325,7 +325,7 @@ func halfOf(value int16) Float16 {
 	return Float16(bits>>31<<15 | (bits>>23&0xff-127+15)<<10 | bits>>13&0x3ff)
 }
 
-func equal(a, b []int) bool {
+func equal[T comparable](a, b []T) bool {
 	if len(a) != len(b) {
 		return false
 	}

@@ -179,8 +179,7 @@ func checkBatch(batch *EpisodeBatch) error {
 	}
 	for field, of := range columnFields {
 		length := batch.Len()
-		switch field {
-		case "observations", "actions", "agent_infos", "env_infos":
+		if isByStep(field) {
 			length = numSteps
 		}
 		for name, array := range *of(batch) {

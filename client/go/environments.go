@@ -25,6 +25,17 @@ const (
 	VectorizationEnvPool = pb.Vectorization_VECTORIZATION_ENVPOOL
 )
 
+// MultiAgentAPI is an interface of PettingZoo's environments with many agents.
+type MultiAgentAPI = pb.MultiAgentApi
+
+// The interfaces of environments with many agents. Without one, the environment has one agent.
+const (
+	// MultiAgentParallel lets all agents act in each step.
+	MultiAgentParallel = pb.MultiAgentApi_MULTI_AGENT_API_PARALLEL
+	// MultiAgentAEC lets agents act one after the other; each step is the action of one agent.
+	MultiAgentAEC = pb.MultiAgentApi_MULTI_AGENT_API_AEC
+)
+
 // EnvSpec specifies an environment. encoding/json has to be able to write its arguments.
 type EnvSpec struct {
 	// ID is registered with gymnasium, such as CartPole-v1; or `module:Id`, `module:Class` or `profile:NAME`.
@@ -46,6 +57,11 @@ type EnvSpec struct {
 	// NumEpisodesPerRow is the number of episodes of each row in a block, where rows are stepped together; 0 for the
 	// server's setting.
 	NumEpisodesPerRow uint32
+	// MultiAgent is the interface of an environment with many agents, whose calls are those of Sampler.MultiAgent; 0 for
+	// an environment with one agent.
+	MultiAgent MultiAgentAPI
+	// GlobalState says whether batches have the environment's global state. Only for environments with many agents.
+	GlobalState bool
 }
 
 // Wrapper is a class of gymnasium.wrappers with its keyword arguments, except for the environment.
@@ -96,7 +112,7 @@ func (s EnvSpec) message() (*pb.Environment, error) {
 	}
 	environment := &pb.Environment{
 		Id: s.ID, KwargsJson: kwargs, Task: task, ResetOptionsJson: resetOptions, Vectorization: s.Vectorization,
-		RowCount: s.NumRows, EpisodesPerRow: s.NumEpisodesPerRow,
+		RowCount: s.NumRows, EpisodesPerRow: s.NumEpisodesPerRow, MultiAgent: s.MultiAgent, GlobalState: s.GlobalState,
 	}
 	for i, transform := range s.Transforms {
 		if transform == nil {
@@ -187,6 +203,9 @@ type EnvUpdated struct {
 	NumRows uint32
 	// NumEpisodesPerRow is the number of episodes of each row in a block; 0 unless the class is BLOCK.
 	NumEpisodesPerRow uint32
+	// Agents are the names of the possible agents of an environment with many agents, whose spaces are Dict spaces that
+	// have the agents' by these names; empty with one agent.
+	Agents []string
 }
 
 // Space is a set of observations or actions, as gymnasium defines it, in the form of the wire. ArrayOf reads the bounds

@@ -183,6 +183,55 @@ func (b *EpisodeBatch) part(firstStep, endStep, first, end int) *EpisodeBatch {
 	return part
 }
 
+// take returns some segments, in the given order, in new arrays.
+func (b *EpisodeBatch) take(segments []int) *EpisodeBatch {
+	steps := b.stepsOf(segments)
+	taken := &EpisodeBatch{
+		Rewards:        pick(b.Rewards, steps),
+		RawRewards:     pick(b.RawRewards, steps),
+		Lengths:        pick(b.Lengths, segments),
+		Terminated:     pick(b.Terminated, segments),
+		Truncated:      pick(b.Truncated, segments),
+		PolicyVersions: pick(b.PolicyVersions, segments),
+		EpisodeIndices: pick(b.EpisodeIndices, segments),
+		FirstSteps:     pick(b.FirstSteps, segments),
+		ReturnsBefore:  pick(b.ReturnsBefore, segments),
+		EnvSeeds:       pick(b.EnvSeeds, segments),
+		WorkerIndices:  pick(b.WorkerIndices, segments),
+		RowIndices:     pick(b.RowIndices, segments),
+	}
+	for field, of := range columnFields {
+		rows := segments
+		if isByStep(field) {
+			rows = steps
+		}
+		*of(taken) = of(b).gather(rows)
+	}
+	if b.LastValues.exists() {
+		taken.LastValues = b.LastValues.gather(segments)
+	}
+	if b.EnvActions != nil {
+		taken.EnvActions = b.EnvActions.gather(steps)
+	}
+	return taken
+}
+
+// stepsOf returns the positions of the steps of some segments.
+func (b *EpisodeBatch) stepsOf(segments []int) []int {
+	begins, end := make([]int, b.Len()), 0
+	for i, length := range b.Lengths {
+		begins[i] = end
+		end += length
+	}
+	steps := make([]int, 0, end)
+	for _, segment := range segments {
+		for step := 0; step < b.Lengths[segment]; step++ {
+			steps = append(steps, begins[segment]+step)
+		}
+	}
+	return steps
+}
+
 // slice returns a part of a header, which may be nil; appending to the part does not overwrite what follows it.
 func slice[T any](values []T, begin, end int) []T {
 	if values == nil {
@@ -199,6 +248,16 @@ func (b *EpisodeBatch) numEnded() int {
 		}
 	}
 	return count
+}
+
+func (b *EpisodeBatch) episode(segment int) uint64 { return b.EpisodeIndices[segment] }
+
+func (b *EpisodeBatch) steps(segment int) (env, agents uint64) {
+	return uint64(b.Lengths[segment]), uint64(b.Lengths[segment])
+}
+
+func (b *EpisodeBatch) after(numSteps int, _, _ uint64) delivered {
+	return b.withoutFirstSteps(numSteps)
 }
 
 // withoutFirstSteps returns the batch without its first steps. A segment that loses some of its steps begins later in

@@ -3,6 +3,7 @@ package rollserve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -12,8 +13,79 @@ import (
 // Evaluation is the result of an evaluation of N episodes, in the order of their indices, with the fields of the wire.
 type Evaluation struct {
 	*pb.Evaluation
-	// Episodes are the episodes, if EvaluationOptions.ReturnEpisodes asked for them; otherwise nil.
+	// Episodes are the episodes, if EvaluationOptions.ReturnEpisodes asked for them; otherwise nil, and with many agents.
 	Episodes *EpisodeBatch
+	// MultiAgentEpisodes are the episodes of an environment with many agents, in the same way.
+	MultiAgentEpisodes *MultiAgentBatch
+}
+
+// PolicyVersion is a version of a policy.
+type PolicyVersion struct {
+	// Policy is the policy's name.
+	Policy string
+	// Version is the number of the update of the agent that made it.
+	Version int64
+}
+
+// String returns the version as `name@version`.
+func (v PolicyVersion) String() string { return fmt.Sprintf("%s@%d", v.Policy, v.Version) }
+
+// ReturnsByAgent returns the returns of each agent of an environment with many agents, in the episodes in which it made
+// a step; nil with one agent.
+func (e *Evaluation) ReturnsByAgent() map[string][]float64 {
+	agents := e.GetAgentReturns().GetAgents()
+	var byAgent map[string][]float64
+	for i, value := range e.GetAgentReturns().GetReturns() {
+		if e.AgentReturns.PolicyPositions[i] < 0 {
+			continue
+		}
+		if byAgent == nil {
+			byAgent = map[string][]float64{}
+		}
+		agent := agents[i%len(agents)]
+		byAgent[agent] = append(byAgent[agent], value)
+	}
+	return byAgent
+}
+
+// ReturnsByPolicy returns the returns of each version of a policy that acted in an environment with many agents; nil
+// with one agent. Of an episode in which a policy acts for several agents, the mean of their returns counts: they
+// depend on each other.
+func (e *Evaluation) ReturnsByPolicy() map[PolicyVersion][]float64 {
+	numAgents := len(e.GetAgentReturns().GetAgents())
+	var byPolicy map[PolicyVersion][]float64
+	for place, policy := range e.GetAgentReturns().GetPolicies() {
+		if byPolicy == nil {
+			byPolicy = map[PolicyVersion][]float64{}
+		}
+		version := PolicyVersion{policy.GetPolicy(), policy.GetVersion()}
+		for begin := 0; begin < len(e.AgentReturns.Returns); begin += numAgents {
+			sum, count := 0.0, 0
+			for i := begin; i < begin+numAgents; i++ {
+				if e.AgentReturns.PolicyPositions[i] == int32(place) {
+					sum += e.AgentReturns.Returns[i]
+					count++
+				}
+			}
+			if count > 0 {
+				byPolicy[version] = append(byPolicy[version], sum/float64(count))
+			}
+		}
+	}
+	return byPolicy
+}
+
+// checkAgentReturns returns an error unless returns have an element for each agent of each episode.
+func checkAgentReturns(returns *pb.AgentReturns, numEpisodes int) error {
+	if returns == nil {
+		return nil
+	}
+	size := numEpisodes * len(returns.GetAgents())
+	if len(returns.GetReturns()) != size || len(returns.GetPolicyPositions()) != size {
+		expected := fmt.Sprintf("%d values, one for each agent of each episode", size)
+		return mismatch("agent_returns", expected, len(returns.GetReturns()))
+	}
+	return nil
 }
 
 // Evaluate evaluates the agent on a number of episodes, in environments that only evaluations use. It uses and changes
@@ -34,9 +106,9 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 			AcceptFrameStacks: true,
 		}
 	}
-	result, batches := (*pb.Evaluation)(nil), []*EpisodeBatch(nil)
+	result, batches, ofMany := (*pb.Evaluation)(nil), []*EpisodeBatch(nil), []*MultiAgentBatch(nil)
 	err = evaluate(ctx, s, message, timeout, func(ctx context.Context) (func() (*pb.EvaluateResponse, error), error) {
-		batches = nil // a repeated call delivers all episodes again
+		batches, ofMany = nil, nil // a repeated call delivers all episodes again
 		stream, err := s.service.Evaluate(ctx, request)
 		if err != nil {
 			return nil, err
@@ -52,6 +124,15 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 				batches = append(batches, batch)
 			}
 		}
+		if response.GetMultiAgentBatch() != nil {
+			batch, err := decodeMany(response.GetMultiAgentBatch())
+			if err != nil {
+				return malformed(err)
+			}
+			if batch.Len() > 0 {
+				ofMany = append(ofMany, batch)
+			}
+		}
 		if evaluation := response.GetEvaluation(); evaluation != nil {
 			result = evaluation
 		}
@@ -63,9 +144,15 @@ func (s *Sampler) Evaluate(ctx context.Context, numEpisodes uint32, options *Eva
 	if result == nil {
 		return nil, malformed(errors.New("the stream ended without its evaluation"))
 	}
-	evaluation := &Evaluation{Evaluation: result}
-	if options.ReturnEpisodes {
-		evaluation.Episodes, err = joinWithAccount(batches, &Account{Account: result.GetAccount()}, whole{})
+	if err := checkAgentReturns(result.GetAgentReturns(), len(result.GetReturns())); err != nil {
+		return nil, malformed(err)
+	}
+	evaluation, account := &Evaluation{Evaluation: result}, &Account{Account: result.GetAccount()}
+	switch {
+	case options.ReturnEpisodes && len(ofMany) > 0:
+		evaluation.MultiAgentEpisodes, err = joinManyWithAccount(ofMany, account, whole{})
+	case options.ReturnEpisodes:
+		evaluation.Episodes, err = joinWithAccount(batches, account, whole{})
 	}
 	return evaluation, err
 }

@@ -71,3 +71,37 @@ func ExampleStream() {
 	}
 	fmt.Println(stream.Account())
 }
+
+func ExampleMultiAgentSampler() {
+	ctx := context.Background()
+	sampler, err := rollserve.Connect("127.0.0.1:50051", rollserve.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sampler.Close()
+	spec := rollserve.EnvSpec{ID: "classic/connect_four-v3", MultiAgent: rollserve.MultiAgentAEC}
+	if _, err := sampler.UpdateEnv(ctx, spec); err != nil {
+		log.Fatal(err)
+	}
+	agent := rollserve.RandomAgent{ActionMask: rollserve.ActionMask{Observation: "action_mask"}}
+	_, err = sampler.UpdateAgent(ctx, rollserve.Policies{
+		Updates: map[string]rollserve.AgentUpdate{"main": agent, "other": agent},
+		Map: rollserve.PolicyMap{
+			rollserve.ForAgent("player_0", rollserve.PolicyChoice{Policy: "main"}),
+			rollserve.ForPrefix("", rollserve.PolicyChoice{Policy: "other"}),
+		},
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	options := &rollserve.SamplingOptions{Deliver: []string{"main"}}
+	batch, err := sampler.MultiAgent().ObtainSamples(ctx, 10_000, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	policies, err := batch.ByPolicy()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(batch.NumSteps(), policies["main"].EpisodeReturns())
+}

@@ -101,8 +101,17 @@ var columnFields = map[string]func(*EpisodeBatch) *Columns{
 	"last_states":       func(b *EpisodeBatch) *Columns { return &b.LastStates },
 }
 
+// isByStep reports whether a field of columnFields has a row for each step, rather than for each segment.
+func isByStep(field string) bool {
+	switch field {
+	case "observations", "actions", "agent_infos", "env_infos":
+		return true
+	}
+	return false
+}
+
 // join returns a header of all batches; nil if one batch has segments and no such header.
-func join[T any](batches []*EpisodeBatch, header func(*EpisodeBatch) []T) []T {
+func join[B, T any](batches []*B, header func(*B) []T) []T {
 	size := 0
 	for _, batch := range batches {
 		size += len(header(batch))
@@ -122,25 +131,16 @@ func join[T any](batches []*EpisodeBatch, header func(*EpisodeBatch) []T) []T {
 // A segment is joined to the one before it if both have the same episode index and policy version, if it begins with
 // the step after the other's last, and if the other did not end the episode.
 func (b *EpisodeBatch) Joined() *EpisodeBatch {
-	var begins, ends []int
-	for i := range b.Lengths {
-		if i == 0 || !b.follows(i, b, i-1) {
-			begins = append(begins, i)
-			ends = append(ends, i)
-		} else {
-			ends[len(ends)-1] = i
-		}
-	}
+	return b.joinedAt(runs(b.Len(), func(i int) bool { return b.follows(i, b, i-1) }))
+}
+
+// joinedAt returns the batch with runs of segments as one segment each.
+func (b *EpisodeBatch) joinedAt(begins, ends []int) *EpisodeBatch {
 	if len(begins) == b.Len() {
 		return b
 	}
 	joined := *b
-	joined.Lengths = make([]int, len(begins))
-	for i := range begins {
-		for _, length := range b.Lengths[begins[i] : ends[i]+1] {
-			joined.Lengths[i] += length
-		}
-	}
+	joined.Lengths = sums(b.Lengths, begins, ends)
 	joined.Terminated, joined.Truncated = pick(b.Terminated, ends), pick(b.Truncated, ends)
 	joined.PolicyVersions, joined.EpisodeIndices = pick(b.PolicyVersions, begins), pick(b.EpisodeIndices, begins)
 	joined.FirstSteps, joined.EnvSeeds = pick(b.FirstSteps, begins), pick(b.EnvSeeds, begins)
@@ -165,6 +165,29 @@ func (b *EpisodeBatch) follows(segment int, other *EpisodeBatch, before int) boo
 		!other.Ended(before)
 }
 
+// runs returns where runs of positions begin and end: a position belongs to the run before it if continues says so.
+func runs(length int, continues func(int) bool) (begins, ends []int) {
+	for i := 0; i < length; i++ {
+		if i == 0 || !continues(i) {
+			begins, ends = append(begins, i), append(ends, i)
+		} else {
+			ends[len(ends)-1] = i
+		}
+	}
+	return begins, ends
+}
+
+// sums returns the sums of the values of runs.
+func sums[T int | uint64](values []T, begins, ends []int) []T {
+	added := make([]T, len(begins))
+	for i := range begins {
+		for _, value := range values[begins[i] : ends[i]+1] {
+			added[i] += value
+		}
+	}
+	return added
+}
+
 func pick[T any](values []T, positions []int) []T {
 	if values == nil {
 		return nil
@@ -185,14 +208,27 @@ func joinWithAccount(batches []*EpisodeBatch, account *Account, before whole) (*
 		return nil, malformed(err)
 	}
 	joined := *batch.Joined()
-	numEpisodes, numSteps := before.episodes+uint64(joined.numEnded()), before.steps+uint64(joined.NumSteps())
-	got := fmt.Sprintf("%d in %d", numEpisodes, numSteps)
-	want := fmt.Sprintf("%d in %d", account.GetEpisodeCount(), account.GetStepCount())
-	if got != want {
-		return nil, malformed(mismatch("account", "the number of episodes that end, in a number of steps, "+want, got))
+	if err := checkAccount(&joined, account, before); err != nil {
+		return nil, err
 	}
 	joined.Account = account.withDroppedInfos(dropped)
 	return &joined, nil
+}
+
+// checkAccount returns an error unless a batch, and what was read before it, has the episodes and steps of an account.
+func checkAccount(batch delivered, account *Account, before whole) error {
+	numEpisodes, numSteps := before.episodes, before.steps+uint64(batch.NumSteps())
+	for part := 0; part < batch.Len(); part++ {
+		if batch.Ended(part) {
+			numEpisodes++
+		}
+	}
+	got := fmt.Sprintf("%d in %d", numEpisodes, numSteps)
+	want := fmt.Sprintf("%d in %d", account.GetEpisodeCount(), account.GetStepCount())
+	if got != want {
+		return malformed(mismatch("account", "the number of episodes that end, in a number of steps, "+want, got))
+	}
+	return nil
 }
 
 // withOneShape returns the batches without the environment's infos whose shape is not the first one of their name, and

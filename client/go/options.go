@@ -77,6 +77,12 @@ type SamplingOptions struct {
 	// SkipFailedEpisodes says whether to leave out episodes whose environments raise errors in every attempt, instead
 	// of failing the call. Not for fragments.
 	SkipFailedEpisodes bool
+	// Deliver has the names of the policies whose segments are delivered, in an environment with many agents; all by
+	// default. The others act alike, and their steps count.
+	Deliver []string
+	// CountAgentSteps says whether the steps that a call for whole episodes asks for are those of all agents, also of
+	// those whose policies are not delivered, instead of the environment's.
+	CountAgentSteps bool
 }
 
 // FragmentOptions are options of calls that sample fragments.
@@ -113,6 +119,9 @@ type EvaluationOptions struct {
 	NoiseScales        []float64
 	Epsilons           []float64
 	SkipFailedEpisodes bool
+	// PolicyMaps are maps from agents to policies for this evaluation alone: the episode of index i has the map at
+	// position i modulo their number, at most 4096. By default, the sampler's own map.
+	PolicyMaps []PolicyMap
 	// ReturnEpisodes says whether the result has the episodes themselves; not for populations.
 	ReturnEpisodes bool
 	// DifferentEpisodes says whether each member of a population has episodes of its own; only for populations.
@@ -144,6 +153,8 @@ func (o *SamplingOptions) message(config *Config) (*pb.SamplingOptions, error) {
 		ReturnLastStates:           o.ReturnLastStates,
 		ReturnReturnsBefore:        true,
 		SkipFailedEpisodes:         o.SkipFailedEpisodes,
+		DeliverPolicies:            o.Deliver,
+		CountAgentSteps:            o.CountAgentSteps,
 		Exploration:                exploration(o.Deterministic, o.Temperatures, o.NoiseScales, o.Epsilons),
 	}
 	if o.Compression == nil {
@@ -180,6 +191,9 @@ func (o *EvaluationOptions) message() (*pb.EvaluationOptions, error) {
 		MaxEpisodeLength:           o.MaxEpisodeLength,
 		SkipFailedEpisodes:         o.SkipFailedEpisodes,
 		Exploration:                exploration(o.Deterministic, o.Temperatures, o.NoiseScales, o.Epsilons),
+	}
+	for _, policyMap := range o.PolicyMaps {
+		message.PolicyMaps = append(message.PolicyMaps, policyMap.message())
 	}
 	if o.Env != nil {
 		environment, err := o.Env.message()

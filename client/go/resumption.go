@@ -39,6 +39,23 @@ type resumption struct {
 	// The present call: the steps that were received before, their episode, and what was delivered before the call.
 	stepsToSkip, indexToSkip uint64
 	before                   whole
+
+	// Steps of all agents: in whole episodes, in the last one, in the one that was received in part; and those that
+	// arrived once more in the present call.
+	agentSteps, lastAgentSteps, partialAgentSteps, agentStepsAgain uint64
+}
+
+// delivered is a batch of a stream, of one agent or of many.
+type delivered interface {
+	Len() int
+	NumSteps() int
+	Ended(part int) bool
+	// episode returns the index of the episode of a part.
+	episode(part int) uint64
+	// steps returns the numbers of steps of a part: those of the environment, and those of all agents.
+	steps(part int) (env, agents uint64)
+	// after returns the batch without its first steps, of which agents have made a number, before and again.
+	after(numSteps int, again, before uint64) delivered
 }
 
 func newResumption(call sampling) *resumption { return &resumption{call: call, first: call} }
@@ -62,29 +79,36 @@ func (r *resumption) begin(beginning *pb.Beginning) {
 }
 
 // take records a batch, and returns the part of it that was not received before; nil if there is none.
-func (r *resumption) take(batch *EpisodeBatch) (*EpisodeBatch, error) {
-	if r.stepsToSkip > 0 && batch.EpisodeIndices[0] != r.indexToSkip {
+func (r *resumption) take(batch delivered) (delivered, error) {
+	if r.stepsToSkip > 0 && batch.episode(0) != r.indexToSkip {
 		expected := fmt.Sprintf("the rest of episode %d, whose first part was received before", r.indexToSkip)
-		return nil, malformed(mismatch("episode_indices", expected, batch.EpisodeIndices[0]))
+		return nil, malformed(mismatch("episode_indices", expected, batch.episode(0)))
 	}
 	if skipped := r.stepsToSkip; skipped > 0 {
 		if skipped >= uint64(batch.NumSteps()) {
 			r.stepsToSkip -= uint64(batch.NumSteps())
+			for part := 0; part < batch.Len(); part++ {
+				_, agents := batch.steps(part)
+				r.agentStepsAgain += agents
+			}
 			return nil, nil
 		}
 		r.stepsToSkip = 0
-		batch = batch.withoutFirstSteps(int(skipped))
+		batch = batch.after(int(skipped), r.agentStepsAgain, r.partialAgentSteps)
 	}
-	for i, length := range batch.Lengths {
-		r.partialSteps += uint64(length)
-		if batch.Ended(i) {
-			r.lastIndex, r.lastSteps = batch.EpisodeIndices[i], r.partialSteps
+	for part := 0; part < batch.Len(); part++ {
+		env, agents := batch.steps(part)
+		r.partialSteps += env
+		r.partialAgentSteps += agents
+		if batch.Ended(part) {
+			r.lastIndex, r.lastSteps, r.lastAgentSteps = batch.episode(part), r.partialSteps, r.partialAgentSteps
 			r.numEpisodes++
 			r.numSteps += r.partialSteps
-			r.partialSteps = 0
+			r.agentSteps += r.partialAgentSteps
+			r.partialSteps, r.partialAgentSteps = 0, 0
 		}
 	}
-	r.partialIndex = batch.EpisodeIndices[batch.Len()-1]
+	r.partialIndex = batch.episode(batch.Len() - 1)
 	return batch, nil
 }
 
@@ -99,7 +123,7 @@ func (r *resumption) prepare() {
 		return
 	}
 	r.numResumptions++
-	r.stepsToSkip = 0
+	r.stepsToSkip, r.agentStepsAgain = 0, 0
 	r.call, r.before = r.first.rest(r)
 }
 
@@ -142,9 +166,9 @@ func (c *samplesCall) rest(r *resumption) (sampling, whole) {
 		rest.Fragments.SkipStepCount += received.steps
 		return &samplesCall{rest}, received
 	}
-	next, before := r.position(uint64(c.request.GetStepCount()))
+	next, counted, before := r.position(uint64(c.request.GetStepCount()))
 	rest.Options.FirstEpisodeIndex = Some(next)
-	rest.StepCount -= int64(before.steps)
+	rest.StepCount -= int64(counted)
 	return &samplesCall{rest}, before
 }
 
@@ -175,7 +199,7 @@ func (c *exactEpisodesCall) rest(r *resumption) (sampling, whole) {
 	rest := proto.Clone(c.request).(*pb.ObtainExactEpisodesRequest)
 	r.continueIn(rest.Options)
 	r.expectWorkersIn(rest.Options)
-	next, before := r.position(0)
+	next, _, before := r.position(0)
 	first := r.beginning.GetFirstEpisodeIndex()
 	rest.Options.FirstEpisodeIndex = Some(first - rest.SkipEpisodeCount)
 	rest.SkipEpisodeCount += next - first
@@ -190,6 +214,8 @@ func asSamplesResponse(response *pb.ObtainExactEpisodesResponse) *pb.ObtainSampl
 		same.Content = &pb.ObtainSamplesResponse_Beginning{Beginning: content.Beginning}
 	case *pb.ObtainExactEpisodesResponse_Batch:
 		same.Content = &pb.ObtainSamplesResponse_Batch{Batch: content.Batch}
+	case *pb.ObtainExactEpisodesResponse_MultiAgentBatch:
+		same.Content = &pb.ObtainSamplesResponse_MultiAgentBatch{MultiAgentBatch: content.MultiAgentBatch}
 	case *pb.ObtainExactEpisodesResponse_Progress:
 		same.Content = &pb.ObtainSamplesResponse_Progress{Progress: content.Progress}
 	case *pb.ObtainExactEpisodesResponse_Account:
@@ -200,12 +226,16 @@ func asSamplesResponse(response *pb.ObtainExactEpisodesResponse) *pb.ObtainSampl
 	return same
 }
 
-// position returns the index of the first episode that the rest has, and what was delivered before it. If an episode
-// was received in part, the rest begins with it again. stepCount is the number of steps that the stream needs at least;
-// 0 if it needs episodes.
-func (r *resumption) position(stepCount uint64) (next uint64, before whole) {
+// position returns the index of the first episode that the rest has, the steps before it that count for the call, and
+// what was delivered before it. If an episode was received in part, the rest begins with it again. stepCount is the
+// number of steps that the stream needs at least; 0 if it needs episodes.
+func (r *resumption) position(stepCount uint64) (next, counted uint64, before whole) {
 	first := r.beginning.GetFirstEpisodeIndex()
 	next, before = first, whole{episodes: r.numEpisodes, steps: r.numSteps}
+	counted, lastCounted := r.numSteps, r.lastSteps
+	if r.first.options().GetCountAgentSteps() {
+		counted, lastCounted = r.agentSteps, r.lastAgentSteps
+	}
 	if r.numEpisodes > 0 {
 		// The index of the last episode counts, not the number of episodes: some may have been skipped.
 		next = r.lastIndex + 1
@@ -213,15 +243,16 @@ func (r *resumption) position(stepCount uint64) (next uint64, before whole) {
 	switch {
 	case r.partialSteps > 0:
 		next, r.stepsToSkip = r.partialIndex, r.partialSteps
-	case stepCount > 0 && r.numSteps >= stepCount:
+	case stepCount > 0 && counted >= stepCount:
 		// Only the account is missing, and a call needs at least one step: request the last episode once more.
 		next, r.stepsToSkip = r.lastIndex, r.lastSteps
 		before.episodes--
 		before.steps -= r.lastSteps
+		counted -= lastCounted
 	}
 	r.indexToSkip = next
 	before.failed = next - first - before.episodes
-	return next, before
+	return next, counted, before
 }
 
 // continueIn makes a call sample with the seed, the versions and the run that the stream began with.

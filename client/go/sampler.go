@@ -176,6 +176,7 @@ func (s *Sampler) updateEnv(ctx context.Context, request *pb.UpdateEnvRequest, k
 		Reproducibility:   response.GetReproducibility(),
 		NumRows:           response.GetRowCount(),
 		NumEpisodesPerRow: response.GetEpisodesPerRow(),
+		Agents:            response.GetAgents(),
 	}, nil
 }
 
@@ -277,23 +278,51 @@ func joined(stream *Stream, err error) (*EpisodeBatch, error) {
 // StreamSamples streams what ObtainSamples returns, message by message. An episode may continue in the next message.
 // The error is an InvalidArgumentError for options that cannot be sent; others come from the stream.
 func (s *Sampler) StreamSamples(ctx context.Context, numSteps int64, options *SamplingOptions) (*Stream, error) {
-	message, timeout, err := s.samplingOptions(options)
+	call, timeout, err := s.samplesCall(numSteps, options)
 	if err != nil {
 		return nil, err
 	}
-	request := &pb.ObtainSamplesRequest{Sampler: s.config.Sampler, StepCount: numSteps, Options: message}
-	return newStream(ctx, s, &samplesCall{request: request}, timeout), nil
+	return &Stream{newReader(ctx, s, call, timeout, false)}, nil
 }
 
 // StreamFragments streams what ObtainFragments returns, message by message. A fragment may continue in the next
 // message.
 func (s *Sampler) StreamFragments(ctx context.Context, numSteps int64, options *FragmentOptions) (*Stream, error) {
+	call, timeout, err := s.fragmentsCall(numSteps, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{newReader(ctx, s, call, timeout, false)}, nil
+}
+
+// StreamExactEpisodes streams what ObtainExactEpisodes returns, message by message. An episode may continue in the next
+// message.
+func (s *Sampler) StreamExactEpisodes(
+	ctx context.Context, numEpisodesPerWorker int64, options *SamplingOptions,
+) (*Stream, error) {
+	call, timeout, err := s.exactEpisodesCall(numEpisodesPerWorker, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{newReader(ctx, s, call, timeout, false)}, nil
+}
+
+func (s *Sampler) samplesCall(numSteps int64, options *SamplingOptions) (sampling, time.Duration, error) {
+	message, timeout, err := s.samplingOptions(options)
+	if err != nil {
+		return nil, 0, err
+	}
+	request := &pb.ObtainSamplesRequest{Sampler: s.config.Sampler, StepCount: numSteps, Options: message}
+	return &samplesCall{request: request}, timeout, nil
+}
+
+func (s *Sampler) fragmentsCall(numSteps int64, options *FragmentOptions) (sampling, time.Duration, error) {
 	if options == nil {
 		options = &FragmentOptions{}
 	}
 	message, timeout, err := s.samplingOptions(&options.SamplingOptions)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	fragments := &pb.Fragments{
 		SoftHorizon: options.SoftHorizon, RowStepCount: options.RowStepCount,
@@ -302,22 +331,20 @@ func (s *Sampler) StreamFragments(ctx context.Context, numSteps int64, options *
 	request := &pb.ObtainSamplesRequest{
 		Sampler: s.config.Sampler, StepCount: numSteps, Options: message, Fragments: fragments,
 	}
-	return newStream(ctx, s, &samplesCall{request: request}, timeout), nil
+	return &samplesCall{request: request}, timeout, nil
 }
 
-// StreamExactEpisodes streams what ObtainExactEpisodes returns, message by message. An episode may continue in the next
-// message.
-func (s *Sampler) StreamExactEpisodes(
-	ctx context.Context, numEpisodesPerWorker int64, options *SamplingOptions,
-) (*Stream, error) {
+func (s *Sampler) exactEpisodesCall(
+	numEpisodesPerWorker int64, options *SamplingOptions,
+) (sampling, time.Duration, error) {
 	message, timeout, err := s.samplingOptions(options)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	request := &pb.ObtainExactEpisodesRequest{
 		Sampler: s.config.Sampler, EpisodeCountPerWorker: numEpisodesPerWorker, Options: message,
 	}
-	return newStream(ctx, s, &exactEpisodesCall{request: request}, timeout), nil
+	return &exactEpisodesCall{request: request}, timeout, nil
 }
 
 func (s *Sampler) samplingOptions(options *SamplingOptions) (*pb.SamplingOptions, time.Duration, error) {

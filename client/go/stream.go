@@ -34,13 +34,36 @@ import (
 //	fmt.Println(stream.Account())
 //
 // One goroutine at a time may read a stream; any may close it.
-type Stream struct {
+type Stream struct{ reader }
+
+// Next returns the next batch, and io.EOF after the last one.
+func (s *Stream) Next() (*EpisodeBatch, error) {
+	batch, err := s.reader.next()
+	if err != nil {
+		return nil, err
+	}
+	return batch.(*EpisodeBatch), nil
+}
+
+// Join returns the rest of the stream as one batch of whole episodes or fragments, with the account of the whole
+// stream. If Next has read the first part of an episode, its rest is a segment that begins later.
+func (s *Stream) Join() (*EpisodeBatch, error) {
+	batches, before, err := readAll(&s.reader, s.Next)
+	if err != nil {
+		return nil, err
+	}
+	return joinWithAccount(batches, s.account, before)
+}
+
+// reader reads the batches of a stream, of one agent or of many.
+type reader struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	sampler    *Sampler
 	resumption *resumption
 	breaks     *interruptions
 	timeout    time.Duration
+	many       bool // whether the caller reads batches of many agents
 	closed     int32
 
 	attempt   *attempt[*pb.ObtainSamplesResponse]
@@ -53,28 +76,28 @@ type Stream struct {
 	err       error // how the stream has ended; io.EOF for its end
 }
 
-func newStream(ctx context.Context, s *Sampler, call sampling, timeout time.Duration) *Stream {
+func newReader(ctx context.Context, s *Sampler, call sampling, timeout time.Duration, many bool) reader {
 	ctx, cancel := context.WithCancel(ctx)
-	stream := &Stream{
-		ctx: ctx, cancel: cancel, sampler: s, timeout: timeout,
+	reader := reader{
+		ctx: ctx, cancel: cancel, sampler: s, timeout: timeout, many: many,
 		resumption: newResumption(call), breaks: newInterruptions(s.contact, timeout),
 	}
-	stream.begin()
-	return stream
+	reader.begin()
+	return reader
 }
 
 // begin begins the call that delivers what has not been received.
-func (s *Stream) begin() {
+func (s *reader) begin() {
 	call := s.resumption.call
 	s.attempt = newAttempt(s.ctx, func(ctx context.Context) (func() (*pb.ObtainSamplesResponse, error), error) {
 		return call.start(ctx, s.sampler.service)
 	})
 }
 
-// Next returns the next batch, and io.EOF after the last one.
-func (s *Stream) Next() (*EpisodeBatch, error) {
+// next returns the next batch, and io.EOF after the last one.
+func (s *reader) next() (delivered, error) {
 	for s.err == nil {
-		batch, err := s.next()
+		batch, err := s.receive()
 		if err != nil {
 			s.err = err
 			s.cancel()
@@ -85,28 +108,26 @@ func (s *Stream) Next() (*EpisodeBatch, error) {
 	return nil, s.err
 }
 
-// Join returns the rest of the stream as one batch of whole episodes or fragments, with the account of the whole
-// stream. If Next has read the first part of an episode, its rest is a segment that begins later.
-func (s *Stream) Join() (*EpisodeBatch, error) {
+// readAll returns the rest of the batches of a stream, and what was received before them.
+func readAll[B any](s *reader, next func() (B, error)) (batches []B, before whole, err error) {
 	if s.resumption.call.options().GetBlackhole() {
-		return nil, invalid("Blackhole", "false for a call that returns a batch (read a stream to its end)", true)
+		return nil, before, invalid("Blackhole", "false for a call that returns a batch (read a stream to its end)", true)
 	}
-	var batches []*EpisodeBatch
-	before := s.resumption.received()
+	before = s.resumption.received()
 	for {
-		batch, err := s.Next()
+		batch, err := next()
 		if err == io.EOF {
-			return joinWithAccount(batches, s.account, before)
+			return batches, before, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, before, err
 		}
 		batches = append(batches, batch)
 	}
 }
 
 // Account returns the account of the call, after Next has returned io.EOF; nil before.
-func (s *Stream) Account() *Account {
+func (s *reader) Account() *Account {
 	if s.err != io.EOF {
 		return nil
 	}
@@ -115,11 +136,11 @@ func (s *Stream) Account() *Account {
 
 // NumSimulatedSteps returns the number of steps that the call has simulated so far, as far as the client knows: at
 // least those that it has received.
-func (s *Stream) NumSimulatedSteps() uint64 { return s.simulated }
+func (s *reader) NumSimulatedSteps() uint64 { return s.simulated }
 
 // NumEndedEpisodes returns the number of episodes that have ended so far, as far as the client knows: at least those
 // whose ends it has received, and including episodes that will not be delivered.
-func (s *Stream) NumEndedEpisodes() uint64 {
+func (s *reader) NumEndedEpisodes() uint64 {
 	if received := s.resumption.received().episodes; received > s.ended {
 		return received
 	}
@@ -127,16 +148,16 @@ func (s *Stream) NumEndedEpisodes() uint64 {
 }
 
 // Warnings returns what the server has told about the call so far, such as that no episode ends.
-func (s *Stream) Warnings() []string { return s.warnings }
+func (s *reader) Warnings() []string { return s.warnings }
 
 // Close cancels the call unless it is over.
-func (s *Stream) Close() {
+func (s *reader) Close() {
 	atomic.StoreInt32(&s.closed, 1)
 	s.cancel()
 }
 
-// next reads the next response. It returns the part of its batch that was not received before, if there is any.
-func (s *Stream) next() (*EpisodeBatch, error) {
+// receive reads the next response. It returns the part of its batch that was not received before, if there is any.
+func (s *reader) receive() (delivered, error) {
 	if len(s.unread) > 0 {
 		response := s.unread[0]
 		s.unread = s.unread[1:]
@@ -160,7 +181,7 @@ func (s *Stream) next() (*EpisodeBatch, error) {
 }
 
 // resume waits before the next attempt, or returns the error if another attempt cannot help.
-func (s *Stream) resume(err error) error {
+func (s *reader) resume(err error) error {
 	s.attempt.cancel()
 	switch {
 	case s.attempt.expired() && s.ctx.Err() == nil:
@@ -176,7 +197,7 @@ func (s *Stream) resume(err error) error {
 	return nil
 }
 
-func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error) {
+func (s *reader) read(response *pb.ObtainSamplesResponse) (delivered, error) {
 	switch content := response.GetContent().(type) {
 	case *pb.ObtainSamplesResponse_Beginning:
 		beginning := content.Beginning
@@ -189,21 +210,24 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 		s.resumption.begin(beginning)
 		s.numRows = beginning.GetRowCount()
 	case *pb.ObtainSamplesResponse_Batch:
+		if s.many {
+			return nil, invalid("env", "an environment with many agents (call the methods of Sampler)", "one with one agent")
+		}
 		batch, err := decodeBatch(content.Batch, s.numRows)
 		if err != nil {
 			return nil, malformed(err)
 		}
-		if batch.Len() == 0 {
-			return nil, nil
+		return s.take(batch)
+	case *pb.ObtainSamplesResponse_MultiAgentBatch:
+		if !s.many {
+			expected := "an environment with one agent (call the methods of Sampler.MultiAgent)"
+			return nil, invalid("env", expected, "one with many agents")
 		}
-		s.breaks.waitingFor = ""
-		batch, err = s.resumption.take(batch)
-		if err != nil || batch == nil {
-			return nil, err
+		batch, err := decodeMany(content.MultiAgentBatch)
+		if err != nil {
+			return nil, malformed(err)
 		}
-		s.breaks.advance()
-		s.simulatedAtLeast(s.resumption.received().steps)
-		return batch, nil
+		return s.take(batch)
 	case *pb.ObtainSamplesResponse_Progress:
 		s.simulatedAtLeast(content.Progress.GetSimulatedStepCount())
 		if count := content.Progress.GetEndedEpisodeCount(); count > s.ended {
@@ -219,14 +243,27 @@ func (s *Stream) read(response *pb.ObtainSamplesResponse) (*EpisodeBatch, error)
 		s.simulated = content.Account.GetSimulatedStepCount()
 	case *pb.ObtainSamplesResponse_Joined, *pb.ObtainSamplesResponse_Shared:
 		return nil, malformed(errors.New("content: expected a kind that the call accepts, got another"))
-	case *pb.ObtainSamplesResponse_MultiAgentBatch:
-		return nil, malformed(mismatch("content", "batches of one agent, which this client reads", "one of many agents"))
 	default: // content of a later version, which a client may leave out
 	}
 	return nil, nil
 }
 
-func (s *Stream) simulatedAtLeast(numSteps uint64) {
+// take returns the part of a batch that was not received before, if there is any.
+func (s *reader) take(batch delivered) (delivered, error) {
+	if batch.Len() == 0 {
+		return nil, nil
+	}
+	s.breaks.waitingFor = ""
+	batch, err := s.resumption.take(batch)
+	if err != nil || batch == nil {
+		return nil, err
+	}
+	s.breaks.advance()
+	s.simulatedAtLeast(s.resumption.received().steps)
+	return batch, nil
+}
+
+func (s *reader) simulatedAtLeast(numSteps uint64) {
 	if numSteps > s.simulated {
 		s.simulated = numSteps
 	}

@@ -81,6 +81,19 @@ CHANGES = [
     ("ends-of-fragments", "r[3]['batch']['returns_before'][0] = None", "returns_before: expected"),
     ("plain-box", "r[2]['batch']['raw_rewards'] = r[2]['batch']['rewards']", "raw_rewards: expected [], got"),
     ("call-environments", "r[1]['values'].append(1)", "values: expected"),
+    ("many-parallel", "r[2]['multi_agent_batch']['policies'].pop('late')", "policies: expected"),
+    ("many-parallel", "r[2]['multi_agent_batch']['policies']['late'].pop('env_steps')", "late.env_steps: expected"),
+    ("many-parallel", "r[2]['multi_agent_batch']['policies']['runner']['agents'].reverse()", "runner.agents: expected"),
+    ("many-parallel", "r[2]['multi_agent_batch']['global_states'] = {}", "expected no global_states"),
+    (
+        "many-in-turns",
+        "r[2]['multi_agent_batch']['policies']['main']['rewards_before'].append(0.0)",
+        "rewards_before: expected",
+    ),
+    ("many-global-state", "r[2]['multi_agent_batch'].pop('last_global_states')", "last_global_states: expected"),
+    ("many-views", "r[2]['by_agent'].pop('guard')", "by_agent: expected"),
+    ("many-views", "r[5]['joint']['second']['acted']['']['sha256'] = '0'", "joint.second.acted..sha256: expected"),
+    ("many-evaluation", "r[3]['agent_returns']['by_policy']['a@1'] = 0.0", "by_policy.a@1: expected"),
 ]
 """Errors of a client in its results, by the case, and what the kit says of each."""
 

@@ -25,7 +25,7 @@ from containers.load import Load, digest, new_agent, references
 __all__ = ["Scenario"]
 
 ADDRESS = "127.0.0.1:50051"
-MAX_BYTES = 1_200_000_000
+MAX_BYTES = 1_600_000_000
 MAX_HEALTHY_SECONDS = 10.0
 _IMAGES = ("rollserve-server", "rollserve-worker", "rollserve-trainer")
 _STREAM_STEPS = 400_000
@@ -54,6 +54,7 @@ class Scenario:
             "clients without certificate or token": self.refuse_strangers,
             "undisturbed calls": self.sample_undisturbed,
             "trainer learns CartPole": self.train,
+            "dataset and video": self.record,
             "nodes 2 to 4, calls run": lambda: self.scale(4),
             "nodes 4 to 2, calls run": lambda: self.scale(2),
             "worker's container killed": self.kill_worker,
@@ -73,7 +74,11 @@ class Scenario:
 
     def build(self) -> str:
         """Build the three images."""
-        self._engine.environment["ROLLSERVE_COMMIT"] = self._engine.run("git", "rev-parse", "HEAD").strip()
+        self._engine.environment |= {
+            "ROLLSERVE_COMMIT": self._engine.run("git", "rev-parse", "HEAD").strip(),
+            "ROLLSERVE_EXTRAS": "atari,data,mujoco,video",
+            "ROLLSERVE_DATA_DIR": "/data",
+        }
         self._engine.compose("--profile", "example", "build", timeout=1200.0)
         sizes = {name: self._engine.inspect(name)["Size"] for name in (BASE, *_IMAGES)}
         (self._folder / "sizes.json").write_text(json.dumps(sizes))
@@ -197,6 +202,18 @@ class Scenario:
             sampler.update_agent(new_agent(sampler))
         [result] = [line for line in printed.splitlines() if line.startswith("demo: ")]
         return result.removeprefix("demo: ")
+
+    def record(self) -> str:
+        """Record a dataset into the volume, read it, and render one of its episodes."""
+        with self._connect() as sampler:
+            recording = sampler.record("test/cartpole-v0", num_episodes=100, seed=7)
+            with sampler.read("test/cartpole-v0") as stream:
+                num_steps = sum(batch.num_steps for batch in stream)
+            video = sampler.render(seed=7, index=0)
+        assert num_steps == recording.num_steps, f"{num_steps} steps, of {recording.num_steps}"
+        files = self._engine.compose("exec", "-T", "gateway", "ls", "/data/test/cartpole-v0/data")
+        assert "main_data.hdf5" in files, files
+        return f"{recording.num_episodes} episodes, {num_steps} steps; {len(video.data)} bytes of MP4"
 
     # Disturbances
 

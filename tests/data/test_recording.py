@@ -11,7 +11,9 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,16 @@ def test_dataset_is_recorded_by_one_call_at_a_time(recording: tuple[rollserve.Sa
             sampler.record(name, num_steps=10)
         call.cancel()
     assert soon(lambda: state_of(folder)["state"] == "cancelled")
+
+
+def test_recording_waits_for_one_whose_end_the_server_learns_of_late(
+    recording: tuple[rollserve.Sampler, str, Path],
+) -> None:
+    sampler, name, folder = recording
+    with running(sampler, name, step_count=10**8) as call, ThreadPoolExecutor() as pool:
+        pool.submit(lambda: (time.sleep(0.3), call.cancel()))
+        num_steps = sampler.record(name, num_steps=1000).num_steps
+    assert_recorded(folder, sampler.obtain_samples(num_steps, seed=5))
 
 
 def test_recording_that_fills_the_disk_fails_and_goes_on_with_room(

@@ -96,6 +96,20 @@ def test_policies_play_each_other_in_envpool(thread_sampler: Sampler) -> None:
     assert batch.terminated.all()
     table = thread_sampler.cross_play(["main", "other"], 10)
     np.testing.assert_allclose(table.evaluation.returns, 0)  # a game's rewards add up to nothing
+    rows = MultiAgentBatch.of(thread_sampler.obtain_fragments(12 * 8, seed=3, soft_horizon=True, max_episode_length=4))
+    assert rows.lengths[rows.truncated].tolist() == [4] * rows.truncated.sum()
+    whole = {int(each.env_seeds[0]): each for each in batch.by_policy()["main"].split()}  # type: ignore[index]
+    for each in rows.by_policy()["main"].split():
+        if each.episode_indices[0] == 8:  # row 0 goes on in the state of its first episode
+            np.testing.assert_array_equal(each.observations[0], whole[int(each.env_seeds[0])].observations[2])  # type: ignore[index]
+    own = [space.spaces["player_0"] for space in (updated.observation_space, updated.action_space)]
+    agent = rollserve.MlpAgent.initial(*own, hidden_sizes=(8,), action_mask=mask)
+    thread_sampler.update_agent({"main": agent})
+    members = {"1/bias": np.eye(7, dtype=np.float32)[:2]}
+    result = thread_sampler.evaluate_population({"main": members}, 3, seed=3)
+    thread_sampler.update_agent({"main": {**agent.parameters, "1/bias": members["1/bias"][1]}})
+    np.testing.assert_array_equal(result.lengths[1], thread_sampler.evaluate(3, seed=3).lengths)
+    thread_sampler.update_agent(Policies(agents, {0: "main", 1: "other"}))
     thread_sampler.resize(1)
     again = MultiAgentBatch.of(thread_sampler.obtain_samples(100, seed=3))
     for name, expected in batch.by_policy().items():

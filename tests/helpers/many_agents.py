@@ -25,6 +25,7 @@ MASKED_BY_INFO = RandomAgent(ActionMask(info="action_mask"))
 POLICIES = {
     CROWD.id: Policies({"runner": RandomAgent(), "guard": MASKED, "late": RandomAgent()}),
     RELAY.id: Policies({"first": MASKED_BY_INFO, "rest": MASKED_BY_INFO}, {"relay_0": "first", "relay_*": "rest"}),
+    PHOENIX.id: Policies({"main": RandomAgent()}, {"*": "main"}),
     SPREAD.id: Policies({"main": RandomAgent()}),
     CONNECT_FOUR.id: Policies({"main": MASKED, "other": MASKED}, {0: "main", "*": "other"}),
 }
@@ -135,7 +136,7 @@ def _same(columns: Any, row: int, observation: Any) -> None:
         np.testing.assert_array_equal(columns[name][row], value)
 
 
-def _actions(segments: list[Segment]) -> dict[tuple[str, int], Any]:
+def actions_of(segments: list[Segment]) -> dict[tuple[str, int], Any]:
     """Return the action of each agent in each environment step."""
     return {
         (segment.agent, int(step)): segment.batch.actions[row]  # type: ignore[index]
@@ -146,7 +147,7 @@ def _actions(segments: list[Segment]) -> dict[tuple[str, int], Any]:
 
 def _replay(env: Any, seed: int, segments: list[Segment], num_steps: int) -> Iterator[tuple[Any, ...]]:
     """Yield what each agent gets in a parallel environment: agent, observation, reward, terminated, truncated."""
-    actions = _actions(segments)
+    actions = actions_of(segments)
     observations, _ = env.reset(seed=seed)
     alive = set(env.agents)
     for agent in env.agents:
@@ -179,7 +180,7 @@ def _replay(env: Any, seed: int, segments: list[Segment], num_steps: int) -> Ite
 
 def _replay_aec(env: Any, seed: int, segments: list[Segment], num_steps: int) -> Iterator[tuple[Any, ...]]:
     """Yield the same of an AEC environment: what `last` returns."""
-    actions, step = _actions(segments), 0
+    actions, step = actions_of(segments), 0
     env.reset(seed=seed)
     for agent in env.agent_iter(max_iter=1 << 20):
         observation, reward, terminated, truncated, _ = env.last()
@@ -198,6 +199,87 @@ def _replay_aec(env: Any, seed: int, segments: list[Segment], num_steps: int) ->
             env.step(actions.pop((agent, step)))
             step += 1
     assert not actions
+
+
+def check_soft_horizons(episodes: MultiAgentBatch, spec: EnvSpec, num_rows: int, actions: dict[str, Any]) -> None:
+    """Replay the episodes of each row in a plain environment, which is reset where the seed changes, and compare.
+
+    Args:
+        episodes: whole episodes of a row sequence.
+        spec: their environment.
+        num_rows: number of rows of the sequence.
+        actions: the actions that agents always take which may be absent: their last ones are not delivered.
+    """
+    segments = segments_of(episodes)
+    lengths = dict(zip(episodes.episode_indices.tolist(), episodes.lengths.tolist(), strict=True))
+    rows: dict[tuple[int, int], list[int]] = {}
+    for index in sorted(lengths):
+        seed = int(segments[index][0].batch.env_seeds[0])  # type: ignore[index]
+        rows.setdefault((index % num_rows, seed), []).append(index)
+    for (_, seed), indices in rows.items():
+        env = plain_env(spec)
+        steps = [(actions_of(segments[index]), lengths[index]) for index in indices]
+        found = (_soft_aec if spec.multi_agent == "aec" else _soft)(env, seed, steps, actions)
+        for index, events in zip(indices, found, strict=True):
+            for agent in {segment.agent for segment in segments[index]}:
+                its = [list(event[1:]) if len(event) > 2 else None for event in events if event[0] == agent]
+                _check_agent([segment for segment in segments[index] if segment.agent == agent], its)
+        env.close()
+
+
+def _soft(env: Any, seed: int, episodes: list[Any], constant: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield what agents get in each of the episodes that follow each other in a parallel environment."""
+    observations, _ = env.reset(seed=seed)
+    for actions, num_steps in episodes:
+        events: list[Any] = [(agent, observations[agent], 0.0, False, False) for agent in env.agents]
+        alive, held = set(env.agents), dict[str, float]()
+        for step in range(num_steps):
+            acting = {agent: actions.get((agent, step), constant.get(agent)) for agent in env.agents}
+            observations, rewards, terminated, truncated, _ = env.step(acting)
+            for agent in env.possible_agents:
+                if agent not in alive and agent not in env.agents:
+                    continue
+                reward = held.pop(agent, 0.0) + float(rewards.get(agent, 0.0))
+                flags = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
+                if any(flags):
+                    alive.discard(agent)
+                elif agent not in env.agents:
+                    held[agent] = reward
+                    continue
+                else:
+                    flags = False, step == num_steps - 1 and agent in alive
+                    alive.add(agent)
+                events.append((agent, observations[agent], reward, *flags))
+        yield [*events, *((agent, None) for agent in held)]
+
+
+def _soft_aec(env: Any, seed: int, episodes: list[Any], constant: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield the same of an AEC environment: what `last` returns, less what agents got in the episode before."""
+    env.reset(seed=seed)
+    paid: dict[str, float] = {}
+    for actions, num_steps in episodes:
+        events: list[Any] = []
+        step, is_cut = 0, False
+        while env.agents and not is_cut:
+            agent = env.agent_selection
+            observation, reward, terminated, truncated, _ = env.last()
+            is_cut = step == num_steps and not (terminated or truncated)
+            flags = bool(terminated), bool(truncated) or is_cut
+            events.append((agent, observation, reward - paid.pop(agent, 0.0), *flags))
+            if is_cut:
+                for other in env.agents:
+                    flags = bool(env.terminations[other]), bool(env.truncations[other])
+                    total = env._cumulative_rewards[other]
+                    if other != agent:
+                        flags = flags if any(flags) else (False, True)
+                        events.append((other, env.observe(other), total - paid.get(other, 0.0), *flags))
+                    paid[other] = total
+            elif terminated or truncated:
+                env.step(None)
+            else:
+                env.step(actions[agent, step])
+                step += 1
+        yield events
 
 
 def many_equal(first: MultiAgentBatch, second: MultiAgentBatch) -> bool:

@@ -99,7 +99,7 @@ def test_service_benchmark_compares_tls_with_plaintext(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_service_benchmark_reads_files_of_episodes(tmp_path: Path) -> None:
     figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
-    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9"]
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9-short-episodes,w9-long-episodes"]
     options = ["--scale", "0.01", "--rounds", "1", "--json", str(figures), "--chart", str(chart)]
     run = subprocess.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
-from many_agents import CONNECT_FOUR, CROWD, POLICIES, RELAY, SPREAD, check_against_plain_loops, many_equal
+from many_agents import (
+    CONNECT_FOUR,
+    CROWD,
+    PHOENIX,
+    POLICIES,
+    RELAY,
+    SPREAD,
+    check_against_plain_loops,
+    check_soft_horizons,
+    many_equal,
+)
 from pools import adds_up
 from support import raises
 
@@ -64,8 +75,9 @@ def whole_episodes(parts: list[MultiAgentBatch]) -> MultiAgentBatch:
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
 def test_fragments_have_the_steps_of_whole_episodes(thread_sampler: Sampler, spec: EnvSpec) -> None:
     prepare(thread_sampler, spec)
-    parts = fragments(thread_sampler, [7, 1, 12, 3, 30])
-    for part, length in zip(parts, [7, 1, 12, 3, 30], strict=True):
+    lengths = [1, 6, 1, 12, 3, 30]  # after the first one, nobody's step is complete where agents take turns
+    parts = fragments(thread_sampler, lengths)
+    for part, length in zip(parts, lengths, strict=True):
         assert part.num_steps == length * 4
         assert part.account is not None
         assert part.account.num_episodes == (part.terminated | part.truncated).sum()
@@ -109,21 +121,87 @@ def in_order(batch: MultiAgentBatch) -> MultiAgentBatch:
     return MultiAgentBatch(batch.agents, **headers, policies=tuple(policies))
 
 
-def test_rows_do_not_depend_on_the_workers_that_run_them(thread_sampler: Sampler) -> None:
+SOFT: Any = {"soft_horizon": True, "max_episode_length": 5}
+
+
+@pytest.mark.parametrize("spec", [*SPECS, PHOENIX], ids=[*IDS, PHOENIX.id])
+def test_soft_horizons_truncate_without_a_reset(thread_sampler: Sampler, spec: EnvSpec) -> None:
+    """Episodes go on where others were truncated, with the agents that live; other ends reset the environment."""
+    thread_sampler.update_env(dataclasses.replace(spec, num_rows=2))
+    agents, actions = dict(POLICIES[spec.id].updates), dict[str, Any]()
+    if spec is CROWD:
+        action = np.array([0.25, -0.5], np.float32)
+        agents["runner"] = rollserve.ConstantAgent(action)
+        actions = {"runner_0": action, "runner_1": action}
+    thread_sampler.update_agent(Policies(agents, POLICIES[spec.id].policy_map))
+    parts = fragments(thread_sampler, [7, 1, 2, 12, 3, 30], **SOFT)
+    for part in parts:
+        assert part.account is not None
+        assert part.account.num_episodes == (part.terminated | part.truncated).sum()
+        assert adds_up(part.account)
+    episodes = whole_episodes(parts)
+    check_soft_horizons(episodes, spec, 4, actions)
+    assert episodes.lengths.max() == 5
+    assert episodes.truncated[episodes.lengths == 5].any()
+    seeds = {int(index): seed for batch in episodes.by_policy().values() for index, seed in _seeds(batch)}
+    goes_on = [seeds[index] == seeds[index + 4] for index in seeds if index + 4 in seeds]
+    assert any(goes_on)
+    assert not all(goes_on)
+
+
+def _seeds(batch: rollserve.EpisodeBatch) -> Iterator[tuple[int, int]]:
+    assert batch.env_seeds is not None
+    return zip(batch.episode_indices.tolist(), batch.env_seeds.tolist(), strict=True)
+
+
+def test_soft_horizons_begin_with_fresh_states_and_global_states(thread_sampler: Sampler) -> None:
+    """A call that begins at a horizon lets its own policies begin; a global state is the last one of before."""
+    agents = prepare_relay(thread_sampler)
+    options: Any = {"seed": 3, **SOFT}
+    first = MultiAgentBatch.of(thread_sampler.obtain_fragments(5 * 4, **options))
+    assert first.truncated.all()
+    version = thread_sampler.update_agent({"first": agents["rest"].parameters, "rest": agents["first"].parameters})
+    second = MultiAgentBatch.of(thread_sampler.obtain_fragments(8 * 4, row_step_count=5, **options))
+    for batch in second.by_policy().values():
+        assert set(batch.policy_versions) == {version}
+        assert not batch.initial_states["h"][batch.first_steps == 0].any()
+    again = MultiAgentBatch.of(thread_sampler.obtain_fragments(8 * 4, row_step_count=5, **options))
+    assert many_equal(again, second)
+    assert again.account is not None
+    assert again.account.num_broken_off_episodes == 0
+    thread_sampler.update_env(dataclasses.replace(SPREAD, num_rows=2, global_state=True))
+    thread_sampler.update_agent(Policies({"main": RandomAgent()}, {"*": "main"}))
+    for lengths in ([5, 5], [4, 6], [8, 2]):
+        batch = MultiAgentBatch.concatenate(*fragments(thread_sampler, lengths, **SOFT))
+        assert batch.global_states is not None
+        assert batch.last_global_states is not None
+        begins, starts = batch.first_steps == 0, np.cumsum(batch.lengths) - batch.lengths
+        assert batch.truncated.sum() == begins.sum() == 8
+        states = dict(zip(batch.episode_indices[begins].tolist(), batch.global_states[starts[begins]], strict=True))
+        lasts = dict(
+            zip(batch.episode_indices[batch.truncated].tolist(), batch.last_global_states[batch.truncated], strict=True)
+        )
+        for row in range(4):
+            np.testing.assert_array_equal(states[row + 4], lasts[row])
+
+
+@pytest.mark.parametrize("options", [{}, SOFT], ids=["", "soft_horizon"])
+def test_rows_do_not_depend_on_the_workers_that_run_them(thread_sampler: Sampler, options: dict[str, Any]) -> None:
     expected: list[MultiAgentBatch] = []
     prepare_relay(thread_sampler)
     for num_workers, num_rows in ((2, 3), (1, 6), (3, 2)):
         thread_sampler.resize(num_workers)
         thread_sampler.update_env(EnvSpec(RELAY.id, RELAY.kwargs, num_rows=num_rows, multi_agent="aec"))
-        parts = [in_order(part) for part in fragments(thread_sampler, [5, 1, 9], 6, return_last_states=True)]
+        parts = [in_order(part) for part in fragments(thread_sampler, [5, 1, 9], 6, return_last_states=True, **options)]
         expected = expected or parts
         assert all(map(many_equal, parts, expected))
 
 
-def test_restored_rows_make_the_same_steps(thread_sampler: Sampler) -> None:
+@pytest.mark.parametrize("limits", [{}, SOFT], ids=["", "soft_horizon"])
+def test_restored_rows_make_the_same_steps(thread_sampler: Sampler, limits: dict[str, Any]) -> None:
     """A call that is repeated brings its rows back: by actions, states, and steps whose reward came later."""
     agents = prepare_relay(thread_sampler)
-    options: Any = {"seed": 3, "return_last_states": True, "return_last_values": True, "return_discount": 0.9}
+    options: Any = {"seed": 3, "return_last_states": True, "return_last_values": True, "return_discount": 0.9, **limits}
     thread_sampler.obtain_fragments(7 * 4, **options)
     second: Any = {"first": agents["rest"].parameters, "rest": agents["first"].parameters}
     version = thread_sampler.update_agent(second)
@@ -188,10 +266,12 @@ def test_segments_go_on_with_states_returns_and_observations(thread_sampler: Sam
 
 def test_rounds_and_interrupted_calls_are_the_same(thread_sampler: Sampler, thread_server: LocalServer) -> None:
     prepare_relay(thread_sampler)
-    expected = fragments(thread_sampler, [20, 20])
-    with thread_sampler.stream(fragment_length=20, seed=3, total_num_steps=160) as stream:
-        rounds = [MultiAgentBatch.of(batch) for batch in stream]
-    assert all(map(many_equal, rounds, expected))
+    for options in ({}, SOFT):
+        expected = fragments(thread_sampler, [18, 18], **options)
+        with thread_sampler.stream(fragment_length=18, seed=3, total_num_steps=144, **options) as stream:
+            rounds = [MultiAgentBatch.of(batch) for batch in stream]
+        assert len(rounds) == 2
+        assert all(map(many_equal, rounds, expected))
     (long,) = fragments(thread_sampler, [400])
     with (
         cutting_proxy(thread_server.address, num_cuts=3, max_bytes=40_000, seed=1) as proxy,
@@ -204,12 +284,14 @@ def test_rounds_and_interrupted_calls_are_the_same(thread_sampler: Sampler, thre
     assert batch.account.num_resumptions > 0
 
 
-def test_rows_of_failed_environments_make_their_steps_again(thread_sampler: Sampler) -> None:
+@pytest.mark.parametrize("options", [{}, SOFT], ids=["", "soft_horizon"])
+def test_rows_of_failed_environments_make_their_steps_again(thread_sampler: Sampler, options: dict[str, Any]) -> None:
     prepare(thread_sampler, CROWD)
-    expected = fragments(thread_sampler, [9, 20, 4], seed=7)
+    options = {"seed": 7 + len(options), **options}  # each seed fails once only
+    expected = fragments(thread_sampler, [9, 20, 4], **options)
     flaky = EnvSpec(CROWD.id, {"length": 15, "fault": "flaky"}, num_rows=2, multi_agent="parallel")
     thread_sampler.update_env(flaky)
-    found = fragments(thread_sampler, [9, 20, 4], seed=7)
+    found = fragments(thread_sampler, [9, 20, 4], **options)
     for one, other in zip(found, expected, strict=True):
         assert one.account is not None
         assert adds_up(one.account)

@@ -10,23 +10,28 @@
 #include <vector>
 
 #include "arguments.h"
+#include "policies.h"
 #include "results.h"
 
 namespace conformance {
 
 namespace {
 
-using rollserve::Sampler;
+/// A client, and whether its last update has made an environment with many agents.
+struct Client {
+  rollserve::Sampler sampler;
+  bool has_many_agents = false;
+};
 
-Json read_stream(Sampler& sampler, Fields& operation) {
-  const auto options = sampling_options_of(Fields(operation.take_object("options")));
-  const std::int64_t num_steps = operation.take("num_steps");
+/// Read a stream, which a function starts.
+template <class Start>
+Json read(Fields& operation, Start start) {
   std::optional<std::uint64_t> stop_after;
   operation.read("stop_after", stop_after);
   bool shows_progress = false;
   operation.read("progress", shows_progress);
   operation.finish();
-  rollserve::Stream stream = sampler.stream_samples(num_steps, options);
+  auto stream = start();
   std::uint64_t num_batches = 0;
   std::size_t num_read_steps = 0;
   while (num_batches != stop_after) {
@@ -43,47 +48,79 @@ Json read_stream(Sampler& sampler, Fields& operation) {
   return result;
 }
 
-/// Make a call, and describe its batch and how long the call took.
-template <class Function>
-Json timed(Function call) {
-  const auto begin = std::chrono::steady_clock::now();
-  const rollserve::EpisodeBatch batch = call();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  return {{"batch", description_of(batch)}, {"seconds", seconds.count()}};
+Json read_stream(Client& client, Fields& operation) {
+  const auto options = sampling_options_of(Fields(operation.take_object("options")));
+  const std::int64_t num_steps = operation.take("num_steps");
+  if (client.has_many_agents) {
+    return read(operation, [&] { return client.sampler.multi_agent().stream_samples(num_steps, options); });
+  }
+  return read(operation, [&] { return client.sampler.stream_samples(num_steps, options); });
 }
 
-Json update_agent(Sampler& sampler, Fields& operation) {
+/// Make a call, and describe its batch and how long the call took.
+///
+/// @param call makes the call, with the sampler or with its calls for many agents.
+template <class Function>
+Json timed(Client& client, Fields& operation, Function call) {
+  const Json views = operation.take_object("views");
+  operation.finish();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  if (!client.has_many_agents) {
+    const rollserve::EpisodeBatch batch = call(client.sampler);
+    const double duration = seconds();
+    return {{"batch", description_of(batch)}, {"seconds", duration}};
+  }
+  const rollserve::MultiAgentBatch batch = call(client.sampler.multi_agent());
+  const double duration = seconds();
+  Json result = {{"multi_agent_batch", description_of(batch)}, {"seconds", duration}};
+  result.update(views_of(batch, views));
+  return result;
+}
+
+Json update_agent(Client& client, Fields& operation) {
   rollserve::UpdateAgentOptions options;
   operation.read("skip_if_identical", options.skip_if_identical);
   const rollserve::AgentUpdate agent = take_agent(operation);
   operation.finish();
-  return {{"policy_version", sampler.update_agent(agent, options)}};
+  return {{"policy_version", client.sampler.update_agent(agent, options)}};
 }
 
-Json change_agent(Sampler& sampler, Fields& operation) {
+Json change_agent(Client& client, Fields& operation) {
   const rollserve::AgentUpdate change = agent_change_of(std::move(operation));
-  return {{"policy_version", sampler.update_agent(change)}};
+  return {{"policy_version", client.sampler.update_agent(change)}};
 }
 
-Json update_agent_per_worker(Sampler& sampler, Fields& operation) {
+Json update_agent_per_worker(Client& client, Fields& operation) {
   const auto agents = take_updates(operation, take_agent);
   operation.finish();
-  return {{"policy_version", sampler.update_agent_per_worker(agents)}};
+  return {{"policy_version", client.sampler.update_agent_per_worker(agents)}};
 }
 
-Json update_env(Sampler& sampler, Fields& operation) {
+Json update_policies(Client& client, Fields& operation) {
+  const rollserve::Policies policies = take_policies(operation);
+  operation.finish();
+  return {{"policy_version", client.sampler.update_agent(policies)}};
+}
+
+Json updated(Client& client, const rollserve::EnvUpdated& env) {
+  client.has_many_agents = !env.agents.empty();
+  return {{"environment_version", env.env_version}};
+}
+
+Json update_env(Client& client, Fields& operation) {
   const rollserve::EnvUpdate env = take_env(operation);
   operation.finish();
-  return {{"environment_version", sampler.update_env(env).env_version}};
+  return updated(client, client.sampler.update_env(env));
 }
 
-Json update_env_per_worker(Sampler& sampler, Fields& operation) {
+Json update_env_per_worker(Client& client, Fields& operation) {
   const auto envs = take_updates(operation, take_env);
   operation.finish();
-  return {{"environment_version", sampler.update_env_per_worker(envs).env_version}};
+  return updated(client, client.sampler.update_env_per_worker(envs));
 }
 
-Json call_environments(Sampler& sampler, Fields& operation) {
+Json call_environments(Client& client, Fields& operation) {
   rollserve::CallEnvironmentsOptions options;
   operation.read("environment_version", options.env_version);
   const std::string method = operation.take("method");
@@ -91,53 +128,55 @@ Json call_environments(Sampler& sampler, Fields& operation) {
   for (const Json& argument : operation.take_object("arguments")) arguments.push_back(argument.dump());
   operation.finish();
   Json values = Json::array();
-  for (const std::string& value : sampler.call_environments(method, arguments, options)) {
+  for (const std::string& value : client.sampler.call_environments(method, arguments, options)) {
     values.push_back(Json::parse(value));
   }
   return {{"values", values}};
 }
 
-Json obtain_samples(Sampler& sampler, Fields& operation) {
+Json obtain_samples(Client& client, Fields& operation) {
   const auto options = sampling_options_of(Fields(operation.take_object("options")));
   const std::int64_t num_steps = operation.take("num_steps");
-  operation.finish();
-  return timed([&] { return sampler.obtain_samples(num_steps, options); });
+  return timed(client, operation, [&](auto&& calls) { return calls.obtain_samples(num_steps, options); });
 }
 
-Json obtain_exact_episodes(Sampler& sampler, Fields& operation) {
+Json obtain_exact_episodes(Client& client, Fields& operation) {
   const auto options = sampling_options_of(Fields(operation.take_object("options")));
   const std::int64_t num_episodes = operation.take("num_episodes_per_worker");
-  operation.finish();
-  return timed([&] { return sampler.obtain_exact_episodes(num_episodes, options); });
+  return timed(client, operation, [&](auto&& calls) { return calls.obtain_exact_episodes(num_episodes, options); });
 }
 
-Json obtain_fragments(Sampler& sampler, Fields& operation) {
+Json obtain_fragments(Client& client, Fields& operation) {
   rollserve::FragmentOptions options{sampling_options_of(Fields(operation.take_object("options"))), {}, {}, {}};
   operation.read("row_step_count", options.row_step_count);
   operation.read("soft_horizon", options.soft_horizon);
   const std::int64_t num_steps = operation.take("num_steps");
-  operation.finish();
-  return timed([&] { return sampler.obtain_fragments(num_steps, options); });
+  return timed(client, operation, [&](auto&& calls) { return calls.obtain_fragments(num_steps, options); });
 }
 
-Json evaluate(Sampler& sampler, Fields& operation) {
-  const auto options = evaluation_options_of(Fields(operation.take_object("options")));
+Json evaluate(Client& client, Fields& operation) {
+  auto options = evaluation_options_of(Fields(operation.take_object("options")));
+  for (Json& rules : operation.take_object("policy_maps")) {
+    options.policy_maps.push_back(policy_map_of(std::move(rules)));
+  }
   const std::uint32_t num_episodes = operation.take("num_episodes");
   operation.finish();
-  const rollserve::Evaluation evaluation = sampler.evaluate(num_episodes, options);
-  return {{"returns", evaluation.returns}, {"lengths", evaluation.lengths}};
+  const rollserve::Evaluation evaluation = client.sampler.evaluate(num_episodes, options);
+  Json result = {{"returns", evaluation.returns}, {"lengths", evaluation.lengths}};
+  if (evaluation.agent_returns) result["agent_returns"] = description_of(*evaluation.agent_returns);
+  return result;
 }
 
-Json status(Sampler& sampler, Fields& operation) {
+Json status(Client& client, Fields& operation) {
   operation.finish();
-  const rollserve::Status status = sampler.status();
+  const rollserve::Status status = client.sampler.status();
   return {{"policy_version", status.policy_version},
           {"environment_version", status.env_version},
           {"num_workers", status.num_workers()}};
 }
 
-Json perform(Sampler& sampler, Fields operation) {
-  static const std::map<std::string, Json (*)(Sampler&, Fields&)> functions = {
+Json perform(Client& client, Fields operation) {
+  static const std::map<std::string, Json (*)(Client&, Fields&)> functions = {
       {"update_env", update_env},
       {"change_env", update_env},
       {"update_env_per_worker", update_env_per_worker},
@@ -145,6 +184,7 @@ Json perform(Sampler& sampler, Fields operation) {
       {"update_agent", update_agent},
       {"change_agent", change_agent},
       {"update_agent_per_worker", update_agent_per_worker},
+      {"update_policies", update_policies},
       {"obtain_samples", obtain_samples},
       {"obtain_exact_episodes", obtain_exact_episodes},
       {"obtain_fragments", obtain_fragments},
@@ -154,7 +194,7 @@ Json perform(Sampler& sampler, Fields operation) {
   const std::string name = operation.take("do");
   const auto function = functions.find(name);
   if (function == functions.end()) throw Unsupported("no operation '" + name + "'");
-  return function->second(sampler, operation);
+  return function->second(client, operation);
 }
 
 /// Return what a function returns, or its error, or why the client cannot do it, as the result of an operation.
@@ -174,13 +214,13 @@ Json results_of(const Json& operations, Fields connect) {
   const std::string target = connect.take("target");
   const rollserve::Config config = config_of(std::move(connect));
   Json results = Json::array();
-  std::optional<Sampler> sampler;
+  std::optional<Client> client;
   const Json failure = result_of_call([&] {
-    sampler.emplace(target, config);
+    client.emplace(Client{rollserve::connect(target, config)});
     return Json();
   });
   for (const Json& operation : operations) {
-    results.push_back(sampler ? result_of_call([&] { return perform(*sampler, Fields(operation)); }) : failure);
+    results.push_back(client ? result_of_call([&] { return perform(*client, Fields(operation)); }) : failure);
   }
   return results;
 }

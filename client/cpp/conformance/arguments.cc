@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "policies.h"
 #include "transforms.h"
 
 namespace conformance {
@@ -109,7 +110,7 @@ rollserve::OnnxAgent onnx_of(Fields fields) {
   return agent;
 }
 
-rollserve::AgentUpdate agent_of(Fields fields) {
+rollserve::PolicyUpdate agent_of(Fields fields) {
   const std::string kind = fields.take("kind");
   if (kind == "mlp") return mlp_of(std::move(fields));
   if (kind == "onnx") return onnx_of(std::move(fields));
@@ -201,6 +202,12 @@ rollserve::EnvUpdate take_env(Fields& operation) {
                                              operation.take("vectorization"));
   }
   operation.read("num_rows", env.num_rows);
+  if (operation.has("multi_agent")) {
+    using rollserve::MultiAgentApi;
+    env.multi_agent = named<MultiAgentApi>({{"parallel", MultiAgentApi::Parallel}, {"aec", MultiAgentApi::Aec}},
+                                           operation.take("multi_agent"));
+  }
+  operation.read("global_state", env.global_state);
   for (Json& transform : operation.take_object("transforms")) {
     env.transforms.push_back(transform_of(Fields(std::move(transform))));
   }
@@ -208,6 +215,11 @@ rollserve::EnvUpdate take_env(Fields& operation) {
 }
 
 rollserve::AgentUpdate take_agent(Fields& from) {
+  if (from.has("policies")) return take_policies(from);
+  return std::visit([](auto content) -> rollserve::AgentUpdate { return content; }, take_policy(from));
+}
+
+rollserve::PolicyUpdate take_policy(Fields& from) {
   if (from.has("agent")) return agent_of(Fields(from.take("agent")));
   if (from.has("change")) return agent_change_of(Fields(from.take("change")));
   return columns_of(from.take("parameters"));
@@ -231,7 +243,11 @@ rollserve::SamplingOptions sampling_options_of(Fields options) {
   if (options.has("return_returns_before")) options.take("return_returns_before");  // which the client always asks for
   options.read("prefetch", sampling.prefetch);
   if (options.has("plain_frames")) sampling.frames_once = !options.take("plain_frames").get<bool>();
-  if (options.has("agent") || options.has("parameters") || options.has("change")) sampling.agent = take_agent(options);
+  options.read("deliver", sampling.deliver);
+  if (options.has("count")) sampling.count_agent_steps = options.take("count") == "agent_steps";
+  for (const char* update : {"agent", "parameters", "change", "policies"}) {
+    if (options.has(update)) sampling.agent = take_agent(options);
+  }
   options.finish();
   return sampling;
 }

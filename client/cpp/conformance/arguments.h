@@ -19,6 +19,9 @@ rollserve::Config config_of(Fields connect);
 rollserve::EnvUpdate take_env(Fields& operation);
 
 /// Take the field `agent`, `parameters` or `change`, of which one is there.
+rollserve::PolicyUpdate take_policy(Fields& from);
+
+/// Take one of the same fields, or `policies` and `policy_map`.
 rollserve::AgentUpdate take_agent(Fields& from);
 
 /// Return a change of the present agent.

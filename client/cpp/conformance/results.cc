@@ -80,9 +80,8 @@ std::string name_of(rollserve::StatusCode code) {
   return number < std::size(names) ? names[number] : std::to_string(number);
 }
 
-}  // namespace
-
-Json description_of(const rollserve::EpisodeBatch& batch) {
+/// Describe a batch without its account.
+Json segments_of(const rollserve::EpisodeBatch& batch) {
   Json description = {{"episode_indices", batch.episode_indices},
                       {"first_steps", batch.first_steps},
                       {"lengths", batch.lengths},
@@ -101,11 +100,90 @@ Json description_of(const rollserve::EpisodeBatch& batch) {
                       {"initial_states", infos_of(batch.initial_states)},
                       {"last_states", infos_of(batch.last_states)},
                       {"environment_actions", leaves_of(batch.env_actions)},
-                      {"returns_before", sums_of(batch.returns_before)},
-                      {"account", account_of(batch.account.value())}};
+                      {"returns_before", sums_of(batch.returns_before)}};
   if (batch.raw_rewards) description["raw_rewards"] = {{"", column_of(*batch.raw_rewards)}};
   if (batch.last_values) description["last_values"] = {{"", column_of(*batch.last_values)}};
   return description;
+}
+
+/// Describe values, one for each environment step, as the column of a plain space.
+template <class T>
+Json steps_of(const std::vector<T>& values) {
+  return {{"", column_of(Array(values))}};
+}
+
+Json description_of(const rollserve::AgentSteps& steps) {
+  return {{"acted", steps_of(steps.acted)},
+          {"observations", leaves_of(steps.observations)},
+          {"actions", leaves_of(steps.actions)},
+          {"rewards", {{"", column_of(steps.rewards)}}},
+          {"terminated", steps_of(steps.terminated)},
+          {"truncated", steps_of(steps.truncated)},
+          {"policy_versions", steps_of(steps.policy_versions)}};
+}
+
+}  // namespace
+
+Json description_of(const rollserve::EpisodeBatch& batch) {
+  Json description = segments_of(batch);
+  description["account"] = account_of(batch.account.value());
+  return description;
+}
+
+Json description_of(const rollserve::MultiAgentBatch& batch) {
+  Json policies = Json::object();
+  for (const rollserve::PolicyBatch& part : batch.policies) {
+    Json described = segments_of(part.batch);
+    described["agents"] = Json::array();
+    for (const std::uint32_t position : part.agent_positions) {
+      described["agents"].push_back(batch.agents.at(position));
+    }
+    described["env_steps"] = part.env_steps;
+    described["rewards_before"] = part.rewards_before;
+    policies[part.policy] = std::move(described);
+  }
+  Json description = {{"agents", batch.agents},
+                      {"episode_indices", batch.episode_indices},
+                      {"first_steps", batch.first_steps},
+                      {"lengths", batch.lengths},
+                      {"terminated", batch.terminated},
+                      {"truncated", batch.truncated},
+                      {"agent_step_counts", batch.agent_step_counts},
+                      {"policies", std::move(policies)},
+                      {"account", account_of(batch.account.value())}};
+  if (batch.global_states) description["global_states"] = column_of(*batch.global_states);
+  if (batch.last_global_states) description["last_global_states"] = column_of(*batch.last_global_states);
+  return description;
+}
+
+Json views_of(const rollserve::MultiAgentBatch& batch, const Json& views) {
+  Json described = Json::object();
+  for (const std::string view : views) {
+    Json& agents = described[view] = Json::object();
+    if (view == "by_agent") {
+      for (const auto& [agent, lives] : batch.by_agent()) agents[agent] = segments_of(lives);
+    } else if (view == "joint") {
+      for (const auto& [agent, steps] : batch.joint()) agents[agent] = description_of(steps);
+    } else {
+      throw Unsupported("no view '" + view + "'");
+    }
+  }
+  return described;
+}
+
+Json description_of(const rollserve::AgentReturns& returns) {
+  Json policies = Json::array();
+  for (const auto& policy : returns.policies) policies.push_back(policy.text());
+  Json by_agent = Json::object();
+  for (const auto& [agent, summary] : returns.by_agent()) by_agent[agent] = summary.mean;
+  Json by_policy = Json::object();
+  for (const auto& [policy, summary] : returns.by_policy()) by_policy[policy.text()] = summary.mean;
+  return {{"agents", returns.agents},
+          {"policies", policies},
+          {"returns", sums_of(returns.returns)},
+          {"policy_positions", returns.policy_positions},
+          {"by_agent", by_agent},
+          {"by_policy", by_policy}};
 }
 
 Json description_of(const rollserve::Error& error) {

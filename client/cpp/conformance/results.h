@@ -9,6 +9,15 @@ namespace conformance {
 /// Describe a batch by its headers, by digests of its columns, and by its account.
 Json description_of(const rollserve::EpisodeBatch& batch);
 
+/// Describe a batch of many agents in the same way.
+Json description_of(const rollserve::MultiAgentBatch& batch);
+
+/// Describe the views of a batch that are asked for.
+Json views_of(const rollserve::MultiAgentBatch& batch, const Json& views);
+
+/// Describe the returns of agents.
+Json description_of(const rollserve::AgentReturns& returns);
+
 /// Describe an error by its class and its details.
 Json description_of(const rollserve::Error& error);
 

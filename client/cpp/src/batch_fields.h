@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "rollserve/episode_batch.h"
+#include "runs.h"
 
 namespace rollserve::internal {
 
@@ -58,6 +59,9 @@ EpisodeBatch part_of(const EpisodeBatch& batch, std::size_t first_step, std::siz
 
 /// Whether a segment is the continuation of a segment of another batch, or of the same one.
 bool follows(const EpisodeBatch& batch, std::size_t segment, const EpisodeBatch& other, std::size_t before);
+
+/// Return a batch with one segment for each run of its segments.
+EpisodeBatch merged(const EpisodeBatch& batch, const Runs& runs);
 
 /// Return the batch without its first steps, of which it has more. A segment that loses some of its steps begins later
 /// in its episode, and after more raw rewards; its recurrent state is a gap, unless the agent's infos have the states

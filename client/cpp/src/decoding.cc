@@ -1,11 +1,13 @@
 #include "decoding.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
 #include "batch_checks.h"
 #include "batch_fields.h"
 #include "failures.h"
+#include "multi_agent_fields.h"
 #include "tensors.h"
 
 namespace rollserve::internal {
@@ -111,6 +113,47 @@ EpisodeBatch batch_of(v1::EpisodeBatch& message, std::uint64_t num_rows) {
   batch.env_actions = columns_of("environment_actions", *message.mutable_environment_actions());
   for (v1::FrameStack& stack : *message.mutable_frame_stacks()) add_stacks(batch, stack);
   check_columns(batch);
+  return batch;
+}
+
+namespace {
+
+PolicyBatch policy_of(v1::PolicyBatch& message) {
+  PolicyBatch part;
+  part.policy = message.policy();
+  const bool has_returns_before = message.batch().returns_before_size() > 0;
+  part.batch = batch_of(*message.mutable_batch(), 0);
+  part.agent_positions.assign(message.agent_positions().begin(), message.agent_positions().end());
+  part.env_steps.assign(message.environment_steps().begin(), message.environment_steps().end());
+  part.rewards_before.assign(message.rewards_before().begin(), message.rewards_before().end());
+  const std::size_t num_segments = part.batch.num_segments();
+  if (part.rewards_before.empty()) part.rewards_before.resize(num_segments);
+  if (has_returns_before) return part;  // they have the rewards before
+  for (std::size_t i = 0; i < std::min(num_segments, part.rewards_before.size()); ++i) {
+    part.batch.returns_before[i] += part.rewards_before[i];
+  }
+  return part;
+}
+
+}  // namespace
+
+MultiAgentBatch batch_of(v1::MultiAgentBatch& message) {
+  MultiAgentBatch batch;
+  batch.agents.assign(message.agents().begin(), message.agents().end());
+  batch.episode_indices.assign(message.episode_indices().begin(), message.episode_indices().end());
+  batch.first_steps.assign(message.first_steps().begin(), message.first_steps().end());
+  batch.lengths.assign(message.lengths().begin(), message.lengths().end());
+  batch.terminated.assign(message.terminated().begin(), message.terminated().end());
+  batch.truncated.assign(message.truncated().begin(), message.truncated().end());
+  batch.agent_step_counts.assign(message.agent_step_counts().begin(), message.agent_step_counts().end());
+  for (v1::PolicyBatch& policy : *message.mutable_policies()) batch.policies.push_back(policy_of(policy));
+  if (message.has_global_states()) {
+    batch.global_states = array_at("global_states", *message.mutable_global_states());
+  }
+  if (message.has_last_global_states()) {
+    batch.last_global_states = array_at("last_global_states", *message.mutable_last_global_states());
+  }
+  check_batch(batch);
   return batch;
 }
 

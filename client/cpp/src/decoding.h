@@ -3,7 +3,9 @@
 #include <cstdint>
 
 #include "rollserve/episode_batch.h"
+#include "rollserve/multi_agent_batch.h"
 #include "rollserve/v1/episode_batch.pb.h"
+#include "rollserve/v1/multi_agent_batch.pb.h"
 
 namespace rollserve::internal {
 
@@ -13,5 +15,8 @@ namespace rollserve::internal {
 /// @param num_rows the number of rows of all workers of a fragment call, otherwise 0.
 /// @throws Malformed for a message that violates the contract.
 EpisodeBatch batch_of(v1::EpisodeBatch& message, std::uint64_t num_rows);
+
+/// Return a batch of many agents in the same way.
+MultiAgentBatch batch_of(v1::MultiAgentBatch& message);
 
 }  // namespace rollserve::internal

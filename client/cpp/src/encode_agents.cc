@@ -207,7 +207,35 @@ void write_update(const AgentChange& change, v1::AgentUpdate& message) {
   write_named("parameters", change.parameters, *written.mutable_parameters()->mutable_tensors());
 }
 
+void write_update(const Policies& policies, v1::AgentUpdate& message) {
+  v1::PolicyUpdates& written = *message.mutable_policies();
+  for (const auto& [name, update] : policies.updates) {
+    v1::AgentUpdate& policy = (*written.mutable_policies())[name];
+    std::visit([&policy](const auto& content) { write_update(content, policy); }, update);
+  }
+  if (policies.policy_map) *written.mutable_policy_map() = message_of(*policies.policy_map);
+}
+
+void write_agents(const AgentNamed& agent, v1::PolicyRule& rule) { rule.set_name(agent.name); }
+void write_agents(const AgentsWithPrefix& agents, v1::PolicyRule& rule) { rule.set_prefix(agents.prefix); }
+void write_agents(const AgentAt& agent, v1::PolicyRule& rule) { rule.set_position(agent.position); }
+
 }  // namespace
+
+v1::PolicyMap message_of(const PolicyMap& policy_map) {
+  v1::PolicyMap message;
+  for (const PolicyRule& rule : policy_map) {
+    v1::PolicyRule& written = *message.add_rules();
+    std::visit([&](const auto& agents) { write_agents(agents, written); }, rule.agents);
+    for (const PolicyChoice& choice : rule.choices) {
+      v1::PolicyChoice& added = *written.add_choices();
+      added.set_policy(choice.policy);
+      added.set_version(choice.version);
+      added.set_weight(choice.weight);
+    }
+  }
+  return message;
+}
 
 v1::MlpAgent message_of(const MlpAgent& agent) {
   v1::MlpAgent mlp;

@@ -54,6 +54,8 @@ v1::Environment message_of(const EnvSpec& env) {
   message.set_episodes_per_row(env.num_episodes_per_row);
   for (const Transform& transform : env.transforms) write_transform(transform, *message.add_transforms());
   message.set_text_info_bytes(env.text_info_bytes);
+  message.set_multi_agent(static_cast<v1::MultiAgentApi>(env.multi_agent));
+  message.set_global_state(env.global_state);
   return message;
 }
 

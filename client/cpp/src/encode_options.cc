@@ -62,6 +62,8 @@ v1::SamplingOptions message_of(const SamplingOptions& options, const Config& con
   message.set_return_returns_before(true);  // 8 bytes for each segment that begins within its episode, else none
   message.set_blackhole(options.blackhole);
   message.set_skip_failed_episodes(options.skip_failed_episodes);
+  for (const std::string& policy : options.deliver) message.add_deliver_policies(policy);
+  message.set_count_agent_steps(options.count_agent_steps);
   if (auto exploration = message_of(options.exploration)) *message.mutable_exploration() = std::move(*exploration);
   return message;
 }
@@ -78,6 +80,7 @@ v1::EvaluationOptions message_of(const EvaluationOptions& options) {
   message.set_first_episode_index(options.first_episode_index);
   if (options.max_episode_length) message.set_max_episode_length(*options.max_episode_length);
   message.set_skip_failed_episodes(options.skip_failed_episodes);
+  for (const PolicyMap& policy_map : options.policy_maps) *message.add_policy_maps() = message_of(policy_map);
   if (auto exploration = message_of(options.exploration)) *message.mutable_exploration() = std::move(*exploration);
   return message;
 }

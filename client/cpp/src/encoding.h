@@ -24,6 +24,9 @@ v1::Environment message_of(const EnvSpec& env);
 /// Whether an update keeps or changes any of the present environments.
 bool keeps_any(const v1::EnvironmentUpdate& update);
 
+/// Return a map from agents to policies as a message.
+v1::PolicyMap message_of(const PolicyMap& policy_map);
+
 /// Return the options of a sampling call as a message.
 ///
 /// @throws InvalidArgumentError for an agent beside versions, or a larger one than a call may have.

@@ -87,6 +87,28 @@ Columns later_states(const Columns& states, const Columns& agent_infos) {
 
 }  // namespace
 
+EpisodeBatch merged(const EpisodeBatch& batch, const Runs& runs) {
+  if (runs.begins.size() == batch.num_segments()) return batch;
+  EpisodeBatch joined = batch;
+  joined.lengths = sums_of(batch.lengths, runs);
+  joined.terminated = picked(batch.terminated, runs.ends);
+  joined.truncated = picked(batch.truncated, runs.ends);
+  joined.policy_versions = picked(batch.policy_versions, runs.begins);
+  joined.episode_indices = picked(batch.episode_indices, runs.begins);
+  joined.first_steps = picked(batch.first_steps, runs.begins);
+  joined.returns_before = picked(batch.returns_before, runs.begins);
+  joined.env_seeds = picked(batch.env_seeds, runs.begins);
+  joined.worker_indices = picked(batch.worker_indices, runs.begins);
+  joined.row_indices = picked(batch.row_indices, runs.begins);
+  joined.last_observations = batch.last_observations.gather(runs.ends);
+  // Segments that had gaps may have been joined to others.
+  joined.episode_infos = without_full_masks(batch.episode_infos.gather(runs.begins));
+  joined.initial_states = without_full_masks(batch.initial_states.gather(runs.begins));
+  joined.last_states = without_full_masks(batch.last_states.gather(runs.ends));
+  if (batch.last_values) joined.last_values = batch.last_values->gather(runs.ends);
+  return joined;
+}
+
 EpisodeBatch without_first_steps(const EpisodeBatch& batch, std::size_t num_steps) {
   std::size_t first_segment = 0;
   std::size_t num_dropped = 0;
@@ -109,7 +131,7 @@ EpisodeBatch without_first_steps(const EpisodeBatch& batch, std::size_t num_step
 namespace {
 
 /// Return the sum of the rewards of each segment, added in the order of the steps.
-std::vector<double> sums_of(const Array& rewards, const std::vector<std::int64_t>& lengths) {
+std::vector<double> returns_of(const Array& rewards, const std::vector<std::int64_t>& lengths) {
   std::vector<double> sums;
   const double* reward = rewards.values<double>().data();
   for (const std::int64_t length : lengths) {
@@ -121,9 +143,9 @@ std::vector<double> sums_of(const Array& rewards, const std::vector<std::int64_t
 
 }  // namespace
 
-std::vector<double> EpisodeBatch::returns() const { return sums_of(rewards, lengths); }
+std::vector<double> EpisodeBatch::returns() const { return returns_of(rewards, lengths); }
 
-std::vector<double> EpisodeBatch::raw_returns() const { return sums_of(raw_rewards.value_or(rewards), lengths); }
+std::vector<double> EpisodeBatch::raw_returns() const { return returns_of(raw_rewards.value_or(rewards), lengths); }
 
 std::vector<double> EpisodeBatch::episode_returns() const {
   const auto before = returns_before.empty() ? internal::unknown_returns(first_steps) : returns_before;
@@ -150,44 +172,9 @@ std::vector<EpisodeBatch> EpisodeBatch::split() const {
 }
 
 EpisodeBatch EpisodeBatch::joined() const {
-  // The first and the last segment of each segment to be.
-  std::vector<std::size_t> begins;
-  std::vector<std::size_t> ends;
-  EpisodeBatch joined = *this;
-  joined.lengths.clear();
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    if (i == 0 || !internal::follows(*this, i, *this, i - 1)) {
-      begins.push_back(i);
-      ends.push_back(i);
-      joined.lengths.push_back(lengths[i]);
-    } else {
-      ends.back() = i;
-      joined.lengths.back() += lengths[i];
-    }
-  }
-  if (begins.size() == lengths.size()) return *this;
-  const auto pick = [](auto& values, const std::vector<std::size_t>& positions) {
-    if (values.empty()) return;
-    std::decay_t<decltype(values)> picked;
-    for (const std::size_t position : positions) picked.push_back(values[position]);
-    values = std::move(picked);
-  };
-  pick(joined.terminated, ends);
-  pick(joined.truncated, ends);
-  pick(joined.policy_versions, begins);
-  pick(joined.episode_indices, begins);
-  pick(joined.first_steps, begins);
-  pick(joined.returns_before, begins);
-  pick(joined.env_seeds, begins);
-  pick(joined.worker_indices, begins);
-  pick(joined.row_indices, begins);
-  joined.last_observations = last_observations.gather(ends);
-  // Segments that had gaps may have been joined to others.
-  joined.episode_infos = internal::without_full_masks(episode_infos.gather(begins));
-  joined.initial_states = internal::without_full_masks(initial_states.gather(begins));
-  joined.last_states = internal::without_full_masks(last_states.gather(ends));
-  if (last_values) joined.last_values = last_values->gather(ends);
-  return joined;
+  return internal::merged(*this, internal::runs_of(lengths.size(), [&](std::size_t i) {
+    return internal::follows(*this, i, *this, i - 1);
+  }));
 }
 
 namespace {

@@ -69,16 +69,25 @@ Evaluation received(Connection& connection, v1::EvaluateRequest& request, const 
                     bool returns_episodes) {
   std::optional<Evaluation> evaluation;
   std::vector<EpisodeBatch> batches;
+  std::vector<MultiAgentBatch> multi_agent_batches;
   const auto start = [&](auto* context, auto* queue) {
     batches.clear();  // a repeated call delivers all episodes again
+    multi_agent_batches.clear();
     return connection.stub().PrepareAsyncEvaluate(context, request, queue);
   };
   receive<v1::EvaluateResponse>(connection, *request.mutable_options(), limits, start, [&](auto& response) {
     if (response.has_batch()) batches.push_back(batch_of(*response.mutable_batch(), 0));
+    if (response.has_multi_agent_batch()) {
+      multi_agent_batches.push_back(batch_of(*response.mutable_multi_agent_batch()));
+    }
     if (response.has_evaluation()) evaluation = evaluation_of(response.evaluation());
   });
   if (!evaluation) throw Malformed(without_evaluation);
-  if (returns_episodes) evaluation->episodes = join_batches(std::move(batches), evaluation->account);
+  if (returns_episodes && evaluation->agent_returns) {
+    evaluation->multi_agent_episodes = join_batches(std::move(multi_agent_batches), evaluation->account);
+  } else if (returns_episodes) {
+    evaluation->episodes = join_batches(std::move(batches), evaluation->account);
+  }
   return std::move(*evaluation);
 }
 

@@ -45,6 +45,30 @@ class ShapeFilter {
   std::map<std::string, Shape> shapes_;
 };
 
+/// Throw a ServerError unless a batch has as many episodes that end, and as many steps, as the account says.
+template <class Batch>
+void check_account(const Batch& batch, const Account& account) {
+  std::uint64_t num_episodes = 0;
+  for (std::size_t i = 0; i < batch.lengths.size(); ++i) num_episodes += batch.ended(i) ? 1 : 0;
+  const auto text = [](std::uint64_t episodes, std::uint64_t steps) {
+    return std::to_string(episodes) + " episodes that end in " + std::to_string(steps) + " steps";
+  };
+  if (num_episodes != account.num_episodes || batch.num_steps() != account.num_steps) {
+    raise_malformed(
+        mismatch_text("account", text(num_episodes, batch.num_steps()), text(account.num_episodes, account.num_steps)));
+  }
+}
+
+/// Return the batches as one with whole episodes or fragments.
+template <class Batch>
+Batch concatenated_and_joined(std::vector<Batch> batches) {
+  try {
+    return Batch::concatenate(std::move(batches)).joined();
+  } catch (const InvalidArgumentError& error) {
+    raise_malformed(error.what());
+  }
+}
+
 }  // namespace
 
 EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account) {
@@ -58,21 +82,16 @@ EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account) {
     const bool continues = i > 0 && follows(batch, 0, batches[i - 1], batches[i - 1].num_segments() - 1);
     batch.episode_infos = episode_infos.kept(batch.episode_infos, continues ? 1 : 0);
   }
-  EpisodeBatch joined;
-  try {
-    joined = EpisodeBatch::concatenate(std::move(batches)).joined();
-  } catch (const InvalidArgumentError& error) {
-    raise_malformed(error.what());
-  }
-  std::uint64_t num_episodes = 0;
-  for (std::size_t i = 0; i < joined.num_segments(); ++i) num_episodes += joined.ended(i) ? 1 : 0;
-  const auto text = [](std::uint64_t episodes, std::uint64_t steps) {
-    return std::to_string(episodes) + " episodes that end in " + std::to_string(steps) + " steps";
-  };
-  if (num_episodes != account.num_episodes || joined.num_steps() != account.num_steps) {
-    raise_malformed(mismatch_text("account", text(num_episodes, joined.num_steps()),
-                                  text(account.num_episodes, account.num_steps)));
-  }
+  EpisodeBatch joined = concatenated_and_joined(std::move(batches));
+  check_account(joined, account);
+  joined.account = std::move(account);
+  return joined;
+}
+
+MultiAgentBatch join_batches(std::vector<MultiAgentBatch> batches, Account account) {
+  if (batches.empty()) raise_malformed("expected episodes, got none");
+  MultiAgentBatch joined = concatenated_and_joined(std::move(batches));
+  check_account(joined, account);
   joined.account = std::move(account);
   return joined;
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "rollserve/episode_batch.h"
+#include "rollserve/multi_agent_batch.h"
 
 namespace rollserve::internal {
 
@@ -13,5 +14,8 @@ namespace rollserve::internal {
 ///
 /// @throws ServerError for batches that do not fit together, or an account of other numbers of episodes or steps.
 EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account);
+
+/// Return the batches of a stream of many agents as one batch, with the account; throws in the same way.
+MultiAgentBatch join_batches(std::vector<MultiAgentBatch> batches, Account account);
 
 }  // namespace rollserve::internal

@@ -84,6 +84,8 @@ EnvSpec env_of(const v1::Environment& message) {
     if (auto known = transform_of(transform)) env.transforms.push_back(std::move(*known));
   }
   env.text_info_bytes = message.text_info_bytes();
+  env.multi_agent = static_cast<MultiAgentApi>(message.multi_agent());
+  env.global_state = message.global_state();
   return env;
 }
 
@@ -171,6 +173,7 @@ Evaluation evaluation_of(const v1::Evaluation& message) {
   evaluation.first_episode_index = message.first_episode_index();
   evaluation.reproducibility = static_cast<Reproducibility>(message.reproducibility());
   evaluation.account = account_of(message.account());
+  if (message.has_agent_returns()) evaluation.agent_returns = agent_returns_of(message.agent_returns());
   return evaluation;
 }
 
@@ -232,6 +235,7 @@ EnvUpdated env_updated_of(v1::UpdateEnvResponse& message) {
   updated.reproducibility = static_cast<Reproducibility>(message.reproducibility());
   updated.num_rows = message.row_count();
   updated.num_episodes_per_row = message.episodes_per_row();
+  updated.agents.assign(message.agents().begin(), message.agents().end());
   return updated;
 }
 
@@ -255,6 +259,8 @@ Status status_of(v1::GetSamplerResponse& message) {
   status.min_healthy_workers = message.min_healthy_worker_count();
   status.num_running_calls = message.running_call_count();
   status.num_queued_calls = message.queued_call_count();
+  status.agents.assign(message.agents().begin(), message.agents().end());
+  status.policies.insert(message.policies().begin(), message.policies().end());
   status.owner = message.owner();
   return status;
 }

@@ -10,7 +10,12 @@ namespace rollserve::internal {
 /// Return the account that a message describes.
 Account account_of(const v1::Account& message);
 
-/// Return the evaluation that a message describes, without its episodes.
+/// Return the returns of agents that a message describes.
+///
+/// @throws Malformed unless there is a return and a policy for each agent in each episode.
+AgentReturns agent_returns_of(const v1::AgentReturns& message);
+
+/// Return the evaluation that a message describes, without its episodes; throws as agent_returns_of().
 Evaluation evaluation_of(const v1::Evaluation& message);
 
 /// Return the evaluation of a population that a message describes.

@@ -4,6 +4,7 @@
 
 #include "batch_fields.h"
 #include "failures.h"
+#include "multi_agent_fields.h"
 
 namespace rollserve::internal {
 
@@ -26,7 +27,27 @@ void Resumption::begin(const v1::Beginning& beginning) {
   if (!beginning_) beginning_ = beginning;
 }
 
-std::optional<EpisodeBatch> Resumption::take(EpisodeBatch batch) {
+namespace {
+
+/// Return the number of steps of all agents in a part of an episode.
+std::uint64_t agent_steps_of(const EpisodeBatch& batch, std::size_t part) {
+  return static_cast<std::uint64_t>(batch.lengths[part]);
+}
+
+std::uint64_t agent_steps_of(const MultiAgentBatch& batch, std::size_t part) { return batch.agent_step_counts[part]; }
+
+EpisodeBatch without_received(const EpisodeBatch& batch, std::size_t num_steps, std::uint64_t) {
+  return without_first_steps(batch, num_steps);
+}
+
+MultiAgentBatch without_received(const MultiAgentBatch& batch, std::size_t num_steps, std::uint64_t num_agent_steps) {
+  return without_first_steps(batch, num_steps, num_agent_steps);
+}
+
+}  // namespace
+
+template <class Batch>
+std::optional<Batch> Resumption::take(Batch batch) {
   if (num_steps_to_skip_ > 0 && batch.episode_indices[0] != index_to_skip_) {
     throw Malformed("episode_indices",
                     "the rest of episode " + std::to_string(index_to_skip_) + ", whose first part was received before",
@@ -35,17 +56,21 @@ std::optional<EpisodeBatch> Resumption::take(EpisodeBatch batch) {
   if (const std::uint64_t skipped = num_steps_to_skip_; skipped > 0) {
     if (skipped >= batch.num_steps()) {
       num_steps_to_skip_ -= batch.num_steps();
+      for (std::size_t i = 0; i < batch.lengths.size(); ++i) num_agent_steps_again_ += agent_steps_of(batch, i);
       return std::nullopt;
     }
     num_steps_to_skip_ = 0;
-    batch = without_first_steps(batch, skipped);
+    batch = without_received(batch, skipped, num_partial_agent_steps_ - num_agent_steps_again_);
   }
-  for (std::size_t i = 0; i < batch.num_segments(); ++i) {
+  for (std::size_t i = 0; i < batch.lengths.size(); ++i) {
     num_partial_steps_ += static_cast<std::uint64_t>(batch.lengths[i]);
+    num_partial_agent_steps_ += agent_steps_of(batch, i);
     if (batch.ended(i)) {
       last_index_ = batch.episode_indices[i];
       num_last_steps_ = std::exchange(num_partial_steps_, 0);
+      num_last_agent_steps_ = std::exchange(num_partial_agent_steps_, 0);
       num_steps_ += num_last_steps_;
+      num_agent_steps_ += num_last_agent_steps_;
       ++num_episodes_;
     }
   }
@@ -53,10 +78,14 @@ std::optional<EpisodeBatch> Resumption::take(EpisodeBatch batch) {
   return batch;
 }
 
+template std::optional<EpisodeBatch> Resumption::take(EpisodeBatch batch);
+template std::optional<MultiAgentBatch> Resumption::take(MultiAgentBatch batch);
+
 void Resumption::prepare() {
   if (!beginning_) return;
   ++num_resumptions_;
   num_steps_to_skip_ = 0;
+  num_agent_steps_again_ = 0;
   call_ = first_;
   const std::uint64_t first = beginning_->first_episode_index();
   if (auto* exact = std::get_if<v1::ObtainExactEpisodesRequest>(&call_)) {
@@ -70,13 +99,13 @@ void Resumption::prepare() {
   continue_in(*samples.mutable_options(), samples.has_fragments());
   if (samples.has_fragments()) {
     const std::uint64_t received = num_steps_ + num_partial_steps_;
-    before_ = {num_episodes_, received, 0};
+    before_ = {num_episodes_, received, received, 0};
     samples.mutable_fragments()->set_row_step_count(beginning_->row_step_count());
     samples.mutable_fragments()->set_skip_step_count(samples.fragments().skip_step_count() + received);
     return;
   }
   samples.mutable_options()->set_first_episode_index(find_position(static_cast<std::uint64_t>(samples.step_count())));
-  samples.set_step_count(samples.step_count() - static_cast<std::int64_t>(before_.steps));
+  samples.set_step_count(samples.step_count() - static_cast<std::int64_t>(before_.counted));
 }
 
 /// Return the index of the first episode that the rest has, and record what was delivered before it. If an episode was
@@ -87,16 +116,18 @@ std::uint64_t Resumption::find_position(std::uint64_t step_count) {
   const std::uint64_t first = beginning_->first_episode_index();
   // The index of the last episode counts, not the number of episodes: some may have been skipped.
   std::uint64_t next = num_episodes_ > 0 ? last_index_ + 1 : first;
-  before_ = {num_episodes_, num_steps_, 0};
+  const bool counts_agent_steps = options_of(call_).count_agent_steps();
+  before_ = {num_episodes_, num_steps_, counts_agent_steps ? num_agent_steps_ : num_steps_, 0};
   if (num_partial_steps_ > 0) {
     next = partial_index_;
     num_steps_to_skip_ = num_partial_steps_;
-  } else if (step_count > 0 && num_steps_ >= step_count) {
+  } else if (step_count > 0 && before_.counted >= step_count) {
     // Only the account is missing, and a call needs at least one step: request the last episode once more.
     next = last_index_;
     num_steps_to_skip_ = num_last_steps_;
     --before_.episodes;
     before_.steps -= num_last_steps_;
+    before_.counted -= counts_agent_steps ? num_last_agent_steps_ : num_last_steps_;
   }
   index_to_skip_ = next;
   before_.failed = next - first - before_.episodes;

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "rollserve/episode_batch.h"
+#include "rollserve/multi_agent_batch.h"
 #include "rollserve/v1/sampler_service.pb.h"
 
 namespace rollserve::internal {
@@ -39,19 +40,22 @@ class Resumption {
   void begin(const v1::Beginning& beginning);
   /// Record a batch, and return the part of it that was not received before, if there is any.
   ///
+  /// @tparam Batch EpisodeBatch or MultiAgentBatch.
   /// @throws Malformed for a call that leaves out the rest of an episode after its first part.
-  std::optional<EpisodeBatch> take(EpisodeBatch batch);
+  template <class Batch>
+  std::optional<Batch> take(Batch batch);
   /// Make the call one that delivers what has not been received: all of it, if the stream has not begun.
   void prepare();
   /// Return the account of the whole stream, for the account of its last call.
   Account whole(Account account) const;
 
  private:
-  /// What earlier calls of a stream delivered: whole episodes, their steps, and the episodes between them that were
-  /// skipped because they had failed.
+  /// What earlier calls of a stream delivered: whole episodes, their steps, those that count for the number that the
+  /// stream needs, and the episodes between them that were skipped because they had failed.
   struct Delivered {
     std::uint64_t episodes = 0;
     std::uint64_t steps = 0;
+    std::uint64_t counted = 0;
     std::uint64_t failed = 0;
   };
 
@@ -67,13 +71,17 @@ class Resumption {
   std::uint64_t num_steps_ = 0;
   std::uint64_t last_index_ = 0;
   std::uint64_t num_last_steps_ = 0;
+  std::uint64_t num_agent_steps_ = 0;  // steps of all agents, and those in the last one
+  std::uint64_t num_last_agent_steps_ = 0;
   // The episode that was received in part: its index and steps. For fragments, the steps of all episodes that were
   // received after the last whole one.
   std::uint64_t partial_index_ = 0;
   std::uint64_t num_partial_steps_ = 0;
+  std::uint64_t num_partial_agent_steps_ = 0;
   // The present call: the steps that were received before, their episode, and what was delivered before the call.
   std::uint64_t num_steps_to_skip_ = 0;
   std::uint64_t index_to_skip_ = 0;
+  std::uint64_t num_agent_steps_again_ = 0;  // in batches of the call that were received before as a whole
   Delivered before_;
 };
 

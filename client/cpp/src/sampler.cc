@@ -7,53 +7,15 @@
 #include "evaluate.h"
 #include "failures.h"
 #include "records.h"
-#include "stream_state.h"
+#include "sampling_calls.h"
 #include "tensors.h"
 
 namespace rollserve {
 
 using internal::Connection;
-using internal::TimeLimits;
 using Stub = v1::SamplerService::Stub;
 
 namespace {
-
-/// Return the limits of a call with such options.
-template <class Options>
-TimeLimits limits_of(const Connection& connection, const Options& options) {
-  if (options.deadline && *options.deadline < internal::Milliseconds::zero()) {
-    internal::raise_invalid("deadline", "a time of at least 0", internal::text_of(*options.deadline));
-  }
-  return TimeLimits(connection.timeout_of(options.timeout), options.deadline);
-}
-
-/// Return the options of a sampling call as a message, with the versions that the client expects.
-v1::SamplingOptions sent_options(Connection& connection, const SamplingOptions& options) {
-  v1::SamplingOptions message = internal::message_of(options, connection.config());
-  connection.own_versions().expect_in(message);
-  return message;
-}
-
-Stream start(const std::shared_ptr<Connection>& connection, internal::SamplingRequest request,
-             const SamplingOptions& options) {
-  return Stream(
-      std::make_unique<internal::StreamState>(connection, std::move(request), limits_of(*connection, options)));
-}
-
-void check_joinable(const SamplingOptions& options) {
-  if (options.blackhole) {
-    internal::raise_invalid("blackhole", "false for a call that returns a batch (read a stream to its end)", "true");
-  }
-}
-
-v1::ObtainSamplesRequest samples_request(Connection& connection, std::int64_t num_steps,
-                                         const SamplingOptions& options) {
-  v1::ObtainSamplesRequest request;
-  request.set_sampler(connection.config().sampler);
-  request.set_step_count(num_steps);
-  *request.mutable_options() = sent_options(connection, options);
-  return request;
-}
 
 /// Return what a function makes of an answer; an answer that violates the wire contract is a ServerError.
 template <class Function>
@@ -155,40 +117,36 @@ std::vector<std::string> Sampler::call_environments(const std::string& method,
 }
 
 EpisodeBatch Sampler::obtain_samples(std::int64_t num_steps, const SamplingOptions& options) {
-  check_joinable(options);
+  internal::check_joinable(options);
   return stream_samples(num_steps, options).join();
 }
 
 EpisodeBatch Sampler::obtain_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options) {
-  check_joinable(options);
+  internal::check_joinable(options);
   return stream_exact_episodes(num_episodes_per_worker, options).join();
 }
 
 EpisodeBatch Sampler::obtain_fragments(std::int64_t num_steps, const FragmentOptions& options) {
-  check_joinable(options);
+  internal::check_joinable(options);
   return stream_fragments(num_steps, options).join();
 }
 
 Stream Sampler::stream_samples(std::int64_t num_steps, const SamplingOptions& options) {
-  return start(connection_, samples_request(*connection_, num_steps, options), options);
+  return internal::started<EpisodeBatch>(connection_, internal::samples_request(*connection_, num_steps, options),
+                                         options);
 }
 
 Stream Sampler::stream_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options) {
-  v1::ObtainExactEpisodesRequest request;
-  request.set_sampler(connection_->config().sampler);
-  request.set_episode_count_per_worker(num_episodes_per_worker);
-  *request.mutable_options() = sent_options(*connection_, options);
-  return start(connection_, std::move(request), options);
+  return internal::started<EpisodeBatch>(
+      connection_, internal::exact_episodes_request(*connection_, num_episodes_per_worker, options), options);
 }
 
 Stream Sampler::stream_fragments(std::int64_t num_steps, const FragmentOptions& options) {
-  v1::ObtainSamplesRequest request = samples_request(*connection_, num_steps, options);
-  v1::Fragments& fragments = *request.mutable_fragments();
-  fragments.set_soft_horizon(options.soft_horizon);
-  if (options.row_step_count) fragments.set_row_step_count(*options.row_step_count);
-  if (options.fraction_of_workers) fragments.set_fraction_of_workers(*options.fraction_of_workers);
-  return start(connection_, std::move(request), options);
+  return internal::started<EpisodeBatch>(connection_, internal::fragments_request(*connection_, num_steps, options),
+                                         options);
 }
+
+MultiAgentSampler Sampler::multi_agent() const { return MultiAgentSampler(connection_); }
 
 Evaluation Sampler::evaluate(std::uint32_t num_episodes, const EvaluationOptions& options) {
   v1::EvaluateRequest request;
@@ -202,7 +160,7 @@ Evaluation Sampler::evaluate(std::uint32_t num_episodes, const EvaluationOptions
     internal::write_compressions(connection_->config().compression, *delivery.mutable_accept_compression());
     delivery.set_accept_frame_stacks(true);
   }
-  return internal::evaluate(*connection_, request, limits_of(*connection_, options), options.return_episodes);
+  return internal::evaluate(*connection_, request, internal::limits_of(*connection_, options), options.return_episodes);
 }
 
 PopulationEvaluation Sampler::evaluate_population(const Parameters& parameters, std::uint32_t num_episodes,
@@ -214,7 +172,7 @@ PopulationEvaluation Sampler::evaluate_population(const Parameters& parameters, 
   internal::write_named("parameters", parameters, *request.mutable_parameters()->mutable_tensors());
   *request.mutable_options() = internal::message_of(options);
   connection_->own_versions().expect_in(*request.mutable_options());
-  return internal::evaluate(*connection_, request, limits_of(*connection_, options));
+  return internal::evaluate(*connection_, request, internal::limits_of(*connection_, options));
 }
 
 Status Sampler::status(const CallOptions& options) {

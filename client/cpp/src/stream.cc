@@ -80,7 +80,31 @@ class SamplingRpc {
   std::variant<std::monostate, Samples, ExactEpisodes> rpc_;
 };
 
-StreamState::StreamState(std::shared_ptr<Connection> connection, SamplingRequest request, const TimeLimits& limits)
+namespace {
+
+/// Return the batch of a response; throw an InvalidArgumentError if it is one of the other kind.
+///
+/// @param batch only says which kind is expected.
+EpisodeBatch batch_in(v1::ObtainSamplesResponse& response, std::uint64_t num_rows, const EpisodeBatch*) {
+  if (!response.has_batch()) {
+    raise_invalid("environment", "one with one agent (call multi_agent() of the sampler first)",
+                  "one with many agents");
+  }
+  return batch_of(*response.mutable_batch(), num_rows);
+}
+
+MultiAgentBatch batch_in(v1::ObtainSamplesResponse& response, std::uint64_t, const MultiAgentBatch*) {
+  if (!response.has_multi_agent_batch()) {
+    raise_invalid("environment", "one with many agents (call the sampler's own functions)", "one with one agent");
+  }
+  return batch_of(*response.mutable_multi_agent_batch());
+}
+
+}  // namespace
+
+template <class Batch>
+StreamState<Batch>::StreamState(std::shared_ptr<Connection> connection, SamplingRequest request,
+                                const TimeLimits& limits)
     : connection_(std::move(connection)),
       control_(connection_->open_calls().open()),
       limits_(limits),
@@ -92,9 +116,11 @@ StreamState::StreamState(std::shared_ptr<Connection> connection, SamplingRequest
   rpc_ = std::make_unique<SamplingRpc>(*connection_, *control_, limits_.until, resumption_.call());
 }
 
-StreamState::~StreamState() = default;
+template <class Batch>
+StreamState<Batch>::~StreamState() = default;
 
-std::optional<EpisodeBatch> StreamState::next() {
+template <class Batch>
+std::optional<Batch> StreamState<Batch>::next() {
   if (error_) std::rethrow_exception(error_);
   try {
     return next_batch();
@@ -105,7 +131,8 @@ std::optional<EpisodeBatch> StreamState::next() {
   }
 }
 
-std::optional<EpisodeBatch> StreamState::next_batch() {
+template <class Batch>
+std::optional<Batch> StreamState<Batch>::next_batch() {
   try {
     while (!final_account_) {
       if (control_->is_cancelled()) control_->raise_cancelled();
@@ -117,17 +144,19 @@ std::optional<EpisodeBatch> StreamState::next_batch() {
   }
 }
 
-EpisodeBatch StreamState::join() {
+template <class Batch>
+Batch StreamState<Batch>::join() {
   if (blackhole_) {
     raise_invalid("blackhole", "false for a call that returns a batch (read a stream to its end)", "true");
   }
-  std::vector<EpisodeBatch> batches;
+  std::vector<Batch> batches;
   while (auto batch = next()) batches.push_back(std::move(*batch));
   return join_batches(std::move(batches), *final_account_);
 }
 
 /// Read the next response, and return the part of its batch that was not received before, if there is any.
-std::optional<EpisodeBatch> StreamState::step() {
+template <class Batch>
+std::optional<Batch> StreamState<Batch>::step() {
   if (unread_.empty()) {
     receive();
     return std::nullopt;
@@ -138,7 +167,8 @@ std::optional<EpisodeBatch> StreamState::step() {
 }
 
 /// Receive the next message, or the end of the stream, or make the call go on after an interruption.
-void StreamState::receive() {
+template <class Batch>
+void StreamState<Batch>::receive() {
   if (!rpc_) rpc_ = std::make_unique<SamplingRpc>(*connection_, *control_, limits_.until, resumption_.call());
   v1::ObtainSamplesResponse message;
   const auto outcome = rpc_->read(message, limits_.timeout);
@@ -168,13 +198,15 @@ void StreamState::receive() {
   resumption_.prepare();
 }
 
-std::optional<EpisodeBatch> StreamState::read(v1::ObtainSamplesResponse& response) {
+template <class Batch>
+std::optional<Batch> StreamState<Batch>::read(v1::ObtainSamplesResponse& response) {
   switch (response.content_case()) {
     case v1::ObtainSamplesResponse::kBeginning:
       begin(response.beginning());
       return std::nullopt;
-    case v1::ObtainSamplesResponse::kBatch: {
-      auto fresh = resumption_.take(batch_of(*response.mutable_batch(), num_rows_));
+    case v1::ObtainSamplesResponse::kBatch:
+    case v1::ObtainSamplesResponse::kMultiAgentBatch: {
+      auto fresh = resumption_.take(batch_in(response, num_rows_, static_cast<const Batch*>(nullptr)));
       interruptions_.wait_for("");
       if (fresh) {
         interruptions_.advance();
@@ -195,14 +227,13 @@ std::optional<EpisodeBatch> StreamState::read(v1::ObtainSamplesResponse& respons
       account_ = account_of(response.account());
       num_simulated_steps_ = account_->num_simulated_steps;
       return std::nullopt;
-    case v1::ObtainSamplesResponse::kMultiAgentBatch:
-      throw Malformed("content", "batches of one agent, which this client reads", "one of many agents");
     default:
       return std::nullopt;  // content of a kind that only later clients know
   }
 }
 
-void StreamState::begin(const v1::Beginning& beginning) {
+template <class Batch>
+void StreamState<Batch>::begin(const v1::Beginning& beginning) {
   if (updates_agent_ && !resumption_.has_begun()) {
     if (!beginning.agent_updated()) {
       throw ServerError(mismatch_text("agent", "a server that knows agents of calls (call update_agent instead)",
@@ -215,28 +246,60 @@ void StreamState::begin(const v1::Beginning& beginning) {
   num_rows_ = beginning.row_count();
 }
 
+template class StreamState<EpisodeBatch>;
+template class StreamState<MultiAgentBatch>;
+
 }  // namespace internal
 
-Stream::Stream(std::unique_ptr<internal::StreamState> state) : state_(std::move(state)) {}
-Stream::Stream(Stream&&) noexcept = default;
-Stream& Stream::operator=(Stream&&) noexcept = default;
-Stream::~Stream() = default;
+template <class Batch>
+BasicStream<Batch>::BasicStream(std::unique_ptr<internal::StreamState<Batch>> state) : state_(std::move(state)) {}
 
-std::optional<EpisodeBatch> Stream::next() { return state_->next(); }
+template <class Batch>
+BasicStream<Batch>::BasicStream(BasicStream&&) noexcept = default;
 
-EpisodeBatch Stream::join() { return state_->join(); }
+template <class Batch>
+BasicStream<Batch>& BasicStream<Batch>::operator=(BasicStream&&) noexcept = default;
 
-const Account& Stream::account() const {
+template <class Batch>
+BasicStream<Batch>::~BasicStream() = default;
+
+template <class Batch>
+std::optional<Batch> BasicStream<Batch>::next() {
+  return state_->next();
+}
+
+template <class Batch>
+Batch BasicStream<Batch>::join() {
+  return state_->join();
+}
+
+template <class Batch>
+const Account& BasicStream<Batch>::account() const {
   if (!state_->account()) internal::raise_invalid("account", "a stream that was read to its end", "another one");
   return *state_->account();
 }
 
-std::uint64_t Stream::num_simulated_steps() const noexcept { return state_->num_simulated_steps(); }
+template <class Batch>
+std::uint64_t BasicStream<Batch>::num_simulated_steps() const noexcept {
+  return state_->num_simulated_steps();
+}
 
-std::uint64_t Stream::num_ended_episodes() const noexcept { return state_->num_ended_episodes(); }
+template <class Batch>
+std::uint64_t BasicStream<Batch>::num_ended_episodes() const noexcept {
+  return state_->num_ended_episodes();
+}
 
-const std::vector<std::string>& Stream::warnings() const noexcept { return state_->warnings(); }
+template <class Batch>
+const std::vector<std::string>& BasicStream<Batch>::warnings() const noexcept {
+  return state_->warnings();
+}
 
-void Stream::cancel() noexcept { state_->cancel(); }
+template <class Batch>
+void BasicStream<Batch>::cancel() noexcept {
+  state_->cancel();
+}
+
+template class BasicStream<EpisodeBatch>;
+template class BasicStream<MultiAgentBatch>;
 
 }  // namespace rollserve

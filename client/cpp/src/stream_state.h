@@ -12,6 +12,7 @@
 #include "connection.h"
 #include "resumption.h"
 #include "rollserve/episode_batch.h"
+#include "rollserve/multi_agent_batch.h"
 
 namespace rollserve::internal {
 
@@ -19,6 +20,9 @@ namespace rollserve::internal {
 class SamplingRpc;
 
 /// The state of a sampling stream, over all RPCs that deliver it.
+///
+/// @tparam Batch EpisodeBatch or MultiAgentBatch.
+template <class Batch>
 class StreamState {
  public:
   /// Start with the first call's request.
@@ -26,9 +30,9 @@ class StreamState {
   ~StreamState();
 
   /// Return the next batch, or nothing after the last one.
-  std::optional<EpisodeBatch> next();
+  std::optional<Batch> next();
   /// Return the rest of the stream as one batch, with the account.
-  EpisodeBatch join();
+  Batch join();
   /// Return the account after the end, otherwise nothing.
   const std::optional<Account>& account() const { return final_account_; }
   /// Return the steps that the call has simulated so far, as far as the client knows.
@@ -41,10 +45,10 @@ class StreamState {
   void cancel() noexcept { control_->cancel("stream"); }
 
  private:
-  std::optional<EpisodeBatch> next_batch();
-  std::optional<EpisodeBatch> step();
+  std::optional<Batch> next_batch();
+  std::optional<Batch> step();
   void receive();
-  std::optional<EpisodeBatch> read(v1::ObtainSamplesResponse& response);
+  std::optional<Batch> read(v1::ObtainSamplesResponse& response);
   void begin(const v1::Beginning& beginning);
 
   std::shared_ptr<Connection> connection_;

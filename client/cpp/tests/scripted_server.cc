@@ -3,12 +3,27 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 namespace {
 
 std::string text_field(int number, const std::string& value) {  // texts of less than 128 bytes
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(value.size())} + value;
+}
+
+/// Return three episodes: `a` got 1, 2 and 4 by version 3 of main, and `b` got 5 in the last two.
+v1::AgentReturns agent_returns() {
+  v1::AgentReturns message;
+  message.add_agents("a");
+  message.add_agents("b");
+  message.add_policies()->set_policy("main");
+  message.mutable_policies(0)->set_version(3);
+  message.add_policies()->set_policy("old");
+  message.mutable_policies(1)->set_version(1);
+  for (const double value : {1.0, std::nan(""), 2.0, 5.0, 4.0, 5.0}) message.add_returns(value);
+  for (const int position : {0, -1, 0, 0, 0, 1}) message.add_policy_positions(position);
+  return message;
 }
 
 v1::ObtainExactEpisodesResponse exact(const v1::ObtainSamplesResponse& response) {
@@ -76,6 +91,10 @@ grpc::Status ScriptedServer::UpdateEnv(grpc::ServerContext*, const v1::UpdateEnv
   const std::lock_guard<std::mutex> lock(mutex_);
   envs.push_back(*request);
   response->set_environment_version(5);
+  if (request->all_workers().environment().multi_agent() != v1::MULTI_AGENT_API_UNSPECIFIED) {
+    response->add_agents("a");
+    response->add_agents("b");
+  }
   response->mutable_observation_space()->mutable_discrete()->set_n(4);
   response->mutable_action_space()->mutable_discrete()->set_n(2);
   return grpc::Status::OK;
@@ -111,9 +130,13 @@ grpc::Status ScriptedServer::Evaluate(grpc::ServerContext* context, const v1::Ev
     v1::EvaluateResponse same;
     if (response.has_beginning()) *same.mutable_beginning() = response.beginning();
     if (response.has_batch()) *same.mutable_batch() = response.batch();
+    if (response.has_multi_agent_batch()) *same.mutable_multi_agent_batch() = response.multi_agent_batch();
     if (response.has_account()) {
       same.mutable_evaluation()->add_returns(1.5);
       *same.mutable_evaluation()->mutable_account() = response.account();
+      if (same.evaluation().account().policy_version() > 0) {
+        *same.mutable_evaluation()->mutable_agent_returns() = agent_returns();
+      }
     }
     writer->Write(same);
   }
@@ -198,6 +221,40 @@ v1::ObtainSamplesResponse response_of(v1::EpisodeBatch batch) {
   v1::ObtainSamplesResponse response;
   *response.mutable_batch() = std::move(batch);
   return response;
+}
+
+v1::ObtainSamplesResponse response_of(v1::MultiAgentBatch batch) {
+  v1::ObtainSamplesResponse response;
+  *response.mutable_multi_agent_batch() = std::move(batch);
+  return response;
+}
+
+v1::MultiAgentBatch episodes_of(const std::vector<Segment>& parts) {
+  v1::MultiAgentBatch batch;
+  batch.add_agents("a");
+  batch.add_agents("b");
+  for (const Segment& part : parts) {
+    batch.add_episode_indices(part.episode);
+    batch.add_first_steps(part.first_step);
+    batch.add_lengths(part.length);
+    batch.add_terminated(part.ends);
+    batch.add_truncated(false);
+    batch.add_agent_step_counts(part.length);
+  }
+  return batch;
+}
+
+v1::PolicyBatch policy_of(const std::string& name, const std::vector<Life>& lives) {
+  v1::PolicyBatch policy;
+  policy.set_policy(name);
+  std::vector<Segment> segments;
+  for (const Life& life : lives) {
+    policy.add_agent_positions(life.agent);
+    policy.mutable_environment_steps()->Add(life.env_steps.begin(), life.env_steps.end());
+    segments.push_back(life.segment);
+  }
+  *policy.mutable_batch() = batch_of(segments);
+  return policy;
 }
 
 v1::ObtainSamplesResponse progress(std::uint64_t num_simulated_steps, std::uint64_t num_ended_episodes) {

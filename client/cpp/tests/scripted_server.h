@@ -103,8 +103,22 @@ v1::Tensor tensor(v1::DataType type, const std::vector<T>& values, const std::ve
 /// Add a named tensor.
 void add(google::protobuf::RepeatedPtrField<v1::NamedTensor>& columns, const std::string& name, v1::Tensor tensor);
 
+/// Steps of an agent of many as a segment: the environment steps in which it acted.
+struct Life {
+  std::uint32_t agent;
+  std::vector<std::uint32_t> env_steps;
+  Segment segment;
+};
+
+/// Return a batch of the agents `a` and `b`, without policies. One agent acts in each environment step.
+v1::MultiAgentBatch episodes_of(const std::vector<Segment>& parts);
+
+/// Return the segments of a policy.
+v1::PolicyBatch policy_of(const std::string& name, const std::vector<Life>& lives);
+
 v1::ObtainSamplesResponse beginning();
 v1::ObtainSamplesResponse response_of(v1::EpisodeBatch batch);
+v1::ObtainSamplesResponse response_of(v1::MultiAgentBatch batch);
 v1::ObtainSamplesResponse progress(std::uint64_t num_simulated_steps, std::uint64_t num_ended_episodes);
 v1::ObtainSamplesResponse account(std::uint64_t num_episodes, std::uint64_t num_steps);
 /// Return several responses in one.

@@ -58,11 +58,51 @@ func decodeArray[T rollserve.Element](a array) (rollserve.Array, error) {
 	return rollserve.NewArray(values, a.Shape...), nil
 }
 
-// agentUpdate is an agent, or parameters for the present one.
+// agentUpdate is an agent, or parameters for the present one, or updates of policies by name.
 type agentUpdate struct {
 	Agent      *agent
 	Parameters arrays
 	Change     *agentChange
+	Policies   map[string]*agentUpdate
+	PolicyMap  policyMap `json:"policy_map"`
+}
+
+// policyMap has rules, each with a name, a prefix or a position.
+type policyMap []struct {
+	Name     *string
+	Prefix   *string
+	Position *uint32
+	Choices  []rollserve.PolicyChoice
+}
+
+func (m policyMap) rules() rollserve.PolicyMap {
+	var rules rollserve.PolicyMap
+	for _, rule := range m {
+		switch {
+		case rule.Name != nil:
+			rules = append(rules, rollserve.ForAgent(*rule.Name, rule.Choices...))
+		case rule.Prefix != nil:
+			rules = append(rules, rollserve.ForPrefix(*rule.Prefix, rule.Choices...))
+		default:
+			rules = append(rules, rollserve.ForPosition(*rule.Position, rule.Choices...))
+		}
+	}
+	return rules
+}
+
+func (u agentUpdate) exists() bool {
+	return u.Agent != nil || u.Parameters != nil || u.Change != nil || u.Policies != nil
+}
+
+func (u agentUpdate) policies() (rollserve.AgentUpdate, error) {
+	updates := map[string]rollserve.AgentUpdate{}
+	for name, each := range u.Policies {
+		var err error
+		if updates[name], err = each.update(); err != nil {
+			return nil, err
+		}
+	}
+	return rollserve.Policies{Updates: updates, Map: u.PolicyMap.rules()}, nil
 }
 
 // agentChange is a change of the present agent's settings.
@@ -92,6 +132,9 @@ type agent struct {
 }
 
 func (u agentUpdate) update() (rollserve.AgentUpdate, error) {
+	if u.Policies != nil {
+		return u.policies()
+	}
 	if u.Change != nil {
 		parameters, err := u.Change.Parameters.decoded()
 		return rollserve.AgentChange{Kwargs: u.Change.Kwargs, Parameters: parameters}, err
@@ -163,6 +206,8 @@ type options struct {
 	Temperatures       []float64
 	NoiseScales        []float64 `json:"noise_scales"`
 	Epsilons           []float64
+	Deliver            []string
+	Count              string
 }
 
 func (o *options) sampling() (*rollserve.SamplingOptions, error) {
@@ -184,8 +229,10 @@ func (o *options) sampling() (*rollserve.SamplingOptions, error) {
 		Temperatures:       o.Temperatures,
 		NoiseScales:        o.NoiseScales,
 		Epsilons:           o.Epsilons,
+		Deliver:            o.Deliver,
+		CountAgentSteps:    o.Count == "agent_steps",
 	}
-	if o.Agent == nil && o.Parameters == nil && o.Change == nil {
+	if !o.exists() {
 		return sampling, nil
 	}
 	var err error
@@ -195,8 +242,7 @@ func (o *options) sampling() (*rollserve.SamplingOptions, error) {
 
 // evaluation returns the options of an evaluation, which has some of those of a call that samples.
 func (o *options) evaluation() (*rollserve.EvaluationOptions, error) {
-	hasAgent := o.Agent != nil || o.Parameters != nil || o.Change != nil
-	if hasAgent || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
+	if o.exists() || o.ExpectedNumWorkers != nil || o.ReturnStates || o.Prefetch {
 		return nil, unsupported("an option that evaluations do not have")
 	}
 	evaluation := &rollserve.EvaluationOptions{

@@ -73,11 +73,12 @@ func run(asked *testCase) object {
 	if err == nil {
 		defer sampler.Close()
 	}
+	c := &client{Sampler: sampler}
 	results := make([]object, len(asked.Operations))
 	for i, content := range asked.Operations {
 		result, failure := object(nil), err
 		if failure == nil {
-			result, failure = perform(context.Background(), sampler, content)
+			result, failure = perform(context.Background(), c, content)
 		}
 		if failure != nil {
 			result = describeError(failure)

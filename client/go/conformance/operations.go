@@ -21,6 +21,8 @@ type operation struct {
 	Vectorization string
 	NumRows       uint32 `json:"num_rows"`
 	Transforms    []map[string]json.RawMessage
+	MultiAgent    string `json:"multi_agent"`
+	GlobalState   bool   `json:"global_state"`
 
 	Updates            []json.RawMessage // the fields of updates for all workers, or null
 	Method             string
@@ -38,10 +40,18 @@ type operation struct {
 	Progress             bool
 	NumEpisodes          uint32 `json:"num_episodes"`
 	Options              options
+	Views                []string
+	PolicyMaps           []policyMap `json:"policy_maps"`
+}
+
+// client is the sampler of a case, and whether its environment has many agents, whose calls are others.
+type client struct {
+	*rollserve.Sampler
+	hasManyAgents bool
 }
 
 // perform performs an operation, and describes its result.
-func perform(ctx context.Context, sampler *rollserve.Sampler, content json.RawMessage) (object, error) {
+func perform(ctx context.Context, c *client, content json.RawMessage) (object, error) {
 	var o operation
 	if err := decode(content, &o); err != nil {
 		return nil, err
@@ -50,10 +60,10 @@ func perform(ctx context.Context, sampler *rollserve.Sampler, content json.RawMe
 	if err != nil {
 		return nil, err
 	}
-	return run(ctx, sampler, &o)
+	return run(ctx, c, &o)
 }
 
-var operations = map[string]func(context.Context, *rollserve.Sampler, *operation) (object, error){
+var operations = map[string]func(context.Context, *client, *operation) (object, error){
 	"update_env":              updateEnv,
 	"change_env":              changeEnv,
 	"update_env_per_worker":   updateEnvPerWorker,
@@ -61,6 +71,7 @@ var operations = map[string]func(context.Context, *rollserve.Sampler, *operation
 	"update_agent":            updateAgent,
 	"change_agent":            changeAgent,
 	"update_agent_per_worker": updateAgentPerWorker,
+	"update_policies":         updateAgent,
 	"obtain_samples":          obtainSamples,
 	"obtain_exact_episodes":   obtainExactEpisodes,
 	"obtain_fragments":        obtainFragments,
@@ -69,12 +80,16 @@ var operations = map[string]func(context.Context, *rollserve.Sampler, *operation
 	"status":                  status,
 }
 
-func updateEnv(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func updateEnv(ctx context.Context, c *client, o *operation) (object, error) {
 	spec, err := o.spec()
 	if err != nil {
 		return nil, err
 	}
-	return describeEnv(sampler.UpdateEnv(ctx, spec))
+	updated, err := c.UpdateEnv(ctx, spec)
+	if err == nil {
+		c.hasManyAgents = len(updated.Agents) > 0
+	}
+	return describeEnv(updated, err)
 }
 
 func (o *operation) spec() (spec rollserve.EnvSpec, err error) {
@@ -82,9 +97,13 @@ func (o *operation) spec() (spec rollserve.EnvSpec, err error) {
 	if err != nil {
 		return spec, err
 	}
+	multiAgent, err := lookUp("multi_agent", o.MultiAgent, multiAgentAPIs)
+	if err != nil {
+		return spec, err
+	}
 	spec = rollserve.EnvSpec{
 		ID: o.ID, Kwargs: o.Kwargs, Wrappers: o.Wrappers, Task: o.Task, ResetOptions: o.ResetOptions,
-		Vectorization: vectorization, NumRows: o.NumRows,
+		Vectorization: vectorization, NumRows: o.NumRows, MultiAgent: multiAgent, GlobalState: o.GlobalState,
 	}
 	for _, kinds := range o.Transforms {
 		for name, content := range kinds {
@@ -102,7 +121,7 @@ func (o *operation) spec() (spec rollserve.EnvSpec, err error) {
 	return spec, nil
 }
 
-func updateEnvPerWorker(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func updateEnvPerWorker(ctx context.Context, c *client, o *operation) (object, error) {
 	updates := make([]rollserve.EnvUpdate, len(o.Updates))
 	for i, content := range o.Updates {
 		if string(content) == "null" {
@@ -121,12 +140,12 @@ func updateEnvPerWorker(ctx context.Context, sampler *rollserve.Sampler, o *oper
 			updates[i] = spec
 		}
 	}
-	return describeEnv(sampler.UpdateEnvPerWorker(ctx, updates))
+	return describeEnv(c.UpdateEnvPerWorker(ctx, updates))
 }
 
-func callEnvironments(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func callEnvironments(ctx context.Context, c *client, o *operation) (object, error) {
 	options := &rollserve.CallEnvironmentsOptions{EnvVersion: o.EnvironmentVersion}
-	values, err := sampler.CallEnvironments(ctx, o.Method, o.Arguments, options)
+	values, err := c.CallEnvironments(ctx, o.Method, o.Arguments, options)
 	if err != nil {
 		return nil, err
 	}
@@ -139,8 +158,14 @@ var vectorizations = map[string]rollserve.Vectorization{
 	"native": rollserve.VectorizationNative,
 }
 
-func changeEnv(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
-	return describeEnv(sampler.UpdateEnv(ctx, rollserve.EnvChange{Kwargs: o.Kwargs}))
+var multiAgentAPIs = map[string]rollserve.MultiAgentAPI{
+	"":         0,
+	"parallel": rollserve.MultiAgentParallel,
+	"aec":      rollserve.MultiAgentAEC,
+}
+
+func changeEnv(ctx context.Context, c *client, o *operation) (object, error) {
+	return describeEnv(c.UpdateEnv(ctx, rollserve.EnvChange{Kwargs: o.Kwargs}))
 }
 
 func describeEnv(updated *rollserve.EnvUpdated, err error) (object, error) {
@@ -150,24 +175,24 @@ func describeEnv(updated *rollserve.EnvUpdated, err error) (object, error) {
 	return object{"environment_version": updated.EnvVersion}, nil
 }
 
-func updateAgent(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func updateAgent(ctx context.Context, c *client, o *operation) (object, error) {
 	update, err := o.agentUpdate.update()
 	if err != nil {
 		return nil, err
 	}
 	options := &rollserve.UpdateAgentOptions{SkipIfIdentical: o.SkipIfIdentical}
-	return describeAgent(sampler.UpdateAgent(ctx, update, options))
+	return describeAgent(c.UpdateAgent(ctx, update, options))
 }
 
-func changeAgent(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func changeAgent(ctx context.Context, c *client, o *operation) (object, error) {
 	parameters, err := o.Parameters.decoded()
 	if err != nil {
 		return nil, err
 	}
-	return describeAgent(sampler.UpdateAgent(ctx, rollserve.AgentChange{Kwargs: o.Kwargs, Parameters: parameters}, nil))
+	return describeAgent(c.UpdateAgent(ctx, rollserve.AgentChange{Kwargs: o.Kwargs, Parameters: parameters}, nil))
 }
 
-func updateAgentPerWorker(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func updateAgentPerWorker(ctx context.Context, c *client, o *operation) (object, error) {
 	updates := make([]rollserve.AgentUpdate, len(o.Updates))
 	for i, content := range o.Updates {
 		if string(content) == "null" {
@@ -182,7 +207,7 @@ func updateAgentPerWorker(ctx context.Context, sampler *rollserve.Sampler, o *op
 			return nil, err
 		}
 	}
-	return describeAgent(sampler.UpdateAgentPerWorker(ctx, updates, nil))
+	return describeAgent(c.UpdateAgentPerWorker(ctx, updates, nil))
 }
 
 func describeAgent(version int64, err error) (object, error) {
@@ -192,13 +217,16 @@ func describeAgent(version int64, err error) (object, error) {
 	return object{"policy_version": version}, nil
 }
 
-func obtainSamples(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func obtainSamples(ctx context.Context, c *client, o *operation) (object, error) {
 	options, err := o.Options.sampling()
 	if err != nil {
 		return nil, err
 	}
+	if c.hasManyAgents {
+		return describeMany(o.Views)(c.MultiAgent().ObtainSamples(ctx, o.NumSteps, options))
+	}
 	begin := time.Now()
-	batch, err := sampler.ObtainSamples(ctx, o.NumSteps, options)
+	batch, err := c.ObtainSamples(ctx, o.NumSteps, options)
 	seconds := time.Since(begin).Seconds()
 	if err != nil {
 		return nil, err
@@ -206,22 +234,29 @@ func obtainSamples(ctx context.Context, sampler *rollserve.Sampler, o *operation
 	return object{"batch": describeBatch(batch), "seconds": seconds}, nil
 }
 
-func obtainExactEpisodes(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func obtainExactEpisodes(ctx context.Context, c *client, o *operation) (object, error) {
 	options, err := o.Options.sampling()
 	if err != nil {
 		return nil, err
 	}
-	return describeResult(sampler.ObtainExactEpisodes(ctx, o.NumEpisodesPerWorker, options))
+	if c.hasManyAgents {
+		return describeMany(o.Views)(c.MultiAgent().ObtainExactEpisodes(ctx, o.NumEpisodesPerWorker, options))
+	}
+	return describeResult(c.ObtainExactEpisodes(ctx, o.NumEpisodesPerWorker, options))
 }
 
-func obtainFragments(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func obtainFragments(ctx context.Context, c *client, o *operation) (object, error) {
 	options, err := o.Options.sampling()
 	if err != nil {
 		return nil, err
 	}
-	return describeResult(sampler.ObtainFragments(ctx, o.NumSteps, &rollserve.FragmentOptions{
+	of := &rollserve.FragmentOptions{
 		SamplingOptions: *options, RowStepCount: o.RowStepCount, SoftHorizon: o.SoftHorizon,
-	}))
+	}
+	if c.hasManyAgents {
+		return describeMany(o.Views)(c.MultiAgent().ObtainFragments(ctx, o.NumSteps, of))
+	}
+	return describeResult(c.ObtainFragments(ctx, o.NumSteps, of))
 }
 
 func describeResult(batch *rollserve.EpisodeBatch, err error) (object, error) {
@@ -232,15 +267,34 @@ func describeResult(batch *rollserve.EpisodeBatch, err error) (object, error) {
 }
 
 // streamSamples reads a stream to its end, or closes it after some batches.
-func streamSamples(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func streamSamples(ctx context.Context, c *client, o *operation) (object, error) {
 	options, err := o.Options.sampling()
 	if err != nil {
 		return nil, err
 	}
-	stream, err := sampler.StreamSamples(ctx, o.NumSteps, options)
+	if c.hasManyAgents {
+		stream, err := c.MultiAgent().StreamSamples(ctx, o.NumSteps, options)
+		if err != nil {
+			return nil, err
+		}
+		return readStream[*rollserve.MultiAgentBatch](stream, o)
+	}
+	stream, err := c.StreamSamples(ctx, o.NumSteps, options)
 	if err != nil {
 		return nil, err
 	}
+	return readStream[*rollserve.EpisodeBatch](stream, o)
+}
+
+// stream is a stream of batches of one agent or of many.
+type stream[B any] interface {
+	Next() (B, error)
+	Close()
+	NumSimulatedSteps() uint64
+	NumEndedEpisodes() uint64
+}
+
+func readStream[B interface{ NumSteps() int }](stream stream[B], o *operation) (object, error) {
 	defer stream.Close()
 	numBatches, numSteps := 0, 0
 	for o.StopAfter == 0 || numBatches < o.StopAfter {
@@ -263,20 +317,27 @@ func streamSamples(ctx context.Context, sampler *rollserve.Sampler, o *operation
 	return result, nil
 }
 
-func evaluate(ctx context.Context, sampler *rollserve.Sampler, o *operation) (object, error) {
+func evaluate(ctx context.Context, c *client, o *operation) (object, error) {
 	options, err := o.Options.evaluation()
 	if err != nil {
 		return nil, err
 	}
-	evaluation, err := sampler.Evaluate(ctx, o.NumEpisodes, options)
+	for _, rules := range o.PolicyMaps {
+		options.PolicyMaps = append(options.PolicyMaps, rules.rules())
+	}
+	evaluation, err := c.Evaluate(ctx, o.NumEpisodes, options)
 	if err != nil {
 		return nil, err
 	}
-	return object{"returns": evaluation.GetReturns(), "lengths": evaluation.GetLengths()}, nil
+	result := object{"returns": evaluation.GetReturns(), "lengths": evaluation.GetLengths()}
+	if evaluation.AgentReturns != nil {
+		result["agent_returns"] = describeAgentReturns(evaluation)
+	}
+	return result, nil
 }
 
-func status(ctx context.Context, sampler *rollserve.Sampler, _ *operation) (object, error) {
-	status, err := sampler.Status(ctx)
+func status(ctx context.Context, c *client, _ *operation) (object, error) {
+	status, err := c.Status(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,29 +15,39 @@ import (
 )
 
 func describeBatch(b *rollserve.EpisodeBatch) object {
+	described := describeSegments(b)
+	described["account"] = describeAccount(b.Account)
+	return described
+}
+
+func describeAccount(account *rollserve.Account) object {
+	return object{
+		"num_steps":       account.GetStepCount(),
+		"num_episodes":    account.GetEpisodeCount(),
+		"seed":            fmt.Sprint(account.GetSeed()),
+		"num_resumptions": account.NumResumptions,
+	}
+}
+
+// describeSegments describes a batch without its account.
+func describeSegments(b *rollserve.EpisodeBatch) object {
 	described := object{
-		"episode_indices":   b.EpisodeIndices,
-		"first_steps":       b.FirstSteps,
-		"lengths":           b.Lengths,
-		"terminated":        b.Terminated,
-		"truncated":         b.Truncated,
-		"policy_versions":   b.PolicyVersions,
-		"env_seeds":         b.EnvSeeds,
-		"returns":           b.Returns(),
-		"observations":      describeLeaves(b.Observations),
-		"last_observations": describeLeaves(b.LastObservations),
-		"actions":           describeLeaves(b.Actions),
-		"rewards":           object{"": describeArray(rollserve.NewArray(b.Rewards))},
-		"agent_infos":       describeInfos(b.AgentInfos),
-		"env_infos":         describeInfos(b.EnvInfos),
-		"episode_infos":     describeInfos(b.EpisodeInfos),
-		"initial_states":    describeInfos(b.InitialStates),
-		"account": object{
-			"num_steps":       b.Account.GetStepCount(),
-			"num_episodes":    b.Account.GetEpisodeCount(),
-			"seed":            fmt.Sprint(b.Account.GetSeed()),
-			"num_resumptions": b.Account.NumResumptions,
-		},
+		"episode_indices":     b.EpisodeIndices,
+		"first_steps":         b.FirstSteps,
+		"lengths":             b.Lengths,
+		"terminated":          b.Terminated,
+		"truncated":           b.Truncated,
+		"policy_versions":     b.PolicyVersions,
+		"env_seeds":           b.EnvSeeds,
+		"returns":             b.Returns(),
+		"observations":        describeLeaves(b.Observations),
+		"last_observations":   describeLeaves(b.LastObservations),
+		"actions":             describeLeaves(b.Actions),
+		"rewards":             object{"": describeArray(rollserve.NewArray(b.Rewards))},
+		"agent_infos":         describeInfos(b.AgentInfos),
+		"env_infos":           describeInfos(b.EnvInfos),
+		"episode_infos":       describeInfos(b.EpisodeInfos),
+		"initial_states":      describeInfos(b.InitialStates),
 		"last_states":         describeInfos(b.LastStates),
 		"environment_actions": describeLeaves(b.EnvActions),
 		"returns_before":      describeSums(b.ReturnsBefore),

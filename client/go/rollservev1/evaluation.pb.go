@@ -265,7 +265,7 @@ type PolicyVersion struct {
 
 	// The policy's name.
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// The number of the update of the agent that made it.
+	// The number of the update of the agent that made it; 0 for the members of a population.
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 }
 
@@ -498,6 +498,9 @@ type PopulationEvaluation struct {
 	Reproducibility Reproducibility `protobuf:"varint,10,opt,name=reproducibility,proto3,enum=rollserve.v1.Reproducibility" json:"reproducibility,omitempty"`
 	// What was simulated and what became of it. All episodes count as discarded, because none is delivered.
 	Account *Account `protobuf:"bytes,11,opt,name=account,proto3" json:"account,omitempty"`
+	// What each agent got, in an environment with many agents: of the K * M episodes in the order of `returns`. The policies
+	// of members have version 0. Not set in an environment with one agent.
+	AgentReturns *AgentReturns `protobuf:"bytes,54,opt,name=agent_returns,json=agentReturns,proto3" json:"agent_returns,omitempty"`
 }
 
 func (x *PopulationEvaluation) Reset() {
@@ -609,6 +612,13 @@ func (x *PopulationEvaluation) GetAccount() *Account {
 	return nil
 }
 
+func (x *PopulationEvaluation) GetAgentReturns() *AgentReturns {
+	if x != nil {
+		return x.AgentReturns
+	}
+	return nil
+}
+
 var File_rollserve_v1_evaluation_proto protoreflect.FileDescriptor
 
 var file_rollserve_v1_evaluation_proto_rawDesc = []byte{
@@ -702,7 +712,7 @@ var file_rollserve_v1_evaluation_proto_rawDesc = []byte{
 	0x20, 0x01, 0x28, 0x08, 0x52, 0x13, 0x72, 0x65, 0x74, 0x75, 0x72, 0x6e, 0x52, 0x65, 0x74, 0x75,
 	0x72, 0x6e, 0x73, 0x42, 0x65, 0x66, 0x6f, 0x72, 0x65, 0x42, 0x14, 0x0a, 0x12, 0x5f, 0x6d, 0x61,
 	0x78, 0x5f, 0x6d, 0x65, 0x73, 0x73, 0x61, 0x67, 0x65, 0x5f, 0x62, 0x79, 0x74, 0x65, 0x73, 0x22,
-	0xc7, 0x03, 0x0a, 0x14, 0x50, 0x6f, 0x70, 0x75, 0x6c, 0x61, 0x74, 0x69, 0x6f, 0x6e, 0x45, 0x76,
+	0x88, 0x04, 0x0a, 0x14, 0x50, 0x6f, 0x70, 0x75, 0x6c, 0x61, 0x74, 0x69, 0x6f, 0x6e, 0x45, 0x76,
 	0x61, 0x6c, 0x75, 0x61, 0x74, 0x69, 0x6f, 0x6e, 0x12, 0x18, 0x0a, 0x07, 0x72, 0x65, 0x74, 0x75,
 	0x72, 0x6e, 0x73, 0x18, 0x01, 0x20, 0x03, 0x28, 0x01, 0x52, 0x07, 0x72, 0x65, 0x74, 0x75, 0x72,
 	0x6e, 0x73, 0x12, 0x18, 0x0a, 0x07, 0x6c, 0x65, 0x6e, 0x67, 0x74, 0x68, 0x73, 0x18, 0x02, 0x20,
@@ -730,8 +740,12 @@ var file_rollserve_v1_evaluation_proto_rawDesc = []byte{
 	0x63, 0x69, 0x62, 0x69, 0x6c, 0x69, 0x74, 0x79, 0x12, 0x2f, 0x0a, 0x07, 0x61, 0x63, 0x63, 0x6f,
 	0x75, 0x6e, 0x74, 0x18, 0x0b, 0x20, 0x01, 0x28, 0x0b, 0x32, 0x15, 0x2e, 0x72, 0x6f, 0x6c, 0x6c,
 	0x73, 0x65, 0x72, 0x76, 0x65, 0x2e, 0x76, 0x31, 0x2e, 0x41, 0x63, 0x63, 0x6f, 0x75, 0x6e, 0x74,
-	0x52, 0x07, 0x61, 0x63, 0x63, 0x6f, 0x75, 0x6e, 0x74, 0x62, 0x06, 0x70, 0x72, 0x6f, 0x74, 0x6f,
-	0x33,
+	0x52, 0x07, 0x61, 0x63, 0x63, 0x6f, 0x75, 0x6e, 0x74, 0x12, 0x3f, 0x0a, 0x0d, 0x61, 0x67, 0x65,
+	0x6e, 0x74, 0x5f, 0x72, 0x65, 0x74, 0x75, 0x72, 0x6e, 0x73, 0x18, 0x36, 0x20, 0x01, 0x28, 0x0b,
+	0x32, 0x1a, 0x2e, 0x72, 0x6f, 0x6c, 0x6c, 0x73, 0x65, 0x72, 0x76, 0x65, 0x2e, 0x76, 0x31, 0x2e,
+	0x41, 0x67, 0x65, 0x6e, 0x74, 0x52, 0x65, 0x74, 0x75, 0x72, 0x6e, 0x73, 0x52, 0x0c, 0x61, 0x67,
+	0x65, 0x6e, 0x74, 0x52, 0x65, 0x74, 0x75, 0x72, 0x6e, 0x73, 0x62, 0x06, 0x70, 0x72, 0x6f, 0x74,
+	0x6f, 0x33,
 }
 
 var (
@@ -759,20 +773,21 @@ var file_rollserve_v1_evaluation_proto_goTypes = []interface{}{
 	(Compression)(0),             // 8: rollserve.v1.Compression
 }
 var file_rollserve_v1_evaluation_proto_depIdxs = []int32{
-	3, // 0: rollserve.v1.Evaluation.return_summary:type_name -> rollserve.v1.Summary
-	3, // 1: rollserve.v1.Evaluation.length_summary:type_name -> rollserve.v1.Summary
-	6, // 2: rollserve.v1.Evaluation.reproducibility:type_name -> rollserve.v1.Reproducibility
-	7, // 3: rollserve.v1.Evaluation.account:type_name -> rollserve.v1.Account
-	1, // 4: rollserve.v1.Evaluation.agent_returns:type_name -> rollserve.v1.AgentReturns
-	2, // 5: rollserve.v1.AgentReturns.policies:type_name -> rollserve.v1.PolicyVersion
-	8, // 6: rollserve.v1.EpisodeDelivery.accept_compression:type_name -> rollserve.v1.Compression
-	6, // 7: rollserve.v1.PopulationEvaluation.reproducibility:type_name -> rollserve.v1.Reproducibility
-	7, // 8: rollserve.v1.PopulationEvaluation.account:type_name -> rollserve.v1.Account
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	3,  // 0: rollserve.v1.Evaluation.return_summary:type_name -> rollserve.v1.Summary
+	3,  // 1: rollserve.v1.Evaluation.length_summary:type_name -> rollserve.v1.Summary
+	6,  // 2: rollserve.v1.Evaluation.reproducibility:type_name -> rollserve.v1.Reproducibility
+	7,  // 3: rollserve.v1.Evaluation.account:type_name -> rollserve.v1.Account
+	1,  // 4: rollserve.v1.Evaluation.agent_returns:type_name -> rollserve.v1.AgentReturns
+	2,  // 5: rollserve.v1.AgentReturns.policies:type_name -> rollserve.v1.PolicyVersion
+	8,  // 6: rollserve.v1.EpisodeDelivery.accept_compression:type_name -> rollserve.v1.Compression
+	6,  // 7: rollserve.v1.PopulationEvaluation.reproducibility:type_name -> rollserve.v1.Reproducibility
+	7,  // 8: rollserve.v1.PopulationEvaluation.account:type_name -> rollserve.v1.Account
+	1,  // 9: rollserve.v1.PopulationEvaluation.agent_returns:type_name -> rollserve.v1.AgentReturns
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_rollserve_v1_evaluation_proto_init() }

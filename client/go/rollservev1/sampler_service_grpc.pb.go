@@ -157,8 +157,8 @@ type SamplerServiceClient interface {
 	// NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
 	// WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
 	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (SamplerService_EvaluateClient, error)
-	// Evaluates K parameter sets of one agent, the members of a population, in one call, for searches such as evolution
-	// strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
+	// Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
+	// call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
 	// one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
 	// the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
 	// can come first, as in Evaluate.
@@ -873,8 +873,8 @@ type SamplerServiceServer interface {
 	// NO_EPISODE_ENDED, CALL_TOO_LARGE, CALL_TOO_LONG, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES,
 	// WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, WORKER_OUT_OF_MEMORY, ENV_FAILED.
 	Evaluate(*EvaluateRequest, SamplerService_EvaluateServer) error
-	// Evaluates K parameter sets of one agent, the members of a population, in one call, for searches such as evolution
-	// strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
+	// Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
+	// call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
 	// one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
 	// the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
 	// can come first, as in Evaluate.

@@ -1,6 +1,11 @@
 import io.github.rollserve.Account;
+import io.github.rollserve.AgentReturns;
+import io.github.rollserve.AgentSteps;
 import io.github.rollserve.Columns;
 import io.github.rollserve.EpisodeBatch;
+import io.github.rollserve.Evaluation;
+import io.github.rollserve.MultiAgentBatch;
+import io.github.rollserve.PolicyBatch;
 import io.github.rollserve.Tensor;
 import java.nio.ByteBuffer;
 import java.security.MessageDigest;
@@ -16,7 +21,7 @@ import java.util.Map;
 final class Description {
     private Description() {}
 
-    static Map<String, ?> of(EpisodeBatch batch) {
+    static Map<String, Object> of(EpisodeBatch batch) {
         Map<String, Object> description = new LinkedHashMap<>();
         description.put("episode_indices", batch.episodeIndices());
         description.put("first_steps", batch.firstSteps());
@@ -41,6 +46,73 @@ final class Description {
         description.put("returns_before", sums(batch.returnsBefore()));
         batch.account().ifPresent(account -> description.put("account", of(account)));
         return description;
+    }
+
+    static Map<String, ?> of(MultiAgentBatch batch) {
+        Map<String, Object> description = new LinkedHashMap<>();
+        description.put("agents", batch.agents());
+        description.put("episode_indices", batch.episodeIndices());
+        description.put("first_steps", batch.firstSteps());
+        description.put("lengths", batch.lengths());
+        description.put("terminated", batch.terminated());
+        description.put("truncated", batch.truncated());
+        description.put("agent_step_counts", batch.agentStepCounts());
+        batch.globalStates().ifPresent(states -> description.put("global_states", of(states)));
+        batch.lastGlobalStates().ifPresent(states -> description.put("last_global_states", of(states)));
+        Map<String, Map<String, Object>> policies = new LinkedHashMap<>();
+        for (PolicyBatch policy : batch.policies()) {
+            Map<String, Object> described = of(policy.batch());
+            described.put("agents", Arrays.stream(policy.agentPositions()).mapToObj(batch.agents()::get).toList());
+            described.put("env_steps", policy.envSteps());
+            described.put("rewards_before", policy.rewardsBefore());
+            policies.put(policy.policy(), described);
+        }
+        description.put("policies", policies);
+        batch.account().ifPresent(account -> description.put("account", of(account)));
+        return description;
+    }
+
+    /** Returns the views of a batch that are asked for. */
+    static Map<String, ?> views(MultiAgentBatch batch, List<String> views) {
+        Map<String, Object> described = new LinkedHashMap<>();
+        if (views.contains("by_agent")) {
+            Map<String, Object> batches = new LinkedHashMap<>();
+            batch.byAgent().forEach((agent, lives) -> batches.put(agent, of(lives)));
+            described.put("by_agent", batches);
+        }
+        if (views.contains("joint")) {
+            Map<String, Object> steps = new LinkedHashMap<>();
+            batch.joint().forEach((agent, each) -> steps.put(agent, of(each)));
+            described.put("joint", steps);
+        }
+        return described;
+    }
+
+    private static Map<String, ?> of(AgentSteps steps) {
+        return Map.of(
+            "acted", leaves(Columns.plain(Tensor.of(steps.acted()))),
+            "observations", leaves(steps.observations()),
+            "actions", leaves(steps.actions()),
+            "rewards", leaves(Columns.plain(steps.rewards())),
+            "terminated", leaves(Columns.plain(Tensor.of(steps.terminated()))),
+            "truncated", leaves(Columns.plain(Tensor.of(steps.truncated()))),
+            "policy_versions", leaves(Columns.plain(Tensor.of(steps.policyVersions()))));
+    }
+
+    static Map<String, ?> of(AgentReturns returns) {
+        return Map.of(
+            "agents", returns.agents(),
+            "policies", returns.policies().stream().map(Object::toString).toList(),
+            "returns", sums(Arrays.stream(returns.returns()).flatMapToDouble(Arrays::stream).toArray()),
+            "policy_positions", Arrays.stream(returns.policyPositions()).flatMapToInt(Arrays::stream).toArray(),
+            "by_agent", means(returns.byAgent()),
+            "by_policy", means(returns.byPolicy()));
+    }
+
+    private static Map<String, Double> means(Map<?, Evaluation.Summary> summaries) {
+        Map<String, Double> means = new LinkedHashMap<>();
+        summaries.forEach((key, summary) -> means.put(key.toString(), summary.mean()));
+        return means;
     }
 
     /** Returns numbers, with null for NaN, which JSON does not have. */

@@ -11,8 +11,10 @@ import io.github.rollserve.EnvUpdate;
 import io.github.rollserve.EvaluationOptions;
 import io.github.rollserve.Exploration;
 import io.github.rollserve.MlpAgent;
+import io.github.rollserve.MultiAgentApi;
 import io.github.rollserve.OnnxAgent;
 import io.github.rollserve.Parameters;
+import io.github.rollserve.PolicyUpdate;
 import io.github.rollserve.PythonAgent;
 import io.github.rollserve.RandomAgent;
 import io.github.rollserve.SamplingOptions;
@@ -41,12 +43,13 @@ final class Requests {
         "do", "id", "kwargs", "wrappers", "task", "reset_options", "vectorization", "num_rows", "agent", "parameters",
         "skip_if_identical", "num_steps", "num_episodes_per_worker", "row_step_count", "soft_horizon", "stop_after",
         "num_episodes", "options", "transforms", "updates", "method", "arguments", "environment_version", "progress",
-        "change");
+        "change", "multi_agent", "global_state", "policies", "policy_map", "policy_maps", "views");
     private static final Set<String> OPTION_FIELDS = Set.of(
         "seed", "first_episode_index", "max_episode_length", "policy_version", "min_policy_version",
         "environment_version", "expected_num_workers", "deterministic", "return_states", "skip_failed_episodes",
         "plain_frames", "prefetch", "temperatures", "noise_scales", "epsilons", "agent", "parameters", "change",
-        "return_last_values", "return_last_states", "return_returns_before"); // the last is asked for in all calls
+        "policies", "policy_map", "deliver", "count", "return_last_values", "return_last_states",
+        "return_returns_before"); // the last is asked for in all calls
     private static final Set<String> AGENT_FIELDS = Set.of(
         "kind", "action", "layer_sizes", "activation", "head", "parameters", "model", "inputs", "outputs", "infos",
         "name", "kwargs", "action_mask", "normalization_epsilon", "normalization_clip");
@@ -63,6 +66,9 @@ final class Requests {
         unknown.addAll(others);
         List<Fields> owners = new ArrayList<>(List.of(operation, options));
         operation.optionals("updates", update -> update).forEach(update -> update.ifPresent(owners::add));
+        for (Fields policies : List.of(operation.fields("policies"), options.fields("policies"))) {
+            policies.values().keySet().forEach(name -> owners.add(policies.fields(name)));
+        }
         for (Fields owner : owners) {
             others = new TreeSet<>(owner.fields("agent").values().keySet());
             others.removeAll(AGENT_FIELDS);
@@ -95,11 +101,18 @@ final class Requests {
             set.withResetOptions(operation.fields(field).values()));
         spec = operation.set(spec, "vectorization", (set, field) ->
             set.withVectorization(Vectorization.valueOf(operation.text(field).toUpperCase(Locale.ROOT))));
+        spec = operation.set(spec, "multi_agent", (set, field) ->
+            set.withMultiAgent(MultiAgentApi.valueOf(operation.text(field).toUpperCase(Locale.ROOT))));
+        spec = spec.withGlobalState(operation.flag("global_state"));
         return operation.set(spec, "num_rows", (set, field) -> set.withRows((int) operation.integer(field), 0));
     }
 
-    /** Returns the agent, the change or the parameters that an operation has. */
+    /** Returns the agent, the change, the parameters or the policies by name that an operation has. */
     static AgentUpdate agentUpdate(Fields operation) {
+        return operation.has("policies") ? PolicyRequests.policies(operation) : policyUpdate(operation);
+    }
+
+    static PolicyUpdate policyUpdate(Fields operation) {
         if (operation.has("change")) {
             return agentChange(operation.fields("change"));
         }
@@ -183,7 +196,7 @@ final class Requests {
 
     static SamplingOptions sampling(Fields fields) {
         SamplingOptions options = new SamplingOptions();
-        if (fields.has("agent") || fields.has("parameters") || fields.has("change")) {
+        if (fields.has("agent") || fields.has("parameters") || fields.has("change") || fields.has("policies")) {
             options = options.agent(agentUpdate(fields));
         }
         if (exploration(fields) != null) {
@@ -208,6 +221,8 @@ final class Requests {
         options = fields.set(options, "skip_failed_episodes", (set, field) ->
             set.skipFailedEpisodes(fields.flag(field)));
         options = fields.set(options, "plain_frames", (set, field) -> set.framesOnce(!fields.flag(field)));
+        options = options.deliver(fields.texts("deliver").toArray(String[]::new))
+            .countAgentSteps("agent_steps".equals(fields.text("count")));
         return fields.set(options, "prefetch", (set, field) -> set.prefetch(fields.flag(field)));
     }
 

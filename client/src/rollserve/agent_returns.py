@@ -22,7 +22,7 @@ class PolicyVersion(NamedTuple):
 
     Attributes:
         policy: name of the policy.
-        version: number of the update of the agent that made it.
+        version: number of the update of the agent that made it; 0 for the members of a population.
     """
 
     policy: str

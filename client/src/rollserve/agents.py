@@ -33,6 +33,7 @@ __all__ = [
     "AgentChange",
     "AgentUpdate",
     "ConstantAgent",
+    "MemberParameters",
     "MlpAgent",
     "OnnxAgent",
     "PickledAgent",
@@ -269,6 +270,9 @@ of the settings of the present Python agent."""
 
 AgentUpdate = PolicyUpdate | Policies | Mapping[str, PolicyUpdate]
 """An update of the agent; or for an environment with many agents, of policies by name."""
+
+MemberParameters = Mapping[str, np.ndarray] | Mapping[str, Mapping[str, np.ndarray]]
+"""Parameters (K, …) by name of the K members of a population; for an environment with many agents, by policy."""
 
 
 def agent_to_proto(agent: Agent) -> agent_pb2.Agent:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
-    from rollserve.agents import Agent, AgentUpdate
+    from rollserve.agents import Agent, AgentUpdate, MemberParameters
     from rollserve.cross_play import Player, Seat
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
@@ -266,13 +266,13 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
     async def evaluate_population(
         self,
-        parameters: Mapping[str, np.ndarray],
+        parameters: MemberParameters,
         num_episodes: int,
         *,
         same_episodes: bool = True,
         **options: Unpack[EvaluationOptions],
     ) -> PopulationEvaluation:
-        """Evaluate K parameter sets of the agent on a number of episodes each.
+        """Evaluate K parameter sets of the agent, or of some policies by name, on a number of episodes each.
 
         For arguments and errors, see `rollserve.Sampler.evaluate_population`.
         """

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve.account import Account, account_from_proto
-from rollserve.agent_returns import agent_returns_from_proto
+from rollserve.agent_returns import AgentReturns, agent_returns_from_proto, means_over_agents
+from rollserve.errors import mismatch
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.summaries import Summary
 
 if TYPE_CHECKING:
-    from rollserve.agent_returns import AgentReturns
+    from rollserve.agent_returns import PolicyVersion
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.v1 import evaluation_pb2
 
@@ -79,8 +80,8 @@ class PopulationEvaluation:
     """Result of evaluating K members of a population on M episodes each.
 
     Attributes:
-        returns: (K, M) float64, sums of the episodes' rewards, added step by step.
-        lengths: (K, M) int64, number of steps of the episodes.
+        returns: (K, M) float64, sums of the episodes' rewards, added step by step; of many agents, of all of them.
+        lengths: (K, M) int64, number of steps of the episodes; of many agents, of environment steps.
         num_steps: number of steps of all episodes.
         policy_version: version of the agent whose structure and other parameters the members share.
         env_version: version of the sampler's environment; None if the call brought its own.
@@ -88,6 +89,8 @@ class PopulationEvaluation:
         first_episode_index: index of the first episode of the first member.
         reproducibility: which unit of work the same seed gives again.
         account: account of the call. All episodes count as discarded.
+        agent_returns: what each agent got, for each member, in an environment with many agents; None in others. The
+            members' policies have version 0.
     """
 
     returns: np.ndarray
@@ -99,9 +102,41 @@ class PopulationEvaluation:
     first_episode_index: int
     reproducibility: Reproducibility
     account: Account
+    agent_returns: tuple[AgentReturns, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.returns)
+
+    def by_agent(self) -> dict[str, np.ndarray]:
+        """Return the returns of each agent, (K, M) float64; NaN for an episode in which it made no step.
+
+        Raises:
+            ValueError: the environment has one agent.
+        """
+        members = self._members()
+        return {
+            agent: np.stack([each.returns[:, column] for each in members])
+            for column, agent in enumerate(members[0].agents)
+        }
+
+    def by_policy(self) -> dict[PolicyVersion, np.ndarray]:
+        """Return the returns of each policy, (K, M) float64; NaN for an episode in which it acted for no agent.
+
+        Of an episode in which a policy acts for several agents, the mean of their returns counts.
+
+        Raises:
+            ValueError: the environment has one agent.
+        """
+        members = self._members()
+        return {
+            policy: np.stack([means_over_agents(each.returns, each.policy_positions == position) for each in members])
+            for position, policy in enumerate(members[0].policies)
+        }
+
+    def _members(self) -> tuple[AgentReturns, ...]:
+        if self.agent_returns is None:
+            raise ValueError(f"agent_returns: {mismatch('an environment with many agents', 'one with one agent')}")
+        return self.agent_returns
 
     @property
     def mean_returns(self) -> np.ndarray:
@@ -147,7 +182,18 @@ def population_evaluation_from_proto(message: evaluation_pb2.PopulationEvaluatio
         first_episode_index=message.first_episode_index,
         reproducibility=reproducibility_from_proto(message.reproducibility),
         account=account_from_proto(message.account),
+        agent_returns=_returns_of_members(message) if message.HasField("agent_returns") else None,
     )
+
+
+def _returns_of_members(message: evaluation_pb2.PopulationEvaluation) -> tuple[AgentReturns, ...]:
+    """Return what each agent got, for each member."""
+    agent_returns, num_members = agent_returns_from_proto(message.agent_returns), message.member_count
+    if len(agent_returns) != num_members * message.episode_count:
+        expected = f"those of {num_members * message.episode_count} episodes"
+        raise ValueError(f"agent_returns.returns: {mismatch(expected, f'those of {len(agent_returns)}')}")
+    parts = np.split(agent_returns.returns, num_members), np.split(agent_returns.policy_positions, num_members)
+    return tuple(AgentReturns(agent_returns.agents, agent_returns.policies, *part) for part in zip(*parts, strict=True))
 
 
 def _summary(message: evaluation_pb2.Summary) -> Summary:

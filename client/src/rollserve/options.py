@@ -159,7 +159,7 @@ class EvaluationOptions(TypedDict, total=False):
         policy_map: which policies act in an environment with many agents, instead of the sampler's own map: a mapping
             as of `rollserve.Policies`, or a sequence of them, of which the episode of index i has the one at position i
             modulo their number. They may name all policies and versions that the sampler holds; versions count back
-            from the version to evaluate. Not for populations.
+            from the version to evaluate; in a population from the members.
         seed: root seed of the episodes, from 0 to 2**64 - 1. The default is the same for every evaluation, so that all
             versions are measured with the same episodes.
         first_episode_index: index of the first episode in the sequence of the seed; 0 by default.

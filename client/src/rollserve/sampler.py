@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
-    from rollserve.agents import Agent, AgentUpdate
+    from rollserve.agents import Agent, AgentUpdate, MemberParameters
     from rollserve.cross_play import Player, Seat
     from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
@@ -455,13 +455,13 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
 
     def evaluate_population(
         self,
-        parameters: Mapping[str, np.ndarray],
+        parameters: MemberParameters,
         num_episodes: int,
         *,
         same_episodes: bool = True,
         **options: Unpack[EvaluationOptions],
     ) -> PopulationEvaluation:
-        """Evaluate K parameter sets of the agent on a number of episodes each.
+        """Evaluate K parameter sets of the agent, or of some policies by name, on a number of episodes each.
 
         A member's results equal what `evaluate` returns after an update with its parameters, where rows are stepped one
         by one. An evaluation uses and changes nothing of the sampler's own.
@@ -469,9 +469,16 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         >>> members = {name: np.stack([...]) for name in agent.parameters}  # (K, …) each  # doctest: +SKIP
         >>> result = sampler.evaluate_population(members, 4)  # doctest: +SKIP
 
+        In an environment with many agents, members have the parameters of one or several policies, and all other
+        policies are as they are.
+
+        >>> result = sampler.evaluate_population({"red": members}, 4)  # doctest: +SKIP
+        >>> result.by_policy()[("red", 0)].mean(axis=1)  # (K,)  # doctest: +SKIP
+
         Args:
             parameters: arrays of shape (K, …) by name, with parameters of the present agent for each of the K members.
-                The members share the agent's own values of parameters that are left out.
+                The members share the agent's own values of parameters that are left out. In an environment with many
+                agents, such mappings by the name of the policy.
             num_episodes: number of episodes of each member; at most 131,072 for all members together.
             same_episodes: whether all members have the same seeds.
             options: see `rollserve.EvaluationOptions`; not `skip_failed_episodes`.

@@ -40,8 +40,9 @@ async function run(asked: Case): Promise<Result> {
     return "unsupported" in failure ? failure : { results: asked.operations.map(() => failure) };
   }
   const results: Result[] = [];
+  const client = { sampler, hasManyAgents: false };
   for (const operation of asked.operations) {
-    results.push(await perform(sampler, operation).catch(describeError));
+    results.push(await perform(client, operation).catch(describeError));
   }
   sampler.close();
   return { results };

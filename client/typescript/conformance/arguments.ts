@@ -5,17 +5,19 @@ import {
   ConstantAgent,
   MlpAgent,
   OnnxAgent,
+  Policies,
   PythonAgent,
   RandomAgent,
   Tensor,
   type ActionMask,
   type Activation,
-  type AgentUpdate,
   type DType,
   type EvaluationOptions,
   type Kwargs,
   type MlpHead,
   type OnnxHead,
+  type PolicyMap,
+  type PolicyUpdate,
   type SamplingOptions,
   type TypedArray,
 } from "rollserve";
@@ -62,11 +64,20 @@ export interface ChangeFields {
 }
 
 /** An agent, or parameters or a change for the present one. */
-export interface UpdateFields {
+export interface SingleUpdateFields {
   readonly change?: ChangeFields;
   readonly agent?: AgentFields;
   readonly parameters?: Arrays;
 }
+
+/** Updates of policies by name. */
+export interface PolicyFields {
+  readonly policies?: Readonly<Record<string, SingleUpdateFields>>;
+  readonly policy_map?: PolicyMap;
+}
+
+/** An update of an agent, or of policies. */
+export type UpdateFields = SingleUpdateFields & PolicyFields;
 
 /** Options of a call. */
 export interface OptionFields extends UpdateFields {
@@ -88,6 +99,8 @@ export interface OptionFields extends UpdateFields {
   readonly temperatures?: readonly number[];
   readonly noise_scales?: readonly number[];
   readonly epsilons?: readonly number[];
+  readonly deliver?: readonly string[];
+  readonly count?: string;
 }
 
 /** The error of what the kit asks for and this client does not have. */
@@ -116,8 +129,15 @@ const ARRAYS: Readonly<Record<DType, new (buffer: ArrayBuffer) => TypedArray>> =
   float64: Float64Array,
 };
 
+/** Return updates of policies. */
+export function policies({ policies: fields = {}, policy_map, ...others }: PolicyFields): Policies {
+  Unsupported.unlessEmpty(others);
+  const updates = Object.entries(fields).map(([name, update]) => [name, agentUpdate(update)] as const);
+  return new Policies(Object.fromEntries(updates), policy_map);
+}
+
 /** Return the agent or the parameters of an operation. */
-export function agentUpdate({ agent, parameters, change }: UpdateFields): AgentUpdate {
+export function agentUpdate({ agent, parameters, change }: SingleUpdateFields): PolicyUpdate {
   if (change !== undefined) {
     return agentChange(change);
   }
@@ -165,12 +185,16 @@ export function agentChange({ kwargs = {}, parameters, ...others }: ChangeFields
 
 /** Return the options of a call that samples. */
 export function samplingOptions(fields: OptionFields = {}): SamplingOptions {
-  const { agent, parameters, change, expected_num_workers, return_states, plain_frames, prefetch, ...rest } = fields;
+  const { agent, parameters, change, policies: ofPolicies, policy_map, ...options } = fields;
+  const { expected_num_workers, return_states, plain_frames, prefetch, deliver, count, ...rest } = options;
   const { return_last_values, return_last_states, ...others } = defined({ ...rest, return_returns_before: undefined });
+  const single = (agent ?? parameters ?? change) ? agentUpdate(fields) : undefined;
   return {
     ...evaluationOptions(others),
     ...defined({
-      agent: (agent ?? parameters ?? change) ? agentUpdate(fields) : undefined,
+      agent: ofPolicies ? policies(defined({ policies: ofPolicies, policy_map })) : single,
+      deliver,
+      count: count === undefined ? undefined : (camel(count) as "envSteps" | "agentSteps"),
       returnLastValues: return_last_values,
       returnLastStates: return_last_states,
       expectedNumWorkers: expected_num_workers,

@@ -11,6 +11,7 @@ import {
   PreconditionError,
   RollserveError,
   UnavailableError,
+  type Account,
   type Columns,
   type EpisodeBatch,
   type Tensor,
@@ -40,7 +41,6 @@ const KINDS: readonly (readonly [new (...args: never[]) => RollserveError, strin
 
 /** Describe a batch by lists of its headers and digests of its columns. */
 export function describeBatch(batch: EpisodeBatch): object {
-  const { account } = batch;
   return {
     episode_indices: Array.from(batch.episodeIndices, Number),
     first_steps: Array.from(batch.firstSteps, Number),
@@ -65,13 +65,20 @@ export function describeBatch(batch: EpisodeBatch): object {
       : {},
     environment_actions: batch.envActions ? describeLeaves(batch.envActions) : {},
     returns_before: [...batch.returnsBefore], // NaN is null in JSON
-    account: account && {
+    account: describeAccount(batch.account),
+  };
+}
+
+/** Describe an account; undefined stays undefined, which JSON leaves out. */
+export function describeAccount(account: Account | undefined): object | undefined {
+  return (
+    account && {
       num_steps: Number(account.numSteps),
       num_episodes: Number(account.numEpisodes),
       seed: String(account.seed),
       num_resumptions: account.numResumptions,
-    },
-  };
+    }
+  );
 }
 
 /** Describe the failure of an operation. */
@@ -97,7 +104,8 @@ export function describeError(error: unknown): Readonly<Record<string, unknown>>
   };
 }
 
-function describeLeaves(columns: Columns): Readonly<Record<string, Column>> {
+/** Describe the leaves of a space. */
+export function describeLeaves(columns: Columns): Readonly<Record<string, Column>> {
   return Object.fromEntries([...columns].map(([name, column]) => [name, describeColumn(column)]));
 }
 
@@ -114,7 +122,8 @@ function describeInfos(columns: Columns): Readonly<Record<string, Column>> {
   );
 }
 
-function describeColumn({ dtype, shape, data }: Tensor): Column {
+/** Describe a column by its type, its shape and its digest. */
+export function describeColumn({ dtype, shape, data }: Tensor): Column {
   return { dtype, shape, sha256: digest(data) };
 }
 

@@ -14,9 +14,12 @@ import type {
 } from "./generated/rollserve/v1/agent_pb.js";
 import {
   AgentUpdateSchema,
+  PolicyUpdatesSchema,
   type AgentUpdate as AgentUpdateMessage,
+  type PolicyUpdates,
 } from "./generated/rollserve/v1/sampler_service_pb.js";
 import { kwargsToJson, type Kwargs } from "./json_arguments.js";
+import { policyMapToMessage, type PolicyMap } from "./policies.js";
 import { Columns, Tensor } from "./tensor.js";
 import { namedTensorsToMessages } from "./tensor_messages.js";
 
@@ -25,9 +28,12 @@ export type Parameters = ReadonlyMap<string, Tensor> | Readonly<Record<string, T
 
 /**
  * A whole agent, or parameters for the present one: all of an MLP, any of an ONNX or Python agent; or a change of the
- * settings of the present Python agent.
+ * settings of the present Python agent; or policies by name, for an environment with many agents.
  */
-export type AgentUpdate = Agent | Parameters | AgentChange;
+export type AgentUpdate = PolicyUpdate | Policies;
+
+/** An update of a single policy. */
+export type PolicyUpdate = Agent | Parameters | AgentChange;
 
 /** The source of an agent's action mask: an info of the environment, or a leaf of the observation space. */
 export type ActionMask = { readonly info: string } | { readonly observation: string };
@@ -51,6 +57,26 @@ export class AgentChange {
   constructor(change: { readonly kwargs?: Kwargs; readonly parameters?: Parameters }) {
     this.kwargs = change.kwargs ?? {};
     this.parameters = change.parameters ?? {};
+  }
+}
+
+/** Policies by name, for an environment with many agents, or updates of some of them. */
+export class Policies {
+  /**
+   * A whole agent, parameters or an `AgentChange` for each new or changed policy. The policies that are left out stay
+   * as they are, as long as the map names them.
+   */
+  readonly updates: Readonly<Record<string, PolicyUpdate>>;
+  /**
+   * Which policy acts for which agent; undefined for the present map. Before there is one, a policy acts for the agent
+   * of its name and for agents whose names are its name, `_` and more, and a single policy for all.
+   */
+  readonly map: PolicyMap | undefined;
+
+  /** Make an update. */
+  constructor(updates: Readonly<Record<string, PolicyUpdate>>, map?: PolicyMap) {
+    this.updates = updates;
+    this.map = map;
   }
 }
 
@@ -206,6 +232,9 @@ export function agentUpdateToMessage(update: AgentUpdate | null): AgentUpdateMes
   if (update === null) {
     return create(AgentUpdateSchema);
   }
+  if (update instanceof Policies) {
+    return create(AgentUpdateSchema, { update: { case: "policies", value: policiesToMessage(update) } });
+  }
   if (update instanceof AgentChange) {
     const kwargsJson = kwargsToJson("agent.kwargs", update.kwargs);
     const value = { kwargsJson, parameters: parametersToMessage(update.parameters) };
@@ -216,5 +245,13 @@ export function agentUpdateToMessage(update: AgentUpdate | null): AgentUpdateMes
       update instanceof Agent
         ? { case: "agent", value: update.toMessage() }
         : { case: "parameters", value: parametersToMessage(update) },
+  });
+}
+
+function policiesToMessage({ updates, map }: Policies): PolicyUpdates {
+  const policies = Object.entries(updates).map(([name, update]) => [name, agentUpdateToMessage(update)] as const);
+  return create(PolicyUpdatesSchema, {
+    policies: Object.fromEntries(policies),
+    ...(map === undefined ? {} : { policyMap: policyMapToMessage(map) }),
   });
 }

@@ -9,6 +9,7 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   EnvironmentSchema,
   EnvironmentUpdateSchema,
+  MultiAgentApi as MultiAgentApiNumber,
   Vectorization as VectorizationNumber,
 } from "./generated/rollserve/v1/environment_pb.js";
 import type { Environment, EnvironmentUpdate, TaskSchema } from "./generated/rollserve/v1/environment_pb.js";
@@ -21,6 +22,9 @@ import { transformToMessage, transformsFromMessage, type Transform } from "./tra
 
 /** How the rows of an environment are stepped: one by one, or together by its own code or by EnvPool. */
 export type Vectorization = "rows" | "native" | "envpool";
+
+/** An interface of PettingZoo's environments: all agents act in each step, or one after the other. */
+export type MultiAgentApi = "parallel" | "aec";
 
 /** A wrapper of `gymnasium.wrappers`. */
 export interface Wrapper {
@@ -58,6 +62,10 @@ export interface EnvSpec {
   readonly numRows?: number;
   /** The number of episodes of each row in a block of rows that are stepped together; the server's by default. */
   readonly numEpisodesPerRow?: number;
+  /** The interface of an environment with many agents, whose calls are those of `sampler.multiAgent`. */
+  readonly multiAgent?: MultiAgentApi;
+  /** Whether batches have the environment's global state; only for environments with many agents. */
+  readonly globalState?: boolean;
 }
 
 /** A change of the present environment. What the change leaves out stays as it is. */
@@ -90,7 +98,17 @@ export interface EnvUpdateResult {
   readonly numRows: number;
   /** The number of episodes of each row in a block; undefined unless the class is `block`. */
   readonly numEpisodesPerRow: number | undefined;
+  /**
+   * The names of the possible agents of an environment with many agents, whose spaces are Dict spaces that have the
+   * agents' by these names; empty with one agent.
+   */
+  readonly agents: readonly string[];
 }
+
+const MULTI_AGENT_APIS: Readonly<Record<MultiAgentApi, MultiAgentApiNumber>> = {
+  parallel: MultiAgentApiNumber.PARALLEL,
+  aec: MultiAgentApiNumber.AEC,
+};
 
 const VECTORIZATIONS: Readonly<Record<Vectorization, VectorizationNumber>> = {
   rows: VectorizationNumber.ROWS,
@@ -118,6 +136,8 @@ export function envSpecToMessage(spec: EnvSpec): Environment {
       spec.vectorization === undefined ? VectorizationNumber.UNSPECIFIED : VECTORIZATIONS[spec.vectorization],
     rowCount: uint32("env.numRows", spec.numRows ?? 0),
     episodesPerRow: uint32("env.numEpisodesPerRow", spec.numEpisodesPerRow ?? 0),
+    multiAgent: spec.multiAgent === undefined ? MultiAgentApiNumber.UNSPECIFIED : MULTI_AGENT_APIS[spec.multiAgent],
+    globalState: spec.globalState ?? false,
   });
 }
 
@@ -125,6 +145,9 @@ export function envSpecToMessage(spec: EnvSpec): Environment {
 export function envSpecFromMessage(message: Environment): EnvSpec {
   const vectorization = (Object.keys(VECTORIZATIONS) as Vectorization[]).find(
     (name) => VECTORIZATIONS[name] === message.vectorization,
+  );
+  const multiAgent = (Object.keys(MULTI_AGENT_APIS) as MultiAgentApi[]).find(
+    (name) => MULTI_AGENT_APIS[name] === message.multiAgent,
   );
   const { task } = message;
   return {
@@ -137,6 +160,8 @@ export function envSpecFromMessage(message: Environment): EnvSpec {
     ...(vectorization === undefined ? {} : { vectorization }),
     ...(message.rowCount === 0 ? {} : { numRows: message.rowCount }),
     ...(message.episodesPerRow === 0 ? {} : { numEpisodesPerRow: message.episodesPerRow }),
+    ...(multiAgent === undefined ? {} : { multiAgent }),
+    ...(message.globalState ? { globalState: true } : {}),
   };
 }
 
@@ -165,6 +190,7 @@ export function envUpdateResultFrom(response: UpdateEnvResponse): EnvUpdateResul
     reproducibility: reproducibilityFrom(response.reproducibility),
     numRows: response.rowCount,
     numEpisodesPerRow: response.episodesPerRow === 0 ? undefined : response.episodesPerRow,
+    agents: [...response.agents],
   };
 }
 

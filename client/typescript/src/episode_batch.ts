@@ -8,6 +8,9 @@ import type { Account } from "./account.js";
 import { mismatch } from "./errors.js";
 import { Columns, Tensor } from "./tensor.js";
 
+/** An array with a number for each segment or step. */
+export type Header = Uint8Array | Uint32Array | BigInt64Array | BigUint64Array | Float64Array;
+
 /** The parts of a batch. */
 export interface BatchFields {
   readonly observations: Columns;
@@ -204,6 +207,55 @@ export class EpisodeBatch implements BatchFields {
       returnsBefore[0] = (returnsBefore[0] ?? 0) + reward;
     }
     return new EpisodeBatch({ ...rest, lengths, firstSteps, returnsBefore, initialStates: laterStates(rest) });
+  }
+
+  /**
+   * Return some segments, in the given order, in new memory.
+   *
+   * @internal
+   */
+  take(segments: readonly number[]): EpisodeBatch {
+    const stepsTaken = this.stepsOf(segments);
+    const steps = (columns: Columns): Columns => mapColumns(columns, (tensor) => tensor.gather(stepsTaken));
+    const rows = (columns: Columns): Columns => mapColumns(columns, (tensor) => tensor.gather(segments));
+    const numbers = <T extends Header>(values: T, places: readonly number[] = segments): T =>
+      Tensor.of(values).gather(places).data as T;
+    return new EpisodeBatch({
+      observations: steps(this.observations),
+      lastObservations: rows(this.lastObservations),
+      actions: steps(this.actions),
+      rewards: numbers(this.rewards, stepsTaken),
+      lengths: numbers(this.lengths),
+      terminated: numbers(this.terminated),
+      truncated: numbers(this.truncated),
+      agentInfos: steps(this.agentInfos),
+      envInfos: steps(this.envInfos),
+      episodeInfos: rows(this.episodeInfos),
+      policyVersions: numbers(this.policyVersions),
+      episodeIndices: numbers(this.episodeIndices),
+      firstSteps: numbers(this.firstSteps),
+      envSeeds: numbers(this.envSeeds),
+      workerIndices: this.workerIndices && numbers(this.workerIndices),
+      rowIndices: this.rowIndices && numbers(this.rowIndices),
+      initialStates: rows(this.initialStates),
+      lastStates: rows(this.lastStates),
+      lastValues: this.lastValues?.gather(segments),
+      rawRewards: this.rawRewards && numbers(this.rawRewards, stepsTaken),
+      envActions: this.envActions && steps(this.envActions),
+      returnsBefore: numbers(this.returnsBefore),
+    });
+  }
+
+  /**
+   * Return the positions of the steps of some segments.
+   *
+   * @internal
+   */
+  stepsOf(segments: readonly number[]): number[] {
+    const { starts } = this;
+    return segments.flatMap((segment) =>
+      Array.from({ length: this.lengths[segment] ?? 0 }, (_, step) => (starts[segment] ?? 0) + step),
+    );
   }
 
   /**

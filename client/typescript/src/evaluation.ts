@@ -7,7 +7,8 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 
 import { accountFromMessage, type Account } from "./account.js";
-import { batchFromMessage } from "./batch_messages.js";
+import { AgentReturns } from "./agent_returns.js";
+import { OF_MANY_AGENTS, OF_ONE_AGENT } from "./batch_kinds.js";
 import type { EpisodeBatch } from "./episode_batch.js";
 import { malformed, readingError } from "./errors.js";
 import type { Beginning } from "./generated/rollserve/v1/episode_batch_pb.js";
@@ -21,7 +22,7 @@ import {
   EvaluationOptionsSchema,
   type EvaluateRequest,
 } from "./generated/rollserve/v1/sampler_service_pb.js";
-import { joinBatches } from "./joining.js";
+import type { MultiAgentBatch } from "./multi_agent_batch.js";
 import type { Attempts } from "./receiver.js";
 import { reproducibilityFrom, type Reproducibility } from "./reproducibility.js";
 import { isRepeatable } from "./resumption.js";
@@ -63,8 +64,15 @@ export interface Evaluation {
   readonly reproducibility: Reproducibility;
   /** The account of the call. Episodes that are not returned count as discarded. */
   readonly account: Account;
-  /** The episodes, if the call asked for them. */
+  /** The episodes, if the call asked for them in an environment with one agent. */
   readonly episodes: EpisodeBatch | undefined;
+  /** The episodes, if the call asked for them in an environment with many agents. */
+  readonly multiAgentEpisodes: MultiAgentBatch | undefined;
+  /**
+   * What each agent got, in an environment with many agents; undefined with one. `returns` then are sums over all
+   * agents, and `lengths` count environment steps.
+   */
+  readonly agentReturns: AgentReturns | undefined;
 }
 
 /** The reader of the responses of Evaluate. */
@@ -75,6 +83,7 @@ export class EvaluationReader implements Attempts {
 
   readonly #request: EvaluateRequest;
   #batches: EpisodeBatch[] = [];
+  #batchesOfMany: MultiAgentBatch[] = [];
   #evaluation: EvaluationMessage | undefined;
 
   /** Start with the first attempt's request. */
@@ -85,6 +94,7 @@ export class EvaluationReader implements Attempts {
   /** Return the request; episodes of an interrupted call are dropped, because a repeated call delivers all of them. */
   request(): Uint8Array {
     this.#batches = [];
+    this.#batchesOfMany = [];
     return toBinary(EvaluateRequestSchema, this.#request);
   }
 
@@ -112,6 +122,8 @@ export class EvaluationReader implements Attempts {
       throw malformed("the stream ended without its evaluation");
     }
     const account = accountFromMessage(message.account);
+    const returnsEpisodes = this.#request.episodes !== undefined;
+    const hasMany = this.#batchesOfMany.length > 0;
     return {
       returns: Float64Array.from(message.returns),
       lengths: BigUint64Array.from(message.lengths),
@@ -125,7 +137,9 @@ export class EvaluationReader implements Attempts {
       firstEpisodeIndex: message.firstEpisodeIndex,
       reproducibility: reproducibilityFrom(message.reproducibility),
       account,
-      episodes: this.#request.episodes === undefined ? undefined : joinBatches(this.#batches, account),
+      episodes: returnsEpisodes && !hasMany ? OF_ONE_AGENT.join(this.#batches, account) : undefined,
+      multiAgentEpisodes: hasMany ? OF_MANY_AGENTS.join(this.#batchesOfMany, account) : undefined,
+      agentReturns: agentReturnsFrom(message),
     };
   }
 
@@ -136,7 +150,10 @@ export class EvaluationReader implements Attempts {
         this.#repeatFrom(content.value);
         break;
       case "batch":
-        this.#batches.push(batchFromMessage(content.value, 0n));
+        this.#batches.push(OF_ONE_AGENT.read(content, 0n));
+        break;
+      case "multiAgentBatch":
+        this.#batchesOfMany.push(OF_MANY_AGENTS.read(content, 0n));
         break;
       case "progress":
         this.waitingFor = content.value.waitingFor;
@@ -162,6 +179,14 @@ export class EvaluationReader implements Attempts {
     if (options.environment === undefined) {
       options.environmentVersion = beginning.environmentVersion;
     }
+  }
+}
+
+function agentReturnsFrom({ agentReturns, returns }: EvaluationMessage): AgentReturns | undefined {
+  try {
+    return agentReturns && new AgentReturns(agentReturns, returns.length);
+  } catch (error) {
+    throw readingError(error);
   }
 }
 

@@ -7,13 +7,24 @@
  */
 
 export type { Account, EpisodeFailure, WorkerAccount } from "./account.js";
-export { Agent, AgentChange, ConstantAgent, OnnxAgent, PythonAgent, RandomAgent } from "./agents.js";
-export type { ActionMask, AgentUpdate, MaskSettings, OnnxHead, OnnxNames, Parameters } from "./agents.js";
+export { AgentReturns } from "./agent_returns.js";
+export type { PolicyVersion } from "./agent_returns.js";
+export { Agent, AgentChange, ConstantAgent, OnnxAgent, Policies, PythonAgent, RandomAgent } from "./agents.js";
+export type { ActionMask, AgentUpdate, MaskSettings, OnnxHead, OnnxNames, Parameters, PolicyUpdate } from "./agents.js";
 export type { Compression } from "./compression.js";
 export type { ConnectionOptions, TlsOptions } from "./connection.js";
 export { float16ToFloat32, float32ToFloat16 } from "./dtypes.js";
 export type { DType, TypedArray, TypedArrays } from "./dtypes.js";
-export type { EnvChange, EnvSpec, EnvUpdate, EnvUpdateResult, Task, Vectorization, Wrapper } from "./environments.js";
+export type {
+  EnvChange,
+  EnvSpec,
+  EnvUpdate,
+  EnvUpdateResult,
+  MultiAgentApi,
+  Task,
+  Vectorization,
+  Wrapper,
+} from "./environments.js";
 export { EpisodeBatch } from "./episode_batch.js";
 export type { BatchFields } from "./episode_batch.js";
 export {
@@ -34,7 +45,11 @@ export type { Integer } from "./integers.js";
 export type { Json, Kwargs } from "./json_arguments.js";
 export { MlpAgent } from "./mlp_agent.js";
 export type { Activation, Core, InitialMlp, MlpHead, MlpSettings } from "./mlp_agent.js";
+export { concatenateMany, MultiAgentBatch, PolicyBatch } from "./multi_agent_batch.js";
+export type { AgentSteps, MultiAgentFields, PolicyFields } from "./multi_agent_batch.js";
+export { MultiAgentSampler } from "./multi_agent_sampler.js";
 export type { CallOptions, EpisodeOptions, EvaluationOptions, FragmentOptions, SamplingOptions } from "./options.js";
+export type { PolicyChoice, PolicyMap, PolicyRule } from "./policies.js";
 export type { Reproducibility } from "./reproducibility.js";
 export { joinParts, SampleStream } from "./sample_stream.js";
 export { connect, Sampler } from "./sampler.js";

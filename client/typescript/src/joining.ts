@@ -6,7 +6,7 @@
 
 import type { Account } from "./account.js";
 import { convert, itemSize, promote } from "./dtypes.js";
-import { EpisodeBatch, isMask, maskName, type BatchFields } from "./episode_batch.js";
+import { EpisodeBatch, isMask, maskName, type BatchFields, type Header } from "./episode_batch.js";
 import { malformed, mismatch, readingError } from "./errors.js";
 import { Columns, sizeOf, Tensor } from "./tensor.js";
 
@@ -17,6 +17,9 @@ export interface Counts {
   /** The number of steps. */
   readonly numSteps: number;
 }
+
+/** A batch of one agent or of many. */
+type Countable = Pick<EpisodeBatch, "terminated" | "truncated" | "numSteps">;
 
 /** A part of a column, in one of the batches. */
 interface Part {
@@ -52,17 +55,30 @@ export function joinBatches(
   } catch (error) {
     throw readingError(error);
   }
-  const { numEpisodes, numSteps } = countedWith(before, joined);
+  checkAccount(joined, account, before);
+  return joined.with({}, { ...account, droppedInfos });
+}
+
+/**
+ * Check that a batch has as many episodes and steps as an account says.
+ *
+ * @throws ServerError - It has other numbers, together with what was read before.
+ */
+export function checkAccount(
+  batch: Countable,
+  account: Account,
+  before: Counts = { numEpisodes: 0, numSteps: 0 },
+): void {
+  const { numEpisodes, numSteps } = countedWith(before, batch);
   if (BigInt(numEpisodes) !== account.numEpisodes || BigInt(numSteps) !== account.numSteps) {
     const { numEpisodes: episodes, numSteps: steps } = account;
     const expected = `${String(episodes)} episodes that end in ${String(steps)} steps, as the account says`;
     throw malformed(mismatch(expected, `${String(numEpisodes)} in ${String(numSteps)}`));
   }
-  return joined.with({}, { ...account, droppedInfos });
 }
 
 /** Return counts with those of another batch. */
-export function countedWith({ numEpisodes, numSteps }: Counts, batch: EpisodeBatch): Counts {
+export function countedWith({ numEpisodes, numSteps }: Counts, batch: Countable): Counts {
   const { terminated, truncated } = batch;
   const numEnded = terminated.reduce((sum, flag, index) => sum + (flag | (truncated[index] ?? 0)), 0);
   return { numEpisodes: numEpisodes + numEnded, numSteps: numSteps + batch.numSteps };
@@ -73,14 +89,19 @@ export function countedWith({ numEpisodes, numSteps }: Counts, batch: EpisodeBat
  *
  * Infos that a batch lacks become gaps. A single batch with nothing to join is returned as it is.
  *
+ * @param batches - The batches.
+ * @param mayContinue - Whether the segment at a position over all batches may be joined to the one before it.
  * @throws Error - No batches, or columns that do not match; the message begins with the column's name.
  */
-export function concatenate(batches: readonly EpisodeBatch[]): EpisodeBatch {
+export function concatenate(
+  batches: readonly EpisodeBatch[],
+  mayContinue: (position: number) => boolean = () => true,
+): EpisodeBatch {
   const [first] = batches;
   if (first === undefined) {
     throw new Error(`batches: ${mismatch("at least one", "none")}`);
   }
-  const begins = beginsOf(batches);
+  const begins = beginsOf(batches, mayContinue);
   const numSegments = batches.reduce((sum, batch) => sum + batch.numSegments, 0);
   const joinsNothing = begins.length === numSegments;
   if (batches.length === 1 && joinsNothing) {
@@ -149,21 +170,20 @@ function joinEnvActions(batches: readonly EpisodeBatch[]): Columns | undefined {
   return joinLeaves("actions", same, (batch) => batch.numSteps, undefined);
 }
 
-type Header = Uint8Array | Uint32Array | BigInt64Array | BigUint64Array | Float64Array;
 type HeaderName<T> = { [K in keyof BatchFields]: T extends BatchFields[K] ? K : never }[keyof BatchFields];
 type InfoName = "agentInfos" | "envInfos" | "episodeInfos" | "initialStates" | "lastStates";
 
 const INFOS: readonly InfoName[] = ["agentInfos", "envInfos", "episodeInfos", "initialStates", "lastStates"];
 
-/** Return the positions, over all batches, of the segments that do not continue the one before. */
-function beginsOf(batches: readonly EpisodeBatch[]): number[] {
+/** Return the positions, over all batches, of the segments that do not continue the one before, or may not. */
+export function beginsOf(batches: readonly EpisodeBatch[], mayContinue: (position: number) => boolean): number[] {
   const begins: number[] = [];
   let position = 0;
   let previous: EpisodeBatch | undefined;
   let last = 0;
   for (const batch of batches) {
     for (let segment = 0; segment < batch.numSegments; segment += 1) {
-      if (previous === undefined || !continues(previous, last, batch, segment)) {
+      if (previous === undefined || !mayContinue(position) || !continues(previous, last, batch, segment)) {
         begins.push(position);
       }
       previous = batch;

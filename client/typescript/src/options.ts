@@ -22,6 +22,7 @@ import {
 } from "./generated/rollserve/v1/sampler_service_pb.js";
 import type { Compression as Codec } from "./generated/rollserve/v1/tensor_pb.js";
 import { int64, uint32, uint64, type Integer } from "./integers.js";
+import { policyMapToMessage, type PolicyMap } from "./policies.js";
 
 /** The largest message of a stream by default, in bytes. Most messages are far smaller. */
 export const DEFAULT_MESSAGE_BYTES = 8 * 1024 * 1024;
@@ -87,6 +88,16 @@ export interface SamplingOptions extends EpisodeOptions {
   readonly returnLastValues?: boolean;
   /** Whether the batch has `lastStates`. */
   readonly returnLastStates?: boolean;
+  /**
+   * The names of the policies whose segments are delivered, in an environment with many agents; all by default. The
+   * others act alike, and their steps count.
+   */
+  readonly deliver?: readonly string[];
+  /**
+   * What `numSteps` of calls for whole episodes counts: the environment's steps, or those of all agents, also of those
+   * whose policies are not delivered. The environment's by default.
+   */
+  readonly count?: "envSteps" | "agentSteps";
   /** For streams: whether to discard what is sampled, to measure sampling alone. */
   readonly blackhole?: boolean;
 }
@@ -105,6 +116,11 @@ export interface FragmentOptions extends SamplingOptions {
 export interface EvaluationOptions extends EpisodeOptions {
   /** Another environment to act in: an id or a specification. */
   readonly env?: string | EnvSpec;
+  /**
+   * Maps from agents to policies for this evaluation alone, at most 4096: the episode of index i has the map at
+   * position i modulo their number. The sampler's own map by default.
+   */
+  readonly policyMaps?: readonly PolicyMap[];
   /** Whether the result includes the episodes themselves. */
   readonly returnEpisodes?: boolean;
 }
@@ -141,6 +157,8 @@ export function samplingOptionsToMessage(options: SamplingOptions, reception: Re
     returnLastStates: options.returnLastStates ?? false,
     returnReturnsBefore: true,
     acceptJoined: true,
+    deliverPolicies: [...(options.deliver ?? [])],
+    countAgentSteps: options.count === "agentSteps",
   });
 }
 
@@ -156,6 +174,7 @@ export function evaluationOptionsToMessage(options: EvaluationOptions): Evaluati
     ...episodeOptions(options),
     ...defined({ environment: spec === undefined ? undefined : envSpecToMessage(spec) }),
     firstEpisodeIndex: uint64("firstEpisodeIndex", options.firstEpisodeIndex ?? 0n),
+    policyMaps: (options.policyMaps ?? []).map(policyMapToMessage),
   });
 }
 

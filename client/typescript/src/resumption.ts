@@ -7,7 +7,7 @@
 import { clone } from "@bufbuild/protobuf";
 
 import type { Account } from "./account.js";
-import type { EpisodeBatch } from "./episode_batch.js";
+import type { AnyBatch } from "./batch_kinds.js";
 import { malformed, mismatch } from "./errors.js";
 import { Reproducibility, type Beginning } from "./generated/rollserve/v1/episode_batch_pb.js";
 import {
@@ -44,6 +44,12 @@ export class Resumption {
   #numStepsToSkip = 0;
   #indexToSkip: bigint | undefined;
   #before = { numEpisodes: 0n, numSteps: 0n, numFailedEpisodes: 0n };
+  // Steps of all agents: in whole episodes, in the last one, in the one that was received in part; and those that
+  // arrived once more in the present call.
+  #numAgentSteps = 0;
+  #numLastAgentSteps = 0;
+  #numPartialAgentSteps = 0;
+  #numAgentStepsAgain = 0;
 
   /** Start with the first call's request. */
   constructor(request: SamplingRequest) {
@@ -70,7 +76,7 @@ export class Resumption {
    *
    * @throws ServerError - A call that leaves out the rest of an episode after its first part.
    */
-  take(received: EpisodeBatch): EpisodeBatch | undefined {
+  take<B extends AnyBatch>(received: B): B | undefined {
     const firstIndex = received.episodeIndices[0];
     if (this.#numStepsToSkip > 0 && this.#indexToSkip !== undefined && this.#indexToSkip !== firstIndex) {
       const expected = `the rest of episode ${String(this.#indexToSkip)}, whose first part was received before`;
@@ -79,11 +85,14 @@ export class Resumption {
     const numSkipped = Math.min(this.#numStepsToSkip, received.numSteps);
     this.#numStepsToSkip -= numSkipped;
     if (numSkipped === received.numSteps) {
+      this.#numAgentStepsAgain += agentStepCountsOf(received).reduce((sum, count) => sum + count, 0);
       return undefined;
     }
-    const batch = numSkipped === 0 ? received : received.withoutFirstSteps(numSkipped);
+    const batch = numSkipped === 0 ? received : this.#withoutReceived(received, numSkipped);
+    const agentStepCounts = agentStepCountsOf(batch);
     batch.lengths.forEach((length, segment) => {
       this.#numPartialSteps += length;
+      this.#numPartialAgentSteps += agentStepCounts[segment] ?? 0;
       this.#partialIndex = batch.episodeIndices[segment] ?? 0n;
       if (batch.terminated[segment] === 1 || batch.truncated[segment] === 1) {
         this.#numEpisodes += 1;
@@ -91,9 +100,22 @@ export class Resumption {
         this.#lastIndex = this.#partialIndex;
         this.#numLastSteps = this.#numPartialSteps;
         this.#numPartialSteps = 0;
+        this.#numAgentSteps += this.#numPartialAgentSteps;
+        this.#numLastAgentSteps = this.#numPartialAgentSteps;
+        this.#numPartialAgentSteps = 0;
       }
     });
     return batch;
+  }
+
+  /** Return a batch without first steps that were received before. */
+  #withoutReceived<B extends AnyBatch>(received: B, numSteps: number): B {
+    // Of policies that are not delivered, only the number of steps is known.
+    const numAgentSteps = this.#numPartialAgentSteps - this.#numAgentStepsAgain;
+    const batch: AnyBatch = received;
+    const rest =
+      "agentStepCounts" in batch ? batch.withoutFirstSteps(numSteps, numAgentSteps) : batch.withoutFirstSteps(numSteps);
+    return rest as B;
   }
 
   /** Return the request for what has not been received: all of it, if the stream has not begun. */
@@ -103,6 +125,7 @@ export class Resumption {
       return this.#request;
     }
     this.#numResumptions += 1;
+    this.#numAgentStepsAgain = 0;
     if (this.#request.$typeName === "rollserve.v1.ObtainExactEpisodesRequest") {
       return this.#restOfExactEpisodes(this.#request, beginning);
     }
@@ -131,16 +154,19 @@ export class Resumption {
   #restOfSamples(request: ObtainSamplesRequest, beginning: Beginning): ObtainSamplesRequest {
     let [numEpisodes, numSteps, numSkipped] = [this.#numEpisodes, this.#numSteps, this.#numPartialSteps];
     let nextIndex = this.#nextIndex(beginning);
-    if (numSkipped === 0 && BigInt(numSteps) >= request.stepCount) {
+    const countsAgents = request.options?.countAgentSteps ?? false;
+    let numCounted = countsAgents ? this.#numAgentSteps : numSteps;
+    if (numSkipped === 0 && BigInt(numCounted) >= request.stepCount) {
       // Only the account is missing, and a call needs at least one step: request the last episode once more.
       [numEpisodes, numSteps] = [numEpisodes - 1, numSteps - this.#numLastSteps];
       [numSkipped, nextIndex] = [this.#numLastSteps, this.#lastIndex];
+      numCounted -= countsAgents ? this.#numLastAgentSteps : this.#numLastSteps;
     }
     this.#continueAt(beginning, nextIndex, numEpisodes, numSteps, numSkipped);
     const rest = clone(ObtainSamplesRequestSchema, request);
     const options = continued(rest, beginning);
     options.firstEpisodeIndex = nextIndex;
-    rest.stepCount -= BigInt(numSteps);
+    rest.stepCount -= BigInt(numCounted);
     return rest;
   }
 
@@ -193,6 +219,11 @@ export class Resumption {
     this.#numStepsToSkip = numSkipped;
     this.#indexToSkip = nextIndex;
   }
+}
+
+/** Return the number of steps of all agents in each segment, or in each part of an episode. */
+function agentStepCountsOf(batch: AnyBatch): Uint32Array {
+  return "agentStepCounts" in batch ? batch.agentStepCounts : batch.lengths;
 }
 
 /** Make a request sample with the seed, versions and run that an earlier call began with; return its options. */

@@ -7,7 +7,7 @@
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 
 import { accountFromMessage, type Account } from "./account.js";
-import { batchFromMessage } from "./batch_messages.js";
+import type { AnyBatch, BatchKind } from "./batch_kinds.js";
 import { closedError, type Connection } from "./connection.js";
 import type { EpisodeBatch } from "./episode_batch.js";
 import { InvalidArgumentError, malformed, readingError } from "./errors.js";
@@ -17,7 +17,7 @@ import {
   ObtainSamplesRequestSchema,
   ObtainSamplesResponseSchema,
 } from "./generated/rollserve/v1/sampler_service_pb.js";
-import { concatenate, countedWith, joinBatches, type Counts } from "./joining.js";
+import { concatenate, countedWith, type Counts } from "./joining.js";
 import { Receiver, type Attempts } from "./receiver.js";
 import { Resumption, type SamplingRequest } from "./resumption.js";
 import type { TimeLimits } from "./time_limits.js";
@@ -39,8 +39,9 @@ import { warnOf } from "./warnings.js";
  * console.log(stream.account.numEpisodes);
  * ```
  */
-export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncDisposable {
-  readonly #reader: StreamReader;
+export class SampleStream<B extends AnyBatch = EpisodeBatch> implements AsyncIterableIterator<B>, AsyncDisposable {
+  readonly #kind: BatchKind<B>;
+  readonly #reader: StreamReader<B>;
   readonly #receiver: Receiver;
   readonly #blackhole: boolean;
   #isClosed = false;
@@ -57,10 +58,12 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
     limits: TimeLimits,
     signal: AbortSignal | undefined,
     onBeginning: (beginning: Beginning) => void,
+    kind: BatchKind<B>,
   ) {
     const isExact = request.$typeName === "rollserve.v1.ObtainExactEpisodesRequest";
     this.#blackhole = request.options?.blackhole ?? false;
-    this.#reader = new StreamReader(request, onBeginning);
+    this.#kind = kind;
+    this.#reader = new StreamReader(request, onBeginning, kind);
     this.#receiver = new Receiver(
       connection,
       isExact ? "ObtainExactEpisodes" : "ObtainSamples",
@@ -99,7 +102,7 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
    *
    * @throws RollserveError - The call failed.
    */
-  async next(): Promise<IteratorResult<EpisodeBatch, undefined>> {
+  async next(): Promise<IteratorResult<B, undefined>> {
     for (;;) {
       const batch = this.#reader.nextBatch();
       if (batch !== undefined) {
@@ -121,7 +124,7 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
   }
 
   /** Close the stream, as `for await` does where its loop is left. */
-  return(): Promise<IteratorResult<EpisodeBatch, undefined>> {
+  return(): Promise<IteratorResult<B, undefined>> {
     this.close();
     return Promise.resolve({ done: true, value: undefined });
   }
@@ -133,17 +136,17 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
    *
    * @throws RollserveError - The call failed, or it discards its batches because of `blackhole`.
    */
-  async join(): Promise<EpisodeBatch> {
+  async join(): Promise<B> {
     if (this.#blackhole) {
       this.close();
       throw InvalidArgumentError.of("blackhole", "false for a call that returns a batch", true);
     }
     const before = this.#read;
-    const batches: EpisodeBatch[] = [];
+    const batches: B[] = [];
     for await (const batch of this) {
       batches.push(batch);
     }
-    return joinBatches(batches, this.account, before);
+    return this.#kind.join(batches, this.account, before);
   }
 
   /** Cancel the call unless it is over. A reader that waits gets a CancelledError; later reads find the end. */
@@ -173,22 +176,24 @@ export class SampleStream implements AsyncIterableIterator<EpisodeBatch>, AsyncD
 }
 
 /** The reader of a stream's messages, over all calls that deliver the stream. */
-class StreamReader implements Attempts {
+class StreamReader<B extends AnyBatch> implements Attempts {
   waitingFor = "";
   numSimulatedSteps = 0n;
   numEndedEpisodes = 0n;
 
   readonly #resumption: Resumption;
   readonly #onBeginning: (beginning: Beginning) => void;
-  #batches: EpisodeBatch[] = [];
+  readonly #kind: BatchKind<B>;
+  #batches: B[] = [];
   #numReceivedSteps = 0n;
   #numReceivedEpisodes = 0;
   #rowCount = 0n;
   #account: Account | undefined;
 
-  constructor(request: SamplingRequest, onBeginning: (beginning: Beginning) => void) {
+  constructor(request: SamplingRequest, onBeginning: (beginning: Beginning) => void, kind: BatchKind<B>) {
     this.#resumption = new Resumption(request);
     this.#onBeginning = onBeginning;
+    this.#kind = kind;
   }
 
   get hasBegun(): boolean {
@@ -207,7 +212,7 @@ class StreamReader implements Attempts {
   }
 
   /** Return the next batch of the messages that were taken; undefined for none. */
-  nextBatch(): EpisodeBatch | undefined {
+  nextBatch(): B | undefined {
     return this.#batches.shift();
   }
 
@@ -261,7 +266,8 @@ class StreamReader implements Attempts {
         this.#rowCount = content.value.rowCount;
         break;
       case "batch":
-        this.#takeBatch(batchFromMessage(content.value, this.#rowCount));
+      case "multiAgentBatch":
+        this.#takeBatch(this.#kind.read(content, this.#rowCount));
         break;
       case "progress":
         this.#simulated(content.value.simulatedStepCount);
@@ -275,13 +281,11 @@ class StreamReader implements Attempts {
         break;
       case "shared":
         throw new Error("shared: expected a message of the call itself, got one in shared memory");
-      case "multiAgentBatch":
-        throw new Error("content: expected batches of one agent, which this client reads, got one of many agents");
       default: // content of a later version, which a client may leave out
     }
   }
 
-  #takeBatch(received: EpisodeBatch): void {
+  #takeBatch(received: B): void {
     const batch = this.#resumption.take(received);
     this.waitingFor = "";
     if (batch !== undefined) {

@@ -6,7 +6,8 @@
 
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 
-import { Agent, AgentChange, agentUpdateToMessage, type AgentUpdate } from "./agents.js";
+import { Agent, AgentChange, agentUpdateToMessage, Policies, type AgentUpdate } from "./agents.js";
+import { OF_MANY_AGENTS, OF_ONE_AGENT, type AnyBatch, type BatchKind } from "./batch_kinds.js";
 import { toCodecs, type Compression } from "./compression.js";
 import { closedError, Connection, type ConnectionOptions, type RpcName } from "./connection.js";
 import {
@@ -27,16 +28,20 @@ import {
   EvaluateRequestSchema,
   GetSamplerRequestSchema,
   GetSamplerResponseSchema,
+  FragmentsSchema,
   ObtainExactEpisodesRequestSchema,
   ObtainSamplesRequestSchema,
   UpdateAgentRequestSchema,
   UpdateAgentResponseSchema,
   UpdateEnvRequestSchema,
   UpdateEnvResponseSchema,
+  type ObtainExactEpisodesRequest,
+  type ObtainSamplesRequest,
   type UpdateAgentRequest,
 } from "./generated/rollserve/v1/sampler_service_pb.js";
 import { int64, positiveSeconds, uint32, uint64, type Integer } from "./integers.js";
 import { valueToJson, type Json } from "./json_arguments.js";
+import { MultiAgentSampler } from "./multi_agent_sampler.js";
 import {
   DEFAULT_MESSAGE_BYTES,
   defined,
@@ -149,7 +154,7 @@ export class Sampler implements AsyncDisposable {
    * Give the workers a new agent, or new parameters for the present one.
    *
    * @param update - A whole agent, or parameters by name for the present agent: all of an MLP, any of an ONNX or Python
-   * agent; or an `AgentChange`. `perWorker` has one such update for each worker instead.
+   * agent; or an `AgentChange`; or `Policies` by name. `perWorker` has one such update for each worker instead.
    * @param options - See {@link UpdateAgentOptions}.
    * @returns The new policy version, once every worker has it; or the current version, if nothing was done.
    */
@@ -244,39 +249,28 @@ export class Sampler implements AsyncDisposable {
 
   /** Stream what `obtainSamples` returns, batch by batch as it arrives. */
   streamSamples(numSteps: Integer, options: SamplingOptions = {}): SampleStream {
-    const request = create(ObtainSamplesRequestSchema, {
-      sampler: this.#name,
-      stepCount: int64("numSteps", numSteps),
-      options: samplingOptionsToMessage(options, this.#reception),
-    });
-    return this.#stream(request, options);
+    return this.#stream(this.#samplesRequest(numSteps, options), options, OF_ONE_AGENT);
   }
 
   /** Stream what `obtainExactEpisodes` returns, batch by batch as it arrives. */
   streamExactEpisodes(numEpisodesPerWorker: Integer, options: SamplingOptions = {}): SampleStream {
-    const request = create(ObtainExactEpisodesRequestSchema, {
-      sampler: this.#name,
-      episodeCountPerWorker: int64("numEpisodesPerWorker", numEpisodesPerWorker),
-      options: samplingOptionsToMessage(options, this.#reception),
-    });
-    return this.#stream(request, options);
+    return this.#stream(this.#exactEpisodesRequest(numEpisodesPerWorker, options), options, OF_ONE_AGENT);
   }
 
   /** Stream what `obtainFragments` returns, batch by batch as it arrives. */
   streamFragments(numSteps: Integer, options: FragmentOptions = {}): SampleStream {
-    const request = create(ObtainSamplesRequestSchema, {
-      sampler: this.#name,
-      stepCount: int64("numSteps", numSteps),
-      options: samplingOptionsToMessage(options, this.#reception),
-      fragments: {
-        softHorizon: options.softHorizon ?? false,
-        ...defined({
-          rowStepCount: uint64("rowStepCount", options.rowStepCount),
-          fractionOfWorkers: options.fractionOfWorkers,
-        }),
-      },
+    return this.#stream(this.#fragmentsRequest(numSteps, options), options, OF_ONE_AGENT);
+  }
+
+  /** The calls for environments with many agents, which return batches of many agents. */
+  get multiAgent(): MultiAgentSampler {
+    return new MultiAgentSampler({
+      samples: (numSteps, options) => this.#stream(this.#samplesRequest(numSteps, options), options, OF_MANY_AGENTS),
+      exactEpisodes: (numEpisodesPerWorker, options) =>
+        this.#stream(this.#exactEpisodesRequest(numEpisodesPerWorker, options), options, OF_MANY_AGENTS),
+      fragments: (numSteps, options) =>
+        this.#stream(this.#fragmentsRequest(numSteps, options), options, OF_MANY_AGENTS),
     });
-    return this.#stream(request, options);
   }
 
   /**
@@ -319,16 +313,45 @@ export class Sampler implements AsyncDisposable {
     return new TimeLimits(options.timeoutSeconds ?? this.#timeoutSeconds, options.deadlineSeconds);
   }
 
-  #stream(request: SamplingRequest, options: SamplingOptions): SampleStream {
+  #samplesRequest(numSteps: Integer, options: SamplingOptions): ObtainSamplesRequest {
+    return create(ObtainSamplesRequestSchema, {
+      sampler: this.#name,
+      stepCount: int64("numSteps", numSteps),
+      options: samplingOptionsToMessage(options, this.#reception),
+    });
+  }
+
+  #exactEpisodesRequest(numEpisodesPerWorker: Integer, options: SamplingOptions): ObtainExactEpisodesRequest {
+    return create(ObtainExactEpisodesRequestSchema, {
+      sampler: this.#name,
+      episodeCountPerWorker: int64("numEpisodesPerWorker", numEpisodesPerWorker),
+      options: samplingOptionsToMessage(options, this.#reception),
+    });
+  }
+
+  #fragmentsRequest(numSteps: Integer, options: FragmentOptions): ObtainSamplesRequest {
+    const request = this.#samplesRequest(numSteps, options);
+    request.fragments = create(FragmentsSchema, {
+      softHorizon: options.softHorizon ?? false,
+      ...defined({
+        rowStepCount: uint64("rowStepCount", options.rowStepCount),
+        fractionOfWorkers: options.fractionOfWorkers,
+      }),
+    });
+    return request;
+  }
+
+  #stream<B extends AnyBatch>(request: SamplingRequest, options: SamplingOptions, kind: BatchKind<B>): SampleStream<B> {
     if (request.options !== undefined) {
       this.#ownVersions.expectInCall(request.options);
     }
-    return new SampleStream(this.#connection, request, this.#limits(options), options.signal, (beginning) => {
+    const onBeginning = (beginning: Beginning): void => {
       if (options.agent !== undefined) {
         checkAgentUpdated(beginning);
         this.#ownVersions.setAgent(beginning);
       }
-    });
+    };
+    return new SampleStream(this.#connection, request, this.#limits(options), options.signal, onBeginning, kind);
   }
 
   /** Make a call with a single answer, which is made again if a server that has answered before is lost. */
@@ -360,7 +383,7 @@ function agentUpdateRequestToBytes(
       case: "perWorker",
       value: create(AgentUpdatePerWorkerSchema, { updates: update.perWorker.map(agentUpdateToMessage) }),
     };
-  } else if (update instanceof Agent || update instanceof AgentChange) {
+  } else if (update instanceof Agent || update instanceof AgentChange || update instanceof Policies) {
     request.update = { case: "allWorkers", value: agentUpdateToMessage(update) };
   } else {
     return parametersUpdateToBytes(request, update);

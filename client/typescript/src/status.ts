@@ -97,6 +97,8 @@ export interface SamplerStatus {
   readonly agentKinds: readonly string[];
   /** The version of the policy; 0 before the first agent. */
   readonly policyVersion: bigint;
+  /** The current version of each policy by its name, where the agent is policies by name; else empty. */
+  readonly policies: ReadonlyMap<string, bigint>;
   /** How long ago the policy was set; 0 before the first agent. */
   readonly policyAgeSeconds: number;
   /** Which unit of work the same seed gives again. */
@@ -141,6 +143,7 @@ export function statusFromMessage(message: GetSamplerResponse): SamplerStatus {
     actionSpace: spaceFromMessage(message.actionSpace),
     agentKinds: message.agentKinds,
     policyVersion: message.policyVersion,
+    policies: new Map(Object.entries(message.policies)),
     policyAgeSeconds: secondsOf(message.policyAge),
     reproducibility: reproducibilityFrom(message.reproducibility),
     numEpisodesPerRow: message.episodesPerRow === 0 ? undefined : message.episodesPerRow,

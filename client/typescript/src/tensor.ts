@@ -128,7 +128,7 @@ export class Tensor<D extends DType = DType> {
   /** Return the rows from `begin` up to `end`, which share this tensor's elements. */
   rows(begin: number, end: number): Tensor<D> {
     const bytes = this.#bytes();
-    const rowBytes = this.length === 0 ? 0 : this.byteLength / this.length;
+    const rowBytes = this.#rowBytes;
     const shape = [end - begin, ...this.shape.slice(1)];
     return new Tensor(this.dtype, shape, bytes.subarray(begin * rowBytes, end * rowBytes));
   }
@@ -138,6 +138,31 @@ export class Tensor<D extends DType = DType> {
     return this.rows(index, index + 1).data;
   }
 
+  /**
+   * Return the rows at some positions, in new memory.
+   *
+   * @internal
+   */
+  gather(rows: readonly number[]): Tensor<D> {
+    const bytes = this.#bytes();
+    const rowBytes = this.#rowBytes;
+    const gathered = new Uint8Array(rows.length * rowBytes);
+    rows.forEach((row, place) => {
+      gathered.set(bytes.subarray(row * rowBytes, (row + 1) * rowBytes), place * rowBytes);
+    });
+    return new Tensor(this.dtype, [rows.length, ...this.shape.slice(1)], gathered);
+  }
+
+  /**
+   * Copy a row of a tensor of the same type and row shape.
+   *
+   * @internal
+   */
+  setRow(row: number, from: Tensor, fromRow: number): void {
+    const rowBytes = this.#rowBytes;
+    this.#bytes().set(from.#bytes().subarray(fromRow * rowBytes, (fromRow + 1) * rowBytes), row * rowBytes);
+  }
+
   /** Write the elements as bytes, little endian, into as many zeros. */
   copyInto(target: Uint8Array): void {
     if (typeof this.#elements === "function") {
@@ -145,6 +170,10 @@ export class Tensor<D extends DType = DType> {
     } else {
       target.set(this.#elements);
     }
+  }
+
+  get #rowBytes(): number {
+    return this.length === 0 ? 0 : this.byteLength / this.length;
   }
 
   /** Return the bytes of the elements, which are made if they do not exist yet. */

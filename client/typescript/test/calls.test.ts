@@ -23,7 +23,6 @@ import { Reproducibility } from "#dist/generated/rollserve/v1/episode_batch_pb";
 import {
   ObtainExactEpisodesRequestSchema,
   ObtainSamplesRequestSchema,
-  ObtainSamplesResponseSchema,
   UpdateAgentResponseSchema,
 } from "#dist/generated/rollserve/v1/sampler_service_pb";
 
@@ -135,14 +134,6 @@ test("test_stream_is_not_resumed_when_the_server_has_tried_again", async () => {
     return thrown instanceof UnavailableError && thrown.reason === "WORKER_LOST_AGAIN";
   });
   assert.equal(server.calls.length, 1);
-});
-
-test("test_batches_of_many_agents_are_refused_by_name", async () => {
-  const content = { case: "multiAgentBatch", value: {} } as const;
-  const message = toBinary(ObtainSamplesResponseSchema, create(ObtainSamplesResponseSchema, { content }));
-  await using server = await serve(() => [beginning(), message]);
-  await using sampler = connect(server.address);
-  await assert.rejects(sampler.obtainSamples(5), /content: expected batches of one agent, .*, got one of many agents/);
 });
 
 test("test_call_without_progress_fails_after_its_timeout", async () => {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rollserve/array.h"
+#include "rollserve/policies.h"
 #include "rollserve/spaces.h"
 
 /// @file
@@ -134,7 +135,21 @@ struct AgentChange {
   Parameters parameters;    ///< Parameters that are added, or replace the present ones.
 };
 
-/// A whole agent, which replaces any present one, or Parameters or an AgentChange for the present agent.
-using AgentUpdate = std::variant<Parameters, RandomAgent, ConstantAgent, MlpAgent, OnnxAgent, PythonAgent, AgentChange>;
+/// What a policy by name is updated by: a whole agent, which replaces any present one, or Parameters or an AgentChange.
+using PolicyUpdate =
+    std::variant<Parameters, RandomAgent, ConstantAgent, MlpAgent, OnnxAgent, PythonAgent, AgentChange>;
+
+/// Policies by name, for an environment with many agents; or updates of some present policies. Policies that are left
+/// out stay as they are, with their versions, as long as the map names them.
+struct Policies {
+  std::map<std::string, PolicyUpdate> updates;  ///< New or changed policies by their names.
+  /// Which policy acts for which agent; by default the present map. At first, a policy acts for the agent of its name
+  /// and for agents whose names are its name, `_` and more, and a single policy for all.
+  std::optional<PolicyMap> policy_map = {};
+};
+
+/// A whole agent, which replaces any present one; Parameters or an AgentChange for the present agent; or Policies.
+using AgentUpdate =
+    std::variant<Parameters, RandomAgent, ConstantAgent, MlpAgent, OnnxAgent, PythonAgent, AgentChange, Policies>;
 
 }  // namespace rollserve

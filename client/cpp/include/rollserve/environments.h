@@ -31,6 +31,13 @@ enum class Reproducibility : int {
   Block = 3,        ///< Every block of episodes, to the last bit.
 };
 
+/// The interface of an environment with many agents; the numbers are those of the wire.
+enum class MultiAgentApi : int {
+  None = 0,      ///< The environment has one agent, and the interface of gymnasium.
+  Parallel = 1,  ///< All agents act in each step, as in PettingZoo's parallel environments.
+  Aec = 2,       ///< Agents act one after the other, as in PettingZoo's AEC environments; a step is one agent's action.
+};
+
 /// A class of `gymnasium.wrappers`.
 struct Wrapper {
   std::string name;         ///< The name of the class.
@@ -63,6 +70,10 @@ struct EnvSpec {
   /// The number of bytes of UTF-8 that batches have of each text among the infos, at most 65,536; see Columns::texts().
   /// 0: infos that are no numbers are not delivered.
   std::uint32_t text_info_bytes = 0;
+  /// The interface of an environment with many agents. `id` is then one of PettingZoo's registry, such as
+  /// `classic/connect_four-v3`, or `mpe/NAME-vN` or `module:factory`.
+  MultiAgentApi multi_agent = MultiAgentApi::None;
+  bool global_state = false;  ///< Whether batches have the environment's global state; for many agents.
 };
 
 /// A change of the present environments. What is left out stays as it is; episodes start over in any case.
@@ -86,6 +97,9 @@ struct EnvUpdated {
   Reproducibility reproducibility = Reproducibility::Unspecified;  ///< The class of their episodes.
   std::uint32_t num_rows = 0;              ///< The number of rows that each worker steps at once for a call.
   std::uint32_t num_episodes_per_row = 0;  ///< The number of episodes of each row in a block; 0 unless class Block.
+  /// The names of the possible agents of an environment with many, whose spaces are Dict spaces of the agents' by these
+  /// names; empty for an environment with one agent.
+  std::vector<std::string> agents;
 };
 
 }  // namespace rollserve

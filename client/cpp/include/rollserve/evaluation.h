@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "rollserve/account.h"
 #include "rollserve/environments.h"
 #include "rollserve/episode_batch.h"
+#include "rollserve/multi_agent_batch.h"
 
 /// @file
 /// Results of evaluations.
@@ -19,6 +23,37 @@ struct Summary {
   std::optional<double> standard_deviation;  ///< The sample standard deviation; not set if N is 1.
   std::optional<double> confidence_low;      ///< The lower end of the 95 % confidence interval of the mean.
   std::optional<double> confidence_high;     ///< The upper end of that interval.
+};
+
+/// A version of a policy.
+struct PolicyVersion {
+  std::string policy;        ///< The name of the policy.
+  std::int64_t version = 0;  ///< The number of the update of the agent that made it.
+
+  /// Return the name and the version, such as `main@3`.
+  std::string text() const;
+  /// Whether a version comes first, by name and number.
+  friend bool operator<(const PolicyVersion& a, const PolicyVersion& b) {
+    return std::tie(a.policy, a.version) < std::tie(b.policy, b.version);
+  }
+};
+
+/// What P agents got in the N episodes of an evaluation, and which K policies acted for them.
+struct AgentReturns {
+  std::vector<std::string> agents;      ///< (P) The names of the environment's possible agents.
+  std::vector<PolicyVersion> policies;  ///< (K) The versions of policies that acted.
+  /// (N · P) The return of each agent in each episode: first of all agents in the first episode, and so on. NaN for an
+  /// agent that made no step.
+  std::vector<double> returns;
+  /// (N · P) The position among `policies` of what acted for each agent, in the same order; -1 for an agent that made
+  /// no step.
+  std::vector<std::int32_t> policy_positions;
+
+  /// Return the summary of the returns of each agent that made a step, over the episodes in which it made one.
+  std::map<std::string, Summary> by_agent() const;
+  /// Return the summary of each policy's returns. Where a policy acts for several agents in an episode, the mean of
+  /// their returns counts, because they depend on each other.
+  std::map<PolicyVersion, Summary> by_policy() const;
 };
 
 /// The result of an evaluation of N episodes, in the order of their indices.
@@ -35,7 +70,13 @@ struct Evaluation {
   std::uint64_t first_episode_index = 0;  ///< The index of the first episode.
   Reproducibility reproducibility = Reproducibility::Unspecified;  ///< The class of the episodes.
   Account account;                                                 ///< What was simulated and what became of it.
-  std::optional<EpisodeBatch> episodes;  ///< The episodes, if EvaluationOptions::return_episodes asked for them.
+  /// The episodes, if EvaluationOptions::return_episodes asked for them and the environment has one agent.
+  std::optional<EpisodeBatch> episodes;
+  /// What each agent got, if the environment has many. `returns` then are sums over all agents, and `lengths` count
+  /// environment steps.
+  std::optional<AgentReturns> agent_returns;
+  /// The episodes, if the options asked for them and the environment has many agents.
+  std::optional<MultiAgentBatch> multi_agent_episodes;
 };
 
 /// The result of an evaluation of K members of a population on M episodes each: first all episodes of member 0, then

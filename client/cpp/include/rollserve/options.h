@@ -85,6 +85,11 @@ struct SamplingOptions {
   bool return_last_states = false;    ///< Whether the batch has `last_states`.
   bool blackhole = false;             ///< Whether to discard what is sampled, to measure sampling. Only for streams.
   bool skip_failed_episodes = false;  ///< Whether to leave out episodes whose environments fail in every attempt.
+  /// The policies whose segments a MultiAgentBatch has; empty for all. The others act alike, and their steps count.
+  std::vector<std::string> deliver;
+  /// Whether the steps that a call asks for are those of all agents, also of agents whose policies are not delivered,
+  /// instead of the environment's. For whole episodes with a number of steps.
+  bool count_agent_steps = false;
 };
 
 /// Options of calls that sample fragments.
@@ -114,6 +119,9 @@ struct EvaluationOptions {
   std::optional<std::chrono::milliseconds> deadline;  ///< The time that the whole call may take.
   Exploration exploration;                            ///< How freely the agent acts.
   bool skip_failed_episodes = false;                  ///< Whether to leave out episodes that fail in every attempt.
+  /// Which policies act in an environment with many agents, instead of the sampler's own map: the episode of index i
+  /// has the map at position i modulo their number. Not for populations.
+  std::vector<PolicyMap> policy_maps;
   bool return_episodes = false;     ///< Whether the result has the episodes themselves; not for populations.
   bool different_episodes = false;  ///< Whether members have episodes of their own; only for populations.
 };

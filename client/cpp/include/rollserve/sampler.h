@@ -11,6 +11,7 @@
 #include "rollserve/episode_batch.h"
 #include "rollserve/errors.h"
 #include "rollserve/evaluation.h"
+#include "rollserve/multi_agent_sampler.h"
 #include "rollserve/options.h"
 #include "rollserve/status.h"
 #include "rollserve/stream.h"
@@ -99,6 +100,9 @@ class Sampler {
   Stream stream_exact_episodes(std::int64_t num_episodes_per_worker, const SamplingOptions& options = {});
   /// Stream what obtain_fragments() returns, message by message; throws as stream_samples().
   Stream stream_fragments(std::int64_t num_steps, const FragmentOptions& options = {});
+
+  /// Return the sampling calls for an environment with many agents. All other calls are the same for one.
+  MultiAgentSampler multi_agent() const;
 
   /// Evaluate the agent on a number of episodes, in environments that only evaluations use. Nothing of the sampler's
   /// own changes, such as its sequence or its environments.

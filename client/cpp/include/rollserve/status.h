@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,10 @@ struct Status {
   std::uint32_t min_healthy_workers = 0;   ///< The number of healthy workers that a call needs to start.
   std::uint32_t num_running_calls = 0;     ///< The sampling calls and evaluations that run.
   std::uint32_t num_queued_calls = 0;      ///< The sampling calls and evaluations that queue or are paused.
-  std::string owner;                       ///< The principal that created the sampler; empty for the default one.
+  std::vector<std::string> agents;         ///< The possible agents of an environment with many; empty for one agent.
+  /// The current version of each policy by its name, where the agent is policies by name.
+  std::map<std::string, std::int64_t> policies;
+  std::string owner;  ///< The principal that created the sampler; empty for the default one.
 
   /// Return the number of workers for calls that begin now.
   std::size_t num_workers() const noexcept;

@@ -11,6 +11,7 @@
 
 #include "rollserve/account.h"
 #include "rollserve/episode_batch.h"
+#include "rollserve/multi_agent_batch.h"
 
 /// @file
 /// Streams of batches.
@@ -18,29 +19,33 @@
 namespace rollserve {
 
 namespace internal {
+template <class Batch>
 class StreamState;
 }
 
-/// The batches of a sampling call as they arrive.
+/// The batches of a sampling call as they arrive: a Stream or a MultiAgentStream.
 ///
 ///     for (const rollserve::EpisodeBatch& part : sampler.stream_samples(10'000)) std::cout << part.text() << '\n';
 ///
-/// Each batch can be used alone; EpisodeBatch::concatenate() and EpisodeBatch::joined() make whole episodes of several.
+/// Each batch can be used alone; concatenate() and joined() of its class make whole episodes of several.
 /// If the connection or the server is lost, the stream goes on where it was once both are back. It ends with the last
 /// error if no new data has arrived for its timeout since then.
 ///
 /// A stream that is destroyed before its end cancels its call. One thread at a time may read a stream; any may cancel
 /// it.
-class Stream {
+///
+/// @tparam Batch EpisodeBatch, or MultiAgentBatch for environments with many agents.
+template <class Batch>
+class BasicStream {
  public:
   /// A position in the batches that are still to come.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;  ///< Batches can be read once.
-    using value_type = EpisodeBatch;                    ///< What the iterator delivers.
+    using value_type = Batch;                           ///< What the iterator delivers.
     using difference_type = std::ptrdiff_t;             ///< Not used.
-    using pointer = const EpisodeBatch*;                ///< A batch.
-    using reference = const EpisodeBatch&;              ///< A batch.
+    using pointer = const Batch*;                       ///< A batch.
+    using reference = const Batch&;                     ///< A batch.
 
     /// Make the position behind the last batch.
     Iterator() = default;
@@ -48,12 +53,12 @@ class Stream {
     reference operator*() const { return *batch_; }
     /// Return the batch.
     pointer operator->() const { return &*batch_; }
-    /// Read the next batch; throws as Stream::next().
+    /// Read the next batch; throws as next().
     Iterator& operator++() {
       batch_ = stream_->next();
       return *this;
     }
-    /// Read the next batch; throws as Stream::next().
+    /// Read the next batch; throws as next().
     void operator++(int) { ++*this; }
     /// Whether both iterators are behind the last batch, or neither is.
     friend bool operator==(const Iterator& a, const Iterator& b) {
@@ -63,29 +68,29 @@ class Stream {
     friend bool operator!=(const Iterator& a, const Iterator& b) { return !(a == b); }
 
    private:
-    friend class Stream;
-    explicit Iterator(Stream* stream) : stream_(stream) { ++*this; }
+    friend class BasicStream;
+    explicit Iterator(BasicStream* stream) : stream_(stream) { ++*this; }
 
-    Stream* stream_ = nullptr;
-    std::optional<EpisodeBatch> batch_;
+    BasicStream* stream_ = nullptr;
+    std::optional<Batch> batch_;
   };
 
   /// Take over another stream.
-  Stream(Stream&&) noexcept;
+  BasicStream(BasicStream&&) noexcept;
   /// Cancel the call of this stream, and take over another stream.
-  Stream& operator=(Stream&&) noexcept;
+  BasicStream& operator=(BasicStream&&) noexcept;
   /// Cancel the call, unless it is over.
-  ~Stream();
+  ~BasicStream();
 
   /// Return the next batch, or nothing after the last one.
   ///
   /// @throws Error as the subclasses say; every later call throws it again.
-  std::optional<EpisodeBatch> next();
+  std::optional<Batch> next();
 
   /// Return the rest of the stream as one batch of whole episodes or fragments, with the account.
   ///
   /// @throws Error as next(); ServerError also for messages that do not fit together, or not to the account.
-  EpisodeBatch join();
+  Batch join();
 
   /// Return the account of the call, after next() has returned nothing.
   ///
@@ -111,11 +116,19 @@ class Stream {
   Iterator end() const noexcept { return {}; }
 
   /// @cond
-  explicit Stream(std::unique_ptr<internal::StreamState> state);
+  explicit BasicStream(std::unique_ptr<internal::StreamState<Batch>> state);
   /// @endcond
 
  private:
-  std::unique_ptr<internal::StreamState> state_;
+  std::unique_ptr<internal::StreamState<Batch>> state_;
 };
+
+extern template class BasicStream<EpisodeBatch>;
+extern template class BasicStream<MultiAgentBatch>;
+
+/// The batches of a call in an environment with one agent.
+using Stream = BasicStream<EpisodeBatch>;
+/// The batches of a call in an environment with many agents.
+using MultiAgentStream = BasicStream<MultiAgentBatch>;
 
 }  // namespace rollserve

@@ -24,11 +24,10 @@ from rollserve.errors import closed_error
 if TYPE_CHECKING:
     import os
 
-    import numpy as np
-
     from rollserve._calls.connection import Connection
     from rollserve._calls.resumption import Request
     from rollserve._calls.stream_requests import ApplyUpdate, WhenFull
+    from rollserve.agents import MemberParameters
     from rollserve.data.opening import Format
     from rollserve.options import EvaluationOptions, SamplingOptions
     from rollserve.v1 import sampler_service_pb2 as pb
@@ -325,7 +324,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
 
     def _population_reader(
         self,
-        parameters: Mapping[str, np.ndarray],
+        parameters: MemberParameters,
         num_episodes: int,
         same_episodes: bool,
         options: EvaluationOptions,

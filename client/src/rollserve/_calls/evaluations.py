@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -22,7 +22,7 @@ from rollserve._calls.resumption import REPEATABLE
 from rollserve._calls.server_warnings import warn_of
 from rollserve._calls.time_limits import countable
 from rollserve._calls.watchdog import Watchdog
-from rollserve._checks import check_flag, check_integer, check_type
+from rollserve._checks import check_flag, check_integer, check_text, check_type
 from rollserve.account import account_from_proto
 from rollserve.agents import parameters_to_proto
 from rollserve.environments import EnvSpec, env_spec_to_proto
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from rollserve._calls.resumption import AnyBatch
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
+    from rollserve.agents import MemberParameters
     from rollserve.options import PolicyMapOption
 
 __all__ = ["EvaluationReader", "PopulationReader", "Reader", "receive", "receive_async"]
@@ -242,7 +243,7 @@ class PopulationReader(Reader[PopulationEvaluation]):
     def __init__(
         self,
         sampler: str,
-        parameters: Mapping[str, np.ndarray],
+        parameters: MemberParameters,
         num_episodes: int,
         same_episodes: bool,
         options: EvaluationOptions,
@@ -254,17 +255,19 @@ class PopulationReader(Reader[PopulationEvaluation]):
             InvalidArgumentError: an integer out of range.
             ValueError: a dtype that the wire does not have.
         """
-        check_type("parameters", parameters, Mapping, "a mapping with arrays of shape (K, …)")
+        check_type("parameters", parameters, Mapping, "a mapping with arrays of shape (K, …), or of such by policy")
+        policies = _members_by_policy(parameters)
         check_integer("num_episodes", num_episodes, 32, signed=False)
         check_flag("same_episodes", same_episodes)
         request = pb.EvaluatePopulationRequest(
             sampler=sampler,
-            parameters=parameters_to_proto(parameters),
+            parameters=parameters_to_proto(policies[""]) if "" in policies else None,
+            policies={name: parameters_to_proto(each) for name, each in policies.items() if name},
             episode_count=num_episodes,
             options=_options(options),
             different_episodes=not same_episodes,
         )
-        num_members = {np.shape(values)[:1] for values in parameters.values()}
+        num_members = {np.shape(values)[:1] for each in policies.values() for values in each.values()}
         num_all = num_episodes * sum(num_members.pop()) if len(num_members) == 1 else 0
         super().__init__(request, num_all or None, options)
 
@@ -281,6 +284,27 @@ class PopulationReader(Reader[PopulationEvaluation]):
             case "evaluation":
                 self._result = population_evaluation_from_proto(content.evaluation)
                 self._num_simulated_steps = self._result.account.num_simulated_steps
+
+
+def _members_by_policy(parameters: MemberParameters) -> dict[str, Mapping[str, np.ndarray]]:
+    """Return the parameters of members by policy; those of one agent by ''.
+
+    Raises:
+        TypeError: arrays beside mappings of arrays, or a name of a policy that is no text.
+        InvalidArgumentError: an empty name of a policy.
+    """
+    if not any(isinstance(value, Mapping) for value in parameters.values()):
+        return {"": cast("Mapping[str, np.ndarray]", parameters)}
+    found: dict[str, Mapping[str, np.ndarray]] = {}
+    for name, value in parameters.items():
+        check_text("parameters", name)
+        if not name:
+            raise InvalidArgumentError.of("parameters", expected="names of policies as keys", got="an empty one")
+        check_type(
+            f"parameters[{name!r}]", value, Mapping, "a mapping with arrays of shape (K, …), as other policies have"
+        )
+        found[name] = cast("Mapping[str, np.ndarray]", value)
+    return found
 
 
 def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits, contact: Contact) -> _Result:

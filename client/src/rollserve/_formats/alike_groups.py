@@ -12,7 +12,7 @@ import numpy as np
 from rollserve._formats.file_bytes import FileBytes, FileRegion
 from rollserve._formats.hdf5_arrays import Arrays
 from rollserve._formats.hdf5_headers import HeaderForm
-from rollserve._formats.sources import EXTRA
+from rollserve._formats.sources import EXTRA, check_bytes
 from rollserve.bridges.loading import load
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["AlikeGroup", "AlikeGroups", "Group"]
 
 _MAX_TRIES = 8
+_MAX_SHARE, _MIN_PART_BYTES = 4, 1 << 16
+"""How many times a group's share of the file is read with its header, and how many bytes at least."""
 _PREFIX = b"episode_"
 _ROWS = "rewards"
 
@@ -65,7 +67,7 @@ class AlikeGroups:
             example: reads a group by HDF5; returns None if the file has other bytes than the arrays.
 
         Raises:
-            ValueError: an example that cannot be read, or a file that is cut off.
+            ValueError: an example that cannot be read, a file that is cut off, or more bytes than a chunk may have.
         """
         if not (self._forms or self._num_tries):
             return {}
@@ -112,7 +114,8 @@ class AlikeGroups:
         """Return the parts of the file from each group's header to that of the group behind it in the file."""
         starts = np.unique(places[places >= 0])
         ends = np.append(self._begins, self._bytes.size)[np.searchsorted(self._begins, starts) + 1]
-        return FileRegion(self._bytes, starts, ends)
+        longest = _MAX_SHARE * self._bytes.size // max(len(self._begins), 1) + _MIN_PART_BYTES
+        return FileRegion(self._bytes, starts, np.minimum(ends, starts + longest))
 
     def _learn(
         self, region: FileRegion, places: NDArray[np.int64], read_first: Callable[[], Group | None]
@@ -185,8 +188,12 @@ class _Alike:
             found = numbers.datasets[path]
             arrays = self._arrays[path] = Arrays(found, region, rows.dtype, rows.shape)
             self.is_alike &= arrays.is_alike & (found.rows == numbers.datasets[_ROWS].rows + rows.num_extra)
+        num_bytes = np.sum([arrays.num_bytes for arrays in self._arrays.values()], axis=0)
+        check_bytes("episodes", int(num_bytes[self.is_alike].sum()))
+        self.num_bytes: list[int] = num_bytes.tolist()
+        for arrays in self._arrays.values():
+            arrays.locate(self.is_alike)
         self._attributes = {name: numbers.attributes[name].tolist() for name in form.attributes}
-        self.num_bytes: list[int] = np.sum([arrays.num_bytes for arrays in self._arrays.values()], axis=0).tolist()
 
     def load(self, position: int) -> Group:
         """Return a group that has the form."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["FileBytes", "FileRegion"]
 
 _MAX_REGION_BYTES = 1 << 27
+_MAX_GAP = 32
+"""How many times as many bytes as asked for are read at once, rather than one by one."""
 
 
 class FileBytes:
@@ -51,14 +53,16 @@ class FileRegion:
     Args:
         file: the file.
         starts: (N,), where parts begin, ascending.
-        ends: (N,), where they end, each up to the next beginning. What is beyond 128 MiB in all is left out.
+        ends: (N,), where they end; parts that overlap end where the next begins. What is beyond 128 MiB in all is left
+            out.
 
     Attributes:
-        file_size: number of bytes of the file.
+        file: the file.
     """
 
     def __init__(self, file: FileBytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self._file, self.file_size = file, file.size
+        self.file = file
+        ends = np.append(np.minimum(ends[:-1], starts[1:]), ends[-1:])
         begins = np.flatnonzero(np.append(len(starts) > 0, starts[1:] != ends[:-1]))  # parts that touch are one
         lasts = np.append(begins[1:], len(ends))[: len(begins)] - 1
         starts, ends = starts[begins], ends[lasts]
@@ -76,8 +80,15 @@ class FileRegion:
         if is_here.any():
             windows = np.lib.stride_tricks.sliding_window_view(self._content, size)
             rows[is_here] = windows[offsets[is_here]]
-        for row in np.flatnonzero(~is_here & (places >= 0) & (places <= self.file_size - size)).tolist():
-            self._file.read_into(rows[row], int(places[row]))
+        others = np.flatnonzero(~is_here & (places >= 0) & (places <= self.file.size - size))
+        if len(others) > 1:
+            first, last = int(places[others].min()), int(places[others].max())
+            if last - first <= _MAX_GAP * size * len(others):
+                near = FileRegion(self.file, np.array([first]), np.array([last + size]))
+                rows[others] = near.rows(places[others], size)
+                return rows
+        for row in others.tolist():
+            self.file.read_into(rows[row], int(places[row]))
         return rows
 
     def offsets(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -99,5 +110,5 @@ class FileRegion:
         if offset >= 0:
             return self._content[offset : offset + size]
         array = np.empty(size, np.uint8)
-        self._file.read_into(array, place)
+        self.file.read_into(array, place)
         return array

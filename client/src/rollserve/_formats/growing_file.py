@@ -6,9 +6,12 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from rollserve._formats.lookup3 import lookup3
+from rollserve.errors import mismatch
 
 __all__ = ["GrowingFile"]
 
@@ -19,6 +22,8 @@ _PAGE_BYTES = 1 << 12
 _MAGIC = b"rollserve pages\n"
 _END_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
 """Offset of the end of the file's content in the superblock of HDF5, by the superblock's version."""
+_CHECKSUM_OFFSET = 44
+"""Offset of the checksum of what is before it, in superblocks of version 2 and 3."""
 
 
 class GrowingFile(io.RawIOBase):
@@ -92,9 +97,10 @@ class GrowingFile(io.RawIOBase):
         rest, start = view[kept:], self._position + kept
         try:
             _write_all(self._descriptor, rest, start)
+            # The page in which the last commit ends can be in memory, too.
+            rest = rest[: max(self._committed + _PAGE_BYTES - start, 0)]
         except OSError as error:
             self._error = error
-        # The page in which the last commit ends can be in memory, too.
         self._keep(rest, start, only_present=self._error is None)
         self._position += len(view)
         self._end = max(self._end, self._position)
@@ -103,6 +109,37 @@ class GrowingFile(io.RawIOBase):
     def truncate(self, size: int | None = None) -> int:
         self._end = self._position if size is None else size
         return self._end
+
+    def append(self, parts: Mapping[int, memoryview]) -> None:
+        """Write objects of HDF5 behind the end, while HDF5 has closed the file, and make them a part of its content.
+
+        Args:
+            parts: the objects' bytes by their positions.
+
+        Raises:
+            OSError: they cannot be written.
+            ValueError: the file has no superblock of a known version with addresses of 8 bytes.
+        """
+        self.write_parts(parts)
+        self.seek(0)
+        superblock = bytearray(self.read(64))
+        offset = _end_offset(superblock)
+        if offset is None:
+            raise ValueError(f"file: {mismatch('HDF5 with addresses and lengths of 8 bytes', superblock[:16].hex())}")
+        struct.pack_into("<Q", superblock, offset, self._end)
+        if superblock[8] >= 2:
+            checksum = lookup3(superblock[:_CHECKSUM_OFFSET])
+            struct.pack_into("<I", superblock, _CHECKSUM_OFFSET, checksum)
+        self.seek(0)
+        self.write(superblock)
+
+    def write_parts(self, parts: Mapping[int, memoryview]) -> None:
+        """Write bytes at their positions; raise OSError if they cannot be written."""
+        for position, part in parts.items():
+            self.seek(position)
+            self.write(part)
+            if self._error is not None:
+                raise self._error
 
     def commit(self) -> None:
         """Make what was written since the last commit the file's content, after HDF5 has closed it.
@@ -215,5 +252,13 @@ def _content_end(descriptor: int) -> int:
     """Return where the content of a file ends: an interrupted step may have left bytes behind it."""
     size = os.fstat(descriptor).st_size
     start = _read_at(descriptor, 64, 0)
-    offset = _END_OFFSETS.get(start[8], 0) if start.startswith(b"\x89HDF\r\n\x1a\n") and len(start) == 64 else 0
-    return min(size, struct.unpack_from("<Q", start, offset)[0]) if offset else size
+    offset = _end_offset(start)
+    return size if offset is None else min(size, struct.unpack_from("<Q", start, offset)[0])
+
+
+def _end_offset(start: bytes | bytearray) -> int | None:
+    """Return where the superblock that a file begins with has the end of the content; None for others than HDF5's."""
+    if len(start) < 64 or not start.startswith(b"\x89HDF\r\n\x1a\n") or start[8] not in _END_OFFSETS:
+        return None
+    sizes = start[13:15] if start[8] < 2 else start[9:11]
+    return _END_OFFSETS[start[8]] if sizes == b"\x08\x08" else None

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve._formats.file_bytes import FileRegion
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve._formats.file_bytes import FileRegion
     from rollserve._formats.hdf5_headers import DatasetNumbers
 
 __all__ = ["Arrays"]
@@ -46,9 +47,9 @@ class Arrays:
     def __init__(
         self, numbers: DatasetNumbers, region: FileRegion, dtype: np.dtype, row_shape: tuple[int, ...]
     ) -> None:
-        self._region, self._dtype = region, dtype
+        self._dtype = dtype
         row_bytes = dtype.itemsize * math.prod(row_shape)
-        is_alike = (numbers.rows > 0) & (numbers.rows <= region.file_size // row_bytes)
+        is_alike = (numbers.rows > 0) & (numbers.rows <= region.file.size // row_bytes)
         self.num_bytes = np.where(is_alike, numbers.rows, 0) * row_bytes
         shapes = np.empty((len(is_alike), 1 + len(row_shape)), np.int64)
         shapes[:, 0], shapes[:, 1:] = numbers.rows, row_shape
@@ -61,15 +62,30 @@ class Arrays:
             is_alike &= pieces.prod(axis=1, dtype=float) <= _MAX_CHUNK_BYTES // dtype.itemsize
             sizes = np.where(is_alike, pieces.prod(axis=1), 0) * dtype.itemsize
             places = _chunk_places(region, numbers.places, shapes, pieces, sizes)
-        is_alike &= (places[:, 0] >= 0) & (places <= region.file_size - sizes[:, None]).all(axis=1)
+        is_alike &= (places[:, 0] >= 0) & (places <= region.file.size - sizes[:, None]).all(axis=1)
         self.is_alike = is_alike
         self._shapes, self._pieces = shapes.tolist(), pieces.tolist()
-        self._sizes: list[int] = sizes.tolist()
-        self._places: list[list[int]] = places.tolist()
-        self._offsets: list[list[int]] = region.offsets(places, sizes[:, None]).tolist()
+        self._sizes, self._places, self._region = sizes, places, region
+        self._offsets: list[list[int]] = []
+
+    def locate(self, is_wanted: NDArray[np.bool_]) -> None:
+        """Find the arrays of some groups in the region. If most are elsewhere, read them into a region of their own.
+
+        Args:
+            is_wanted: (N,), which groups are loaded later, all of which are alike.
+        """
+        sizes = np.broadcast_to(self._sizes[:, None], self._places.shape)
+        offsets = self._region.offsets(self._places, sizes)
+        is_piece = is_wanted[:, None] & (self._places >= 0)
+        is_far = is_piece & (offsets < 0)
+        if 2 * is_far.sum() > is_piece.sum():
+            starts, positions = np.unique(self._places[is_far], return_index=True)
+            self._region = FileRegion(self._region.file, starts, starts + sizes[is_far][positions])
+            offsets = self._region.offsets(self._places, sizes)
+        self._offsets = offsets.tolist()
 
     def load(self, position: int) -> np.ndarray:
-        """Return the array of a group, which is a view of the region if it is there in one piece.
+        """Return the array of a group that was located, which is a view of the region if it is there in one piece.
 
         Raises:
             ValueError: the file was cut off.
@@ -83,8 +99,9 @@ class Arrays:
         return array
 
     def _piece(self, position: int, index: int, shape: tuple[int, ...]) -> np.ndarray:
-        place, offset = self._places[position][index], self._offsets[position][index]
-        return self._region.array(place, self._sizes[position], offset).view(self._dtype).reshape(shape)
+        offset = self._offsets[position][index]
+        place, size = int(self._places[position, index]), int(self._sizes[position])
+        return self._region.array(place, size, offset).view(self._dtype).reshape(shape)
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,10 +11,11 @@ import numpy as np
 
 from rollserve._formats.alike_groups import AlikeGroups, Group
 from rollserve._formats.gymnasium_spaces import leaf_spaces
-from rollserve._formats.minari_layout import ATTRIBUTES, dtype_and_shape, hdf5_path
+from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, dtype_and_shape, hdf5_path
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
+from rollserve.receipts import Receipt
 
 if TYPE_CHECKING:
     from rollserve.spaces import Space
@@ -92,6 +93,23 @@ class Hdf5Episodes:
         """Close the file."""
         self._alike.close()
         self._file.close()
+
+    def receipts(self, units: range) -> Iterator[str]:
+        """Yield the receipts of episodes: one says how many episodes it is for, of which the first has it.
+
+        Raises:
+            ValueError: a receipt that is none.
+        """
+        unit, num_bytes = units.start, 0
+        while unit in units and (path := f"episode_{unit}/{RECEIPT}") in self._file:
+            dataset = self._file[path]
+            if dataset.shape != (1,) or dataset.dtype.kind != "S":
+                raise ValueError(f"{path}: {mismatch('one text of fixed length', f'{dataset.dtype}, {dataset.shape}')}")
+            num_bytes += dataset.dtype.itemsize
+            check_bytes("receipts", num_bytes)
+            text = dataset[0].decode()
+            yield text
+            unit += max(Receipt.from_json(text).num_segments, 1)
 
     def read(self, units: Sequence[int]) -> Iterator[Episode]:
         """Yield episodes one by one, with the attributes of headers: HDF5 slows down with many open objects.

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rollserve._formats.lookup3 import ends_are_lookup3
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -104,18 +106,18 @@ class HeaderForm:
         """Return the numbers of groups whose headers are at some places of the file, (N,)."""
         is_alike = np.ones(len(places), np.bool_)
         found: dict[tuple[str, str], NDArray[np.int64]] = {}
-        with_checksum: dict[int, list[NDArray[np.uint8]]] = {}
+        with_checksum: list[NDArray[np.uint8]] = []
         blocks = [(self._root, places)]
         while blocks:
             block, at = blocks.pop()
             rows = region.rows(at, len(block.example))
             is_alike &= block.is_like(rows)
             if block.has_checksum:
-                with_checksum.setdefault(len(block.example), []).append(rows)
+                with_checksum.append(rows)
             found |= {key: _numbers(rows, *where) for key, where in block.numbers.items()}
             blocks += [(child, _numbers(rows, position)[:, 0]) for position, child in block.children]
-        for alike in with_checksum.values():  # blocks of one size together
-            is_alike &= _has_checksum(np.concatenate(alike)).reshape(len(alike), len(places)).all(axis=0)
+        if with_checksum:
+            is_alike &= ends_are_lookup3(with_checksum)
 
         def number(path: str, name: str) -> NDArray[np.int64]:
             return found[path, name][:, 0]
@@ -354,7 +356,7 @@ class _Learner:
         return int.from_bytes(self._bytes(place, 2), "little")
 
     def _bytes(self, place: int, size: int) -> bytes:
-        if place > self._region.file_size - size:
+        if place > self._region.file.size - size:
             raise ValueError("an object behind the end of the file")
         return self._region.rows(np.array([place]), size).tobytes()
 
@@ -363,33 +365,3 @@ def _numbers(rows: NDArray[np.uint8], position: int, size: int = 8, count: int =
     """Return the numbers at a position of each row, (N, count); those of 8 bytes have a sign."""
     content = np.ascontiguousarray(rows[:, position : position + size * count])
     return content.view("<i8" if size == 8 else f"<u{size}").astype(np.int64)
-
-
-def _has_checksum(rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return whether the last four bytes of each row are the checksum of those before, (N,)."""
-    found = np.ascontiguousarray(rows[:, -_CHECKSUM_BYTES:]).view("<u4")[:, 0]
-    is_right: NDArray[np.bool_] = found == _checksums(rows[:, :-_CHECKSUM_BYTES])
-    return is_right
-
-
-def _checksums(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Return the checksum of each row, (N,): Bob Jenkins' hash lookup3, which HDF5 has for its metadata."""
-    num_rows, size = rows.shape
-    padded = np.zeros((num_rows, -(-size // 12) * 12), np.uint8)
-    padded[:, :size] = rows
-    words = np.ascontiguousarray(padded.view("<u4").T).astype(np.uint32)
-    a, b, c = (np.full(num_rows, (0xDEADBEEF + size) & 0xFFFFFFFF, np.uint32) for _ in range(3))
-    for start in range(0, len(words), 3):
-        a, b, c = a + words[start], b + words[start + 1], c + words[start + 2]
-        if start + 3 < len(words):
-            for bits in (4, 6, 8, 16, 19, 4):
-                a, b, c = b, c + b, (a - c) ^ _rotated(c, bits)
-    for bits in (14, 11, 25, 16, 4, 14, 24):
-        a, b, c = b, (c ^ b) - _rotated(b, bits), a
-    checksums: NDArray[np.uint32] = b
-    return checksums
-
-
-def _rotated(words: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
-    rotated: NDArray[np.uint32] = (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
-    return rotated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +22,10 @@ from rollserve._formats.minari_layout import (
     dtype_and_shape,
     hdf5_path,
 )
-from rollserve._formats.sources import EXTRA, Source, check_numbers, file_error
+from rollserve._formats.sources import EXTRA, RandomAccess, Source, check_numbers, file_error
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
+from rollserve.receipts import Receipt
 from rollserve.spaces import Space, Text
 
 __all__ = ["MinariSource"]
@@ -61,8 +63,6 @@ class MinariSource(Source):
             num_episodes, num_steps = int(metadata["total_episodes"]), int(metadata["total_steps"])
             self._own_spaces = space_of_gymnasium(dataset.observation_space), space_of_gymnasium(dataset.action_space)
             self.spaces = self._own_spaces
-            receipts = metadata.get(RECEIPTS, [])
-            self.receipts = [str(receipt) for receipt in receipts] if isinstance(receipts, list) else []
             self._storage = dataset.storage
             leaves = [leaf for space in self._own_spaces for _, leaf in leaf_spaces(space)]
             self._file = None
@@ -71,26 +71,37 @@ class MinariSource(Source):
             num_found = sum(each.is_dir() for each in folder.iterdir()) if self._file is None else len(self._file)
             if not 0 <= num_episodes <= num_found:
                 raise ValueError(f"total_episodes: {mismatch(f'at most {num_found}, as there are', num_episodes)}")
+            receipts = metadata.get(RECEIPTS, [])
+            self.receipts = [str(receipt) for receipt in receipts] if isinstance(receipts, list) else []
+            if self._file is not None:
+                with contextlib.suppress(ValueError):  # those who use receipts check them
+                    first = sum(Receipt.from_json(receipt).num_segments for receipt in self.receipts)
+                    self.receipts += self._file.receipts(range(first, num_episodes))
             if any(_is_encoded(leaf, dataset) for leaf in leaves):
                 self._file = None  # Minari decodes it
-            first: Mapping[str, Any] = next(iter(self._storage.get_episode_metadata([0])), {}) if num_episodes else {}
-        self.missing = {} if ATTRIBUTES["policy_versions"] in first else {"policy_versions": "0, unknown"}
+            attributes: Mapping[str, Any] = (
+                next(iter(self._storage.get_episode_metadata([0])), {}) if num_episodes else {}
+            )
+        self.missing = {} if ATTRIBUTES["policy_versions"] in attributes else {"policy_versions": "0, unknown"}
         episode_bytes = max(sum(map(_row_bytes, leaves)) * num_steps // max(num_episodes, 1), 1)
         size = min(max(_CHUNK_BYTES // episode_bytes, 1), _MAX_CHUNK_UNITS)
+        self.random_access = RandomAccess(
+            max(_CHUNK_BYTES // episode_bytes, 1), max(num_steps / max(num_episodes, 1), 1)
+        )
         self.chunks = [range(i, min(i + size, num_episodes)) for i in range(0, num_episodes, size)]
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]:
         with file_error(self._folder, "episodes of a Minari dataset"):
             episodes = list(self._episodes(units))
             fields = _fields_of([each.columns for each in episodes], self._own_spaces)
             fields |= _split_infos([each.infos for each in episodes], fields["lengths"].tolist())
-            return fields | _headers([each.attributes for each in episodes], units)
+            return [fields | _headers([each.attributes for each in episodes], units)]
 
-    def _episodes(self, units: range) -> Iterator[Episode]:
+    def _episodes(self, units: Sequence[int]) -> Iterator[Episode]:
         if self._file is not None:
             yield from self._file.read(units)
             return
@@ -194,7 +205,7 @@ def _split_infos(infos: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[in
     return {name: concatenate_infos(parts, rows[name]) for name, parts in groups.items()}
 
 
-def _headers(attributes: Sequence[Mapping[str, Any]], units: range) -> dict[str, Any]:
+def _headers(attributes: Sequence[Mapping[str, Any]], units: Sequence[int]) -> dict[str, Any]:
     """Return the headers of episodes. Seeds are None if one of the episodes has none."""
     unknown: dict[str, Sequence[int]] = {"policy_versions": [0] * len(units), "episode_indices": units}
     found: dict[str, Any] = {"env_seeds": None}

@@ -14,6 +14,7 @@ __all__ = [
     "DATA_FILE",
     "HEADERS",
     "METADATA_FILE",
+    "RECEIPT",
     "RECEIPTS",
     "dtype_and_shape",
     "hdf5_path",
@@ -21,7 +22,9 @@ __all__ = [
 
 METADATA_FILE, DATA_FILE = "metadata.json", "main_data.hdf5"
 RECEIPTS = "rollserve_receipts"
-"""Name in the metadata of receipts, a list of texts."""
+"""Name in the metadata of the first receipts, a list of texts: of datasets by earlier releases."""
+RECEIPT = "rollserve_receipt"
+"""Name in an episode's group of the receipt of this episode and those after it, one text."""
 HEADERS = ("policy_versions", "episode_indices")
 """Headers that the attributes `rollserve_NAME` of an episode hold."""
 AGENT = "agent/"

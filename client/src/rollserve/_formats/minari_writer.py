@@ -7,31 +7,25 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rollserve._codec.columns import is_mask, leaves_of, mask_name
+from rollserve._codec.columns import leaves_of
 from rollserve._formats.growing_file import GrowingFile
 from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
-from rollserve._formats.minari_layout import (
-    AGENT,
-    ATTRIBUTES,
-    DATA_FILE,
-    HEADERS,
-    METADATA_FILE,
-    RECEIPTS,
-    dtype_and_shape,
-    hdf5_path,
-)
+from rollserve._formats.hdf5_objects import ObjectEncoder, link_groups
+from rollserve._formats.minari_episodes import check_info_names, encode_episodes
+from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape
 from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
-from rollserve.spaces import Space, Text
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from rollserve.spaces import Space
 
 __all__ = ["MinariWriter", "env_spec_of", "write_minari"]
 
@@ -72,8 +66,8 @@ class MinariWriter:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder}: {mismatch('a Minari dataset with its spaces', error)}") from None
         self.spaces: tuple[Space, Space] = spaces[0], spaces[1]
-        self._types = _Types(self._h5)
         self._file = GrowingFile(self._data / DATA_FILE)
+        self._has_seeds: bool | None = None
 
     @classmethod
     def create(
@@ -135,8 +129,13 @@ class MinariWriter:
         """Size of the file with the episodes."""
         return len(self._file)
 
-    def add(self, batches: Sequence[Any], **metadata: Any) -> None:
+    def add(self, batches: Sequence[Any], receipts: Sequence[str | None], **metadata: Any) -> None:
         """Add the episodes of batches, and change metadata with them. An addition that fails changes nothing.
+
+        Args:
+            batches: the batches.
+            receipts: receipt of each batch, None for none.
+            metadata: changes of the metadata.
 
         Raises:
             OSError: the dataset cannot be written.
@@ -145,14 +144,10 @@ class MinariWriter:
         for batch in batches:
             _check_whole(batch)
             _check_spaces(batch, self.spaces)
-        num_episodes, num_steps = self.num_episodes, self.num_steps
+        num_episodes = self.num_episodes + sum(map(len, batches))
+        num_steps = self.num_steps + sum(batch.num_steps for batch in batches)
         try:
-            with self._opened() as file:
-                for unit in range(num_episodes, len(file)):
-                    del file[f"episode_{unit}"]
-                for batch in batches:
-                    _write_episodes(file, batch, self.spaces, num_episodes, self._types)
-                    num_episodes, num_steps = num_episodes + len(batch), num_steps + batch.num_steps
+            self._write_episodes(batches, receipts)
         except BaseException:
             self._file.rollback()
             raise
@@ -165,8 +160,32 @@ class MinariWriter:
 
     def has_seeds(self) -> bool:
         """Whether the first episode has the seed of its reset."""
+        if self._has_seeds is None and self.num_episodes:
+            with self._opened() as file:
+                self._has_seeds = _SEED in file["episode_0"].attrs
+        return bool(self._has_seeds)
+
+    def _write_episodes(self, batches: Sequence[Any], receipts: Sequence[str | None]) -> None:
+        """Write the objects of episodes behind the end, then link them."""
+        has_seeds = self.has_seeds() if self.num_episodes else None
+        encoder, first = ObjectEncoder(self._h5, len(self._file)), self.num_episodes
+        groups: list[tuple[np.ndarray, np.ndarray]] = []
+        for batch, receipt in zip(batches, receipts, strict=True):
+            if not len(batch):
+                continue
+            with_seeds = has_own_seeds(batch) and has_seeds is not False
+            has_seeds = with_seeds if has_seeds is None else has_seeds
+            groups += encode_episodes(encoder, batch, self.spaces, first, with_seeds=with_seeds, receipt=receipt)
+            first += len(batch)
+        self._file.append(encoder.parts)
         with self._opened() as file:
-            return self.num_episodes > 0 and _SEED in file["episode_0"].attrs
+            for unit in range(self.num_episodes, len(file)):
+                del file[f"episode_{unit}"]
+            for numbers, addresses in groups:
+                link_groups(self._h5, file, [b"episode_%d" % number for number in numbers], addresses)
+        # HDF5 has counted links that the groups' headers count already.
+        starts = [int(addresses[0]) for _, addresses in groups]
+        self._file.write_parts({start: encoder.parts[start] for start in starts})
 
     def update_metadata(self, changes: Mapping[str, Any]) -> None:
         """Change metadata; raise OSError if they cannot be written."""
@@ -194,152 +213,6 @@ def _create_file(h5: Any, file: GrowingFile) -> None:
     h5.h5f.create(DATA_FILE.encode(), h5.h5f.ACC_TRUNC, creation, access).close()
 
 
-class _Types:
-    """HDF5's objects that describe columns, each made once."""
-
-    def __init__(self, h5: Any) -> None:
-        self.h5 = h5
-        self.scalar = h5.h5s.create(h5.h5s.SCALAR)
-        self.int64 = h5.h5t.py_create(np.dtype(np.int64))
-        self.groups, self.datasets = h5.h5p.create(h5.h5p.GROUP_CREATE), h5.h5p.create(h5.h5p.DATASET_CREATE)
-        for properties in (self.groups, self.datasets):
-            properties.set_obj_track_times(False)  # so that the same episodes are the same bytes
-        self.texts = h5.string_dtype(encoding="utf-8")
-
-
-class _Column(NamedTuple):
-    """Rows of all episodes for one dataset of their groups: an episode has its steps, and `num_extra` rows more."""
-
-    path: bytes
-    rows: Any
-    num_extra: int
-
-
-def _write_episodes(file: Any, batch: Any, spaces: tuple[Space, Space], first: int, types: _Types) -> None:
-    h5, lengths = types.h5, batch.lengths.tolist()
-    columns = [*_columns(batch, spaces)]
-    described = [(each, types.h5.h5t.py_create(each.rows.dtype, logical=True)) for each in columns]
-    infos = _Infos(batch)
-    has_seeds = has_own_seeds(batch) and (not first or _SEED in file["episode_0"].attrs)
-    attributes = [(_SEED.encode(), batch.env_seeds)] if has_seeds else []
-    names = [name for name in HEADERS if batch.policy_versions.any() or name != "policy_versions"]
-    attributes += [(f"rollserve_{name}".encode(), getattr(batch, name)) for name in names]
-    start = 0
-    for episode, length in enumerate(lengths):
-        group = h5.h5g.create(file.id, b"episode_%d" % (first + episode), gcpl=types.groups)
-        folders: set[bytes] = set()
-        for name, value in (
-            (b"id", first + episode),
-            (b"total_steps", length),
-            *((name, int(values[episode])) for name, values in attributes),
-        ):
-            attribute = h5.h5a.create(group, name, types.int64, types.scalar)
-            attribute.write(np.array(value, np.int64))
-        for column, kind in described:
-            begin = start + episode * column.num_extra
-            _write_column(
-                group, folders, column.path, column.rows[begin : begin + length + column.num_extra], kind, types
-            )
-        for path, rows in infos.of(episode, slice(start, start + length)):
-            _write_column(group, folders, path, rows, h5.h5t.py_create(rows.dtype, logical=True), types)
-        start += length
-
-
-def _write_column(group: Any, folders: set[bytes], path: bytes, rows: np.ndarray, kind: Any, types: _Types) -> None:
-    """Write a dataset of an episode's group, in folders that are made once."""
-    h5 = types.h5
-    for end in (position for position, letter in enumerate(path) if letter == ord("/")):
-        if path[:end] not in folders:
-            folders.add(path[:end])
-            h5.h5g.create(group, path[:end], gcpl=types.groups)
-    if rows.dtype == types.texts:
-        h5.Group(group).create_dataset(path.decode(), data=rows)
-        return
-    dataset = h5.h5d.create(group, path, kind, h5.h5s.create_simple(rows.shape), types.datasets)
-    dataset.write(h5.h5s.ALL, h5.h5s.ALL, np.ascontiguousarray(rows), kind)
-
-
-def _columns(batch: Any, spaces: tuple[Space, Space]) -> Iterator[_Column]:
-    observations, last = leaves_of(batch.observations), leaves_of(batch.last_observations)
-    actions = leaves_of(batch.actions if batch.env_actions is None else batch.env_actions)
-    for parts, space in leaf_spaces(spaces[0]):
-        name = "/".join(map(str, parts))
-        rows = _with_rows(observations[name], last[name], batch.lengths, behind=True)
-        yield _Column(hdf5_path("observations", parts), _as_stored(rows, space), 1)
-    for parts, space in leaf_spaces(spaces[1]):
-        yield _Column(hdf5_path("actions", parts), _as_stored(actions["/".join(map(str, parts))], space), 0)
-    yield _Column(b"rewards", batch.rewards if batch.raw_rewards is None else batch.raw_rewards, 0)
-    for path, flags in ((b"terminations", batch.terminated), (b"truncations", batch.truncated)):
-        rows = np.zeros(batch.num_steps, np.bool_)
-        rows[np.cumsum(batch.lengths) - 1] = flags
-        yield _Column(path, rows, 0)
-
-
-def _with_rows(rows: np.ndarray, others: np.ndarray, lengths: np.ndarray, *, behind: bool) -> np.ndarray:
-    """Return the rows of all segments, each with a row of its own before or behind them."""
-    ends = np.cumsum(lengths)
-    return np.insert(rows, ends if behind else ends - lengths, others, axis=0)
-
-
-def _as_stored(rows: np.ndarray, space: Space) -> np.ndarray:
-    """Return rows as Minari keeps them: texts as objects."""
-    if not isinstance(space, Text):
-        return rows
-    h5 = load("h5py", EXTRA)
-    return np.array(space.decode(rows).tolist(), dtype=h5.string_dtype(encoding="utf-8"))
-
-
-class _Infos:
-    """Infos of a batch: of each episode, a row for its reset and one for each step; masks say where values are."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-        self._names = _info_names(batch)
-
-    def of(self, segment: int, steps: slice) -> Iterator[tuple[bytes, np.ndarray]]:
-        """Yield the path and the rows of each info of an episode."""
-        for name in self._names:
-            rows, valids = self._rows(name, segment, steps)
-            yield f"infos/{name}".encode(), rows
-            if not valids.all():
-                yield f"infos/{mask_name(name)}".encode(), valids
-        for name, column in self._batch.agent_infos.items():
-            yield f"infos/{AGENT}{name}".encode(), np.concatenate([np.zeros_like(column[:1]), column[steps]])
-
-    def _rows(self, name: str, segment: int, steps: slice) -> tuple[np.ndarray, np.ndarray]:
-        env_infos, episode_infos = self._batch.env_infos, self._batch.episode_infos
-        column, resets = env_infos.get(name), episode_infos.get(name)
-        length = steps.stop - steps.start
-        model = resets if column is None else column
-        later = np.zeros((length, *model.shape[1:]), model.dtype) if column is None else column[steps]
-        first = np.zeros_like(later[:1]) if resets is None else resets[segment, np.newaxis]
-        masks = episode_infos.get(mask_name(name)), env_infos.get(mask_name(name))
-        valids = np.empty(length + 1, np.bool_)
-        valids[0] = resets is not None and (masks[0] is None or masks[0][segment])
-        valids[1:] = column is not None if masks[1] is None else masks[1][steps]
-        return np.concatenate([first, later]), valids
-
-
-def _info_names(batch: Any) -> list[str]:
-    """Return the names of the environment's infos, without masks.
-
-    Raises:
-        ValueError: a name that is the beginning of another one, which HDF5 cannot hold beside it.
-    """
-    names = [
-        name
-        for name in dict.fromkeys((*batch.env_infos, *batch.episode_infos))
-        if not (is_mask(name, batch.env_infos) or is_mask(name, batch.episode_infos))
-    ]
-    found = {*names, *(f"{AGENT}{name}" for name in batch.agent_infos)}
-    for name in found:
-        for depth in range(1, name.count("/") + 1):
-            beginning = name.rsplit("/", depth)[0]
-            if beginning in found:
-                raise ValueError(f"infos: {mismatch('names of which none is the beginning of another', name)}")
-    return names
-
-
 def write_minari(
     batch: Any,
     dataset_id: str,
@@ -354,7 +227,7 @@ def write_minari(
     load("h5py", EXTRA)
     load("minari.dataset.minari_dataset", EXTRA).parse_dataset_id(dataset_id)
     _check_whole(batch)
-    _info_names(batch)  # refuses some before a dataset is created
+    check_info_names(batch)  # refuses some before a dataset is created
     folder = Path(root) / dataset_id if root is not None else _default_folder(dataset_id)
     spec = env_spec_of(env)
     known = MinariWriter.exists(folder)
@@ -370,8 +243,7 @@ def write_minari(
     ):
         if writer.num_episodes:
             _check_seeds(batch, has_seeds=writer.has_seeds())
-        receipts = {} if receipt is None else {RECEIPTS: [*writer.metadata.get(RECEIPTS, []), receipt]}
-        writer.add([batch], **receipts)
+        writer.add([batch], [receipt])
     return folder
 
 

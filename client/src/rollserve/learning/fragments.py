@@ -13,7 +13,7 @@ from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -69,59 +69,80 @@ class Fragments:
 
     def all(self) -> dict[str, Any]:
         """Return the fields of all fragments; columns of steps are the batch's own."""
-        return self._fields(slice(None), None)
+        return self._fields(lambda array: array, are_all=True)
 
     def take(self, positions: NDArray[np.int64]) -> dict[str, Any]:
         """Return the fields of some fragments in new arrays, given their positions (K,) among all."""
-        begins, lengths = self._begins[positions], self.lengths[positions]
-        return self._fields(positions, rows_of(begins, lengths))
+        return self._fields(lambda array: np.take(array, positions), are_all=False)
 
-    def _fields(self, chosen: NDArray[np.int64] | slice, rows: NDArray[np.int64] | None) -> dict[str, Any]:
-        """Return the fields of chosen fragments, given the rows of their steps; None for all as they are."""
-        batch, owners, is_cut = self._batch, self._owners[chosen], ~self._is_last[chosen]
-        begins, continued = self._begins[chosen], self._offsets[chosen] > 0
-        nexts = (begins + self.lengths[chosen])[is_cut]  # the step after each fragment that does not end its segment
-        fields: dict[str, Any] = {}
-        for name in STEP_COLUMNS:
-            column = getattr(batch, name)
-            fields[name] = column if column is None or rows is None else _take(column, rows)
+    def _fields(self, chosen: Callable[[np.ndarray], np.ndarray], *, are_all: bool) -> dict[str, Any]:
+        """Return the fields of chosen fragments, given what picks their elements of arrays (M,)."""
+        batch, owners, lengths, begins = self._batch, *map(chosen, (self._owners, self.lengths, self._begins))
+        offsets, is_last = chosen(self._offsets), chosen(self._is_last)
+        fields: dict[str, Any] = {name: getattr(batch, name) for name in STEP_COLUMNS}
+        if not are_all:
+            rows = rows_of(begins, lengths)
+            fields = {name: None if column is None else _take(column, rows) for name, column in fields.items()}
         for name in (*SEGMENT_COLUMNS, *HEADERS):
-            column = getattr(batch, name)
             if name not in _OWN_FIELDS:
+                column = getattr(batch, name)
                 fields[name] = None if column is None else _take(column, owners)
-        fields["lengths"] = self.lengths[chosen]
-        fields["first_steps"] = batch.first_steps[owners] + self._offsets[chosen]
-        fields["returns_before"] = self._returns_before[chosen]
+        fields["lengths"] = lengths
+        fields["first_steps"] = np.take(batch.first_steps, owners) + offsets
+        fields["returns_before"] = chosen(self._returns_before)
         for name in ("terminated", "truncated"):
-            fields[name] &= ~is_cut
-        fields["last_observations"] = _last_observations(batch, owners, is_cut, nexts)
+            fields[name] &= is_last
+        cut, continued = np.flatnonzero(~is_last), np.flatnonzero(offsets)
+        nexts = (begins + lengths)[cut]  # the step after each fragment that does not end its segment
+        fields["last_observations"] = _last_observations(batch, owners, cut, nexts)
         if batch.last_values is not None:
-            fields["last_values"] = _last_values(batch, fields["last_values"], is_cut, nexts)
-        fields["initial_states"] = _with_states(
-            fields["initial_states"], continued, begins[continued], batch.agent_infos
-        )
-        fields["last_states"] = _with_states(fields["last_states"], is_cut, nexts, batch.agent_infos)
+            fields["last_values"] = self._last_values(fields["last_values"], cut, nexts)
+        initial_states, last_states = fields["initial_states"], fields["last_states"]
+        fields["initial_states"] = _with_states(initial_states, continued, begins[continued], batch.agent_infos)
+        fields["last_states"] = _with_states(last_states, cut, nexts, batch.agent_infos)
         return fields
+
+    def _last_values(self, values: np.ndarray, cut: NDArray[np.int64], nexts: NDArray[np.int64]) -> np.ndarray | None:
+        """Return the value after each fragment; None if the batch does not know those inside its segments."""
+        infos = self._batch.agent_infos
+        if self._is_last.all():
+            return values
+        if "value" not in infos or mask_name("value") in infos:
+            return None
+        values[cut] = infos["value"][nexts]
+        return values
 
 
 def rows_of(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows of segments, one segment behind the other, given where they begin and their lengths."""
     ends = np.cumsum(lengths)
+    if len(ends) and ends[-1] == len(ends):  # a step each
+        return begins
     rows: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0)
     rows += np.repeat(begins - (ends - lengths), lengths)
     return rows
 
 
 def _last_observations(
-    batch: Any, owners: NDArray[np.int64], is_cut: NDArray[np.bool_], nexts: NDArray[np.int64]
+    batch: Any, owners: NDArray[np.int64], cut: NDArray[np.int64], nexts: NDArray[np.int64]
 ) -> Columns:
-    """Return the observations after fragments: the next of the batch, or the last ones of segments."""
-    before = leaves_of(batch.observations)
-    found = {}
+    """Return the observations after fragments: the batch's next ones of cut fragments, and else the last of segments.
+
+    Most rows are copied once: all are taken from where most of them are, and the others are put in their place.
+    """
+    are_cut_mostly = len(cut) > len(owners) // 2
+    rows = np.zeros_like(owners)
+    rows[cut] = nexts
+    whole = np.ones(len(owners), np.bool_)
+    whole[cut] = False
+    before, found = leaves_of(batch.observations), {}
     for name, last in leaves_of(batch.last_observations).items():
-        found[name] = np.empty((len(owners), *last.shape[1:]), last.dtype)
-        found[name][is_cut] = np.take(before[name], nexts, axis=0)
-        found[name][~is_cut] = np.take(last, owners[~is_cut], axis=0)
+        if are_cut_mostly:
+            found[name] = np.take(before[name], rows, axis=0)
+            found[name][whole] = last[owners[whole]]
+        else:
+            found[name] = np.take(last, owners, axis=0)
+            found[name][cut] = before[name][nexts]
     return columns_of(found)
 
 
@@ -143,27 +164,17 @@ def _returns_before(batch: Any, counts: NDArray[np.int64], begins: NDArray[np.in
     return before
 
 
-def _last_values(batch: Any, values: np.ndarray, cut: NDArray[np.bool_], nexts: NDArray[np.int64]) -> np.ndarray | None:
-    """Return the value after each fragment; None if the batch does not know those inside its segments."""
-    if not cut.any():
-        return values
-    if "value" not in batch.agent_infos or mask_name("value") in batch.agent_infos:
-        return None
-    values[cut] = batch.agent_infos["value"][nexts]
-    return values
-
-
 def _with_states(
     states: Mapping[str, np.ndarray],
-    replaced: NDArray[np.bool_],
+    replaced: NDArray[np.int64],
     steps: NDArray[np.int64],
     agent_infos: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Return recurrent states whose replaced rows are the states before steps, or gaps if no info has them."""
     found = dict(states)
-    for name in [name for name in states if not is_mask(name, states)] if replaced.any() else []:
+    for name in [name for name in states if not is_mask(name, states)] if len(replaced) else []:
         step_states = agent_infos.get(f"{STEP_STATES}{name}")
         found[name][replaced] = 0 if step_states is None else step_states[steps]
         if step_states is None:
-            found.setdefault(mask_name(name), np.ones(len(replaced), np.bool_))[replaced] = False
+            found.setdefault(mask_name(name), np.ones(len(found[name]), np.bool_))[replaced] = False
     return found

@@ -154,7 +154,7 @@ class PolicyVersion(google.protobuf.message.Message):
     policy: builtins.str
     """The policy's name."""
     version: builtins.int
-    """The number of the update of the agent that made it."""
+    """The number of the update of the agent that made it; 0 for the members of a population."""
     def __init__(
         self,
         *,
@@ -259,6 +259,7 @@ class PopulationEvaluation(google.protobuf.message.Message):
     FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
+    AGENT_RETURNS_FIELD_NUMBER: builtins.int
     member_count: builtins.int
     """K, the number of members."""
     episode_count: builtins.int
@@ -287,6 +288,12 @@ class PopulationEvaluation(google.protobuf.message.Message):
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
         """What was simulated and what became of it. All episodes count as discarded, because none is delivered."""
 
+    @property
+    def agent_returns(self) -> global___AgentReturns:
+        """What each agent got, in an environment with many agents: of the K * M episodes in the order of `returns`. The policies
+        of members have version 0. Not set in an environment with one agent.
+        """
+
     def __init__(
         self,
         *,
@@ -301,8 +308,9 @@ class PopulationEvaluation(google.protobuf.message.Message):
         first_episode_index: builtins.int = ...,
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
+        agent_returns: global___AgentReturns | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "lengths", b"lengths", "member_count", b"member_count", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "returns", b"returns", "seed", b"seed", "step_count", b"step_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "agent_returns", b"agent_returns"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "agent_returns", b"agent_returns", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "lengths", b"lengths", "member_count", b"member_count", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "returns", b"returns", "seed", b"seed", "step_count", b"step_count"]) -> None: ...
 
 global___PopulationEvaluation = PopulationEvaluation

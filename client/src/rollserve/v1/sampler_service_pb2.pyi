@@ -2181,8 +2181,9 @@ class EvaluationOptions(google.protobuf.message.Message):
     def policy_maps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.policies_pb2.PolicyMap]:
         """Which policies act in an environment with many agents, instead of the sampler's own map: the episode of index i has
         the map at position i modulo their number, at most 4096. They may name all policies and versions that the sampler
-        holds; versions count back from the version to evaluate. INVALID_ARGUMENT in an environment with one agent, for
-        populations, for what is not held, and for policies that do not fit their agents. Empty: the sampler's own map.
+        holds; versions count back from the version to evaluate, and in a population from the members. INVALID_ARGUMENT in an
+        environment with one agent, for what is not held, and for policies that do not fit their agents. Empty: the
+        sampler's own map.
         """
 
     def __init__(
@@ -2316,11 +2317,30 @@ class EvaluatePopulationRequest(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class PoliciesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> rollserve.v1.agent_pb2.Parameters: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: rollserve.v1.agent_pb2.Parameters | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SAMPLER_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     EPISODE_COUNT_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     DIFFERENT_EPISODES_FIELD_NUMBER: builtins.int
+    POLICIES_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     episode_count: builtins.int
@@ -2335,13 +2355,23 @@ class EvaluatePopulationRequest(google.protobuf.message.Message):
         """The members' parameters: parameters of the present agent by name, each with one more axis in front, of size K, the
         number of members. Parameters that are left out are the agent's own for all members. INVALID_ARGUMENT if there are
         none, if sizes, types or names differ from the agent's, if the numbers of members differ, if a number is not
-        finite, for a kind of agent without parameters, and if workers have agents of their own.
+        finite, for a kind of agent without parameters, and if workers have agents of their own. Not set in an environment
+        with many agents.
         """
 
     @property
     def options(self) -> global___EvaluationOptions:
         """Options that evaluations share. INVALID_ARGUMENT for an environment whose rows cannot be stepped one by one, and
         without `environment` if the sampler's environments differ between workers or rows.
+        """
+
+    @property
+    def policies(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, rollserve.v1.agent_pb2.Parameters]:
+        """In an environment with many agents, the members' parameters by the name of their policy, as `parameters`, with the
+        same number of members for all policies. All other policies are as they are. A member acts as the version that an
+        update with its parameters would make: where the map names the current version of the policy (0); -1 is the version
+        that is current now, and so on. INVALID_ARGUMENT for a policy that the sampler's agent lacks, or whose current
+        version no map names; and in an environment with one agent.
         """
 
     def __init__(
@@ -2352,9 +2382,10 @@ class EvaluatePopulationRequest(google.protobuf.message.Message):
         episode_count: builtins.int = ...,
         options: global___EvaluationOptions | None = ...,
         different_episodes: builtins.bool = ...,
+        policies: collections.abc.Mapping[builtins.str, rollserve.v1.agent_pb2.Parameters] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options", "parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["different_episodes", b"different_episodes", "episode_count", b"episode_count", "options", b"options", "parameters", b"parameters", "sampler", b"sampler"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["different_episodes", b"different_episodes", "episode_count", b"episode_count", "options", b"options", "parameters", b"parameters", "policies", b"policies", "sampler", b"sampler"]) -> None: ...
 
 global___EvaluatePopulationRequest = EvaluatePopulationRequest
 

@@ -479,8 +479,8 @@ class SamplerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EvaluatePopulation(self, request, context):
-        """Evaluates K parameter sets of one agent, the members of a population, in one call, for searches such as evolution
-        strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
+        """Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
+        call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
         one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
         the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
         can come first, as in Evaluate.

@@ -296,8 +296,8 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.EvaluatePopulationRequest,
         rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse,
     ]
-    """Evaluates K parameter sets of one agent, the members of a population, in one call, for searches such as evolution
-    strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
+    """Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
+    call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
     one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
     the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
     can come first, as in Evaluate.
@@ -696,8 +696,8 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.EvaluatePopulationRequest,
         rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse,
     ]
-    """Evaluates K parameter sets of one agent, the members of a population, in one call, for searches such as evolution
-    strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
+    """Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
+    call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
     one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
     the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
     can come first, as in Evaluate.
@@ -1126,8 +1126,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         request: rollserve.v1.sampler_service_pb2.EvaluatePopulationRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse]]:
-        """Evaluates K parameter sets of one agent, the members of a population, in one call, for searches such as evolution
-        strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
+        """Evaluates K parameter sets of one agent, or of one or several policies by name, the members of a population, in one
+        call, for searches such as evolution strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
         one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
         the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
         can come first, as in Evaluate.

@@ -24,13 +24,14 @@ from rollserve_server.agents.policies import (
     choices_of_agents,
     lineups_of,
     load_policies,
+    members_in_place,
     policies_after,
     policy_versions,
     prepare_for_env,
     spaces_of_policies,
 )
 from rollserve_server.agents.policy_agents import BuiltPolicy, PolicyAgents
-from rollserve_server.agents.populations import build_population, check_population
+from rollserve_server.agents.populations import build_population, check_members, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import (
     DEFAULT_HEAD_SETTINGS,
@@ -55,13 +56,14 @@ from rollserve_server.agents.specs.kinds import (
 from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Normalization, Value
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
-from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
+from rollserve_server.agents.specs.policies import MEMBER_VERSION, HeldPolicy, PolicySet
 from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.values import check_value
 
 __all__ = [
     "DEFAULT_EXPLORATION",
     "DEFAULT_HEAD_SETTINGS",
+    "MEMBER_VERSION",
     "NO_INPUTS",
     "SPEC_CLASSES",
     "VALUE",
@@ -108,6 +110,7 @@ __all__ = [
     "check_delivered",
     "check_exploration",
     "check_map",
+    "check_members",
     "check_population",
     "check_providers",
     "check_value",
@@ -123,6 +126,7 @@ __all__ = [
     "lineups_of",
     "load_agent",
     "load_policies",
+    "members_in_place",
     "parameters_bytes",
     "parameters_of",
     "policies_after",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollserve.policy_map import PolicyMap, PolicyRule, is_called_like
 from rollserve_server.agents.building import load_agent, prepare_agent
 from rollserve_server.agents.specs.kinds import AgentSpec, kind_of
-from rollserve_server.agents.specs.policies import HeldPolicy, Lineups, PolicySet
+from rollserve_server.agents.specs.policies import MEMBER_VERSION, HeldPolicy, Lineups, PolicySet
 from rollserve_server.errors import InvalidValueError, listed, show, within
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "choices_of_agents",
     "lineups_of",
     "load_policies",
+    "members_in_place",
     "policies_after",
     "policy_versions",
     "prepare_for_env",
@@ -125,6 +126,17 @@ def lineups_of(held: Sequence[PolicySet[PolicySpec]], policy_maps: Sequence[Poli
         for name, numbers in named.items()
     }
     return Lineups(policies, maps[0], tuple(maps[1:]))
+
+
+def members_in_place(current: PolicySet[PolicySpec], names: Sequence[str]) -> PolicySet[PolicySpec]:
+    """Return the policies of a population's members, as if an update had made them: the newest version of each.
+
+    Args:
+        current: policies that the members differ from in their parameters only; it has all of the names.
+        names: names of the policies that members have.
+    """
+    policies = {name: (HeldPolicy(MEMBER_VERSION, current.policies[name][0].spec),) for name in names}
+    return PolicySet(policies, current.policy_map)
 
 
 def prepare_for_env(

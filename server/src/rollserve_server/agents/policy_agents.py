@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve_server.agents.policies import choices_of_agents
+from rollserve_server.agents.specs.policies import MEMBER_VERSION
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,9 +27,10 @@ class BuiltPolicy:
 
     Attributes:
         name: name of the policy.
-        version: number of the version.
+        version: number of the version; 0 for the members of a population.
         agents: positions of the agents that it may act for, rising.
         num_places: K, the number of agents of all rows that it can act for at once.
+        row_places: number of these agents in each row.
         agent: what acts, built for K rows.
     """
 
@@ -36,11 +38,13 @@ class BuiltPolicy:
     version: int
     agents: tuple[int, ...]
     num_places: int
+    row_places: int
     agent: Agent
 
     def describe(self, error: AgentFailedError, agent: str) -> str:
         """Return the text of an error of the policy, with the agent for which it acted."""
-        return f"policy {self.name!r}, version {self.version}, for agent {agent!r}: {error.message}"
+        version = f", version {self.version}" if self.version else ""
+        return f"policy {self.name!r}{version}, for agent {agent!r}: {error.message}"
 
 
 class PolicyAgents:
@@ -58,7 +62,7 @@ class PolicyAgents:
         agents: Sequence[str],
         max_acting: int,
         num_rows: int,
-        build: Callable[[PolicySpec, int, int], Agent],
+        build: Callable[[str, HeldPolicy[PolicySpec], int, int], Agent],
     ) -> None:
         """Build the policies.
 
@@ -67,8 +71,8 @@ class PolicyAgents:
             agents: names of the environment's possible agents.
             max_acting: largest number of agents that act at once in a row.
             num_rows: number of rows.
-            build: returns an agent for a policy, given the position of an agent with its spaces and the number of
-                places.
+            build: returns an agent for a policy, given its name and version, the position of an agent with its spaces,
+                and the number of places.
         """
         self.agents = tuple(agents)
         self.num_numbers = max(len(policy_map.rules) for policy_map in policy_set.policy_maps)
@@ -84,9 +88,11 @@ class PolicyAgents:
         self.policies: list[BuiltPolicy] = []
         for identity, each in held.items():
             its = tuple(sorted(acts_for[identity]))
-            num_places = num_rows * min(len(its), max_acting)
-            built = build(each.spec, its[0], num_places)
-            self.policies.append(BuiltPolicy(names[identity], each.version, its, num_places, built))
+            row_places = min(len(its), max_acting)
+            num_places = num_rows * row_places
+            built = build(names[identity], each, its[0], num_places)
+            version = 0 if each.version == MEMBER_VERSION else each.version
+            self.policies.append(BuiltPolicy(names[identity], version, its, num_places, row_places, built))
         positions = {identity: position for position, identity in enumerate(held)}
         self._lineups = [
             _Lineup(policy_map, agents, lambda choice: positions[id(policy_set.find(choice))])

@@ -16,7 +16,7 @@ from rollserve_server.agents.parameters import check_names, check_parameters, sh
 from rollserve_server.agents.specs.kinds import parameters_bytes, parameters_of
 from rollserve_server.agents.specs.mlp import MlpSpec
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.specs.kinds import PolicySpec
 
-__all__ = ["build_population", "check_population"]
+__all__ = ["build_population", "check_members", "check_population"]
 
 _MAX_STACKED_BYTES = 256 << 20
 """Largest size of the parameters of members that act side by side: each row has a copy."""
@@ -57,6 +57,31 @@ def check_population(spec: PolicySpec, stacked: Mapping[str, np.ndarray]) -> int
     )
     if isinstance(spec, MlpSpec) and spec.normalization is not None:
         check_variance(stacked)
+    return num_members
+
+
+def check_members(policies: Mapping[str, PolicySpec], members: Mapping[str, Mapping[str, np.ndarray]]) -> int:
+    """Return the number of members of a population in which some policies differ.
+
+    Args:
+        policies: the policies that there are, by name.
+        members: for each of the policies that differ, arrays (K, *shape) by name; at least one.
+
+    Raises:
+        InvalidValueError: a policy is not there, its parameters are refused by `check_population`, or policies have
+            different numbers of members. The field is within `policies`.
+    """
+    counts: dict[str, int] = {}
+    for name, stacked in members.items():
+        with within(f"policies[{name!r}]"):
+            if name not in policies:
+                raise InvalidValueError.of("", expected=f"policies among {listed(policies)}", got=repr(name))
+            counts[name] = check_population(policies[name], stacked)
+    first, num_members = next(iter(counts.items()))
+    for name, count in counts.items():
+        if count != num_members:
+            expected = f"{num_members} members, as policy {first!r} has"
+            raise InvalidValueError.of(f"policies[{name!r}].parameters", expected=expected, got=count)
     return num_members
 
 

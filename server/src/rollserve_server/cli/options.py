@@ -20,6 +20,7 @@ LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callba
 """Settings whose option can be given more than once."""
 
 _METAVARS = {
+    "data_dir": "FOLDER",
     "env": "ID",
     "health_listen": "HOST:PORT",
     "jwt_audience": "TEXT",

@@ -14,29 +14,38 @@ import numpy as np
 from google.rpc import error_details_pb2, status_pb2
 
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.conformance.many_reading import by_agent, joint
 from rollserve_server.conformance.reading import is_mask, mask_name
 
 if TYPE_CHECKING:
+    from rollserve.v1 import episode_batch_pb2, evaluation_pb2
     from rollserve_server.conformance.reading import Arrays
 
 __all__ = [
     "GROUPS",
     "HEADERS",
+    "MANY_HEADERS",
     "OPTIONAL_GROUPS",
+    "OPTIONAL_STATES",
     "describe_answer",
     "describe_batch",
     "describe_columns",
     "describe_error",
+    "describe_many",
     "describe_sums",
+    "describe_views",
 ]
 
 HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "policy_versions", "env_seeds")
+MANY_HEADERS = ("episode_indices", "first_steps", "lengths", "terminated", "truncated", "agent_step_counts")
 GROUPS = (
     *("observations", "last_observations", "actions", "rewards", "agent_infos", "env_infos", "episode_infos"),
     "initial_states",
 )
 OPTIONAL_GROUPS = ("raw_rewards", "environment_actions", "last_values", "last_states")
 """Columns that a description may leave out where a batch has none."""
+OPTIONAL_STATES = ("global_states", "last_global_states")
+"""Columns of a batch of many agents that its description leaves out where it has none."""
 _KINDS = {
     "FAILED_PRECONDITION": "precondition",
     "ABORTED": "precondition",
@@ -70,6 +79,43 @@ def _describe(column: np.ndarray, mask: np.ndarray | None) -> dict[str, Any]:
 
 def describe_batch(arrays: Arrays) -> dict[str, Any]:
     """Return the description of a joined stream."""
+    return {**_segments(arrays), "account": _account(arrays["account"])}
+
+
+def describe_many(arrays: Arrays) -> dict[str, Any]:
+    """Return the description of a joined stream with many agents."""
+    result: dict[str, Any] = {"agents": arrays["agents"]}
+    result |= {name: arrays[name].tolist() for name in MANY_HEADERS}
+    for name in OPTIONAL_STATES:
+        if arrays[name] is not None:
+            result[name] = describe_columns({"": arrays[name]})[""]
+    result["policies"] = {
+        name: {
+            **_segments(policy),
+            "agents": [arrays["agents"][position] for position in policy["agent_positions"]],
+            "env_steps": policy["env_steps"].tolist(),
+            "rewards_before": policy["rewards_before"].tolist(),
+        }
+        for name, policy in arrays["policies"].items()
+    }
+    return {**result, "account": _account(arrays["account"])}
+
+
+def describe_views(arrays: Arrays, views: Iterable[str]) -> dict[str, Any]:
+    """Return the descriptions of some views of a joined stream with many agents: `by_agent` or `joint`."""
+    described: dict[str, Any] = {}
+    if "by_agent" in views:
+        described["by_agent"] = {agent: _segments(batch) for agent, batch in by_agent(arrays).items()}
+    if "joint" in views:
+        described["joint"] = {
+            agent: {name: describe_columns(columns) for name, columns in steps.items()}
+            for agent, steps in joint(arrays).items()
+        }
+    return described
+
+
+def _segments(arrays: Arrays) -> dict[str, Any]:
+    """Return the description of a batch without its account."""
     result: dict[str, Any] = {name: arrays[name].tolist() for name in HEADERS}
     starts = np.concatenate([[0], np.cumsum(arrays["lengths"])]).astype(int)
     rewards = arrays["rewards"][""]
@@ -79,14 +125,16 @@ def describe_batch(arrays: Arrays) -> dict[str, Any]:
             result[group] = describe_columns(arrays[group])
     if len(arrays["returns_before"]):
         result["returns_before"] = describe_sums(arrays["returns_before"])
-    account = arrays["account"]
-    result["account"] = {
+    return result
+
+
+def _account(account: episode_batch_pb2.Account) -> dict[str, Any]:
+    return {
         "num_steps": account.step_count,
         "num_episodes": account.episode_count,
         "seed": str(account.seed),
         "num_resumptions": 0,
     }
-    return result
 
 
 def describe_sums(sums: Iterable[float]) -> list[float | None]:
@@ -102,7 +150,10 @@ def describe_answer(rpc: str, responses: list[bytes]) -> dict[str, Any]:
         return {"policy_version": pb.UpdateAgentResponse.FromString(responses[0]).policy_version}
     if rpc == "Evaluate":
         evaluation = pb.EvaluateResponse.FromString(responses[-1]).evaluation
-        return {"returns": list(evaluation.returns), "lengths": list(evaluation.lengths)}
+        result: dict[str, Any] = {"returns": list(evaluation.returns), "lengths": list(evaluation.lengths)}
+        if evaluation.HasField("agent_returns"):
+            result["agent_returns"] = _agent_returns(evaluation.agent_returns)
+        return result
     if rpc == "CallEnvironments":
         values = pb.CallEnvironmentsResponse.FromString(responses[0]).values_json
         return {"values": [json.loads(value) for value in values]}
@@ -111,6 +162,27 @@ def describe_answer(rpc: str, responses: list[bytes]) -> dict[str, Any]:
         "policy_version": status.policy_version,
         "environment_version": status.environment_version,
         "num_workers": len(status.workers),
+    }
+
+
+def _agent_returns(message: evaluation_pb2.AgentReturns) -> dict[str, Any]:
+    shape = -1, len(message.agents)
+    returns, positions = np.array(message.returns).reshape(shape), np.array(message.policy_positions).reshape(shape)
+    policies = [f"{each.policy}@{each.version}" for each in message.policies]
+    means_of = {}
+    for place, agent in enumerate(message.agents):
+        means_of[agent] = list(returns[positions[:, place] >= 0, place])
+    for place, policy in enumerate(policies):
+        acted = positions == place
+        means_of[policy] = [row[mask].mean() for row, mask in zip(returns, acted, strict=True) if mask.any()]
+    means = {name: float(np.mean(each)) for name, each in means_of.items() if each}
+    return {
+        "agents": list(message.agents),
+        "policies": policies,
+        "returns": describe_sums(message.returns),
+        "policy_positions": list(message.policy_positions),
+        "by_agent": {agent: means[agent] for agent in message.agents if agent in means},
+        "by_policy": {policy: means[policy] for policy in policies if policy in means},
     }
 
 

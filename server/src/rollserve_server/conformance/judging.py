@@ -14,10 +14,14 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.conformance.description import (
     GROUPS,
     OPTIONAL_GROUPS,
+    OPTIONAL_STATES,
     describe_answer,
     describe_batch,
     describe_error,
+    describe_many,
+    describe_views,
 )
+from rollserve_server.conformance.many_reading import has_many_agents, read_many_stream
 from rollserve_server.conformance.operations import RPCS, meaning, request_of
 from rollserve_server.conformance.reading import read_stream, unjoined
 from rollserve_server.conformance.recordings import recording
@@ -73,6 +77,8 @@ def judge(case: Case, server: ConformanceServer, results: Sequence[Mapping[str, 
         expected = _expected(case, place, operation, calls, server)
         if "batch" in expected and "batch" in result:
             _check_batch(expected["batch"], result["batch"], f"{where}.batch")
+        elif "multi_agent_batch" in expected and "multi_agent_batch" in result:
+            _check_many(expected, result, where)
         else:
             _check(expected, result, where)
         _check(case.expected.get(place, {}), result, where)
@@ -144,11 +150,12 @@ def _expected(
         return {"error": describe_error(last)}
     if rpc not in _SAMPLING:
         return describe_answer(rpc, [base64.b64decode(response) for response in last["responses"]])
-    batch = _reference(operation, _beginning_of(calls[0]), server)
+    reference = _reference(operation, _beginning_of(calls[0]), server)
+    batch = reference["multi_agent_batch" if "multi_agent_batch" in reference else "batch"]
     if operation["do"] == "stream_samples":
         return {"num_steps": sum(batch["lengths"])}
     batch["account"]["num_resumptions"] = len(calls) - 1
-    return {"batch": batch}
+    return reference
 
 
 def _beginning_of(record: Mapping[str, Any]) -> Beginning:
@@ -156,7 +163,7 @@ def _beginning_of(record: Mapping[str, Any]) -> Beginning:
 
 
 def _reference(operation: Mapping[str, Any], beginning: Beginning, server: ConformanceServer) -> dict[str, Any]:
-    """Return the description of the batch that a plain call for the same episodes gets."""
+    """Return the description of the result of a plain call for the same episodes."""
     request: Any = request_of(operation)
     options, fragments = request.options, getattr(request, "fragments", None)
     options.ClearField("agent_update")
@@ -171,7 +178,14 @@ def _reference(operation: Mapping[str, Any], beginning: Beginning, server: Confo
         token = server.connect.get("token")
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
         call = channel.unary_stream(method, type(request).SerializeToString, bytes)
-        return describe_batch(read_stream(call(request, metadata=metadata)))
+        return _described(list(call(request, metadata=metadata)), operation)
+
+
+def _described(responses: list[bytes], operation: Mapping[str, Any]) -> dict[str, Any]:
+    if not has_many_agents(responses):
+        return {"batch": describe_batch(read_stream(responses))}
+    arrays = read_many_stream(responses)
+    return {"multi_agent_batch": describe_many(arrays), **describe_views(arrays, operation.get("views", ()))}
 
 
 def _channel(server: ConformanceServer) -> grpc.Channel:
@@ -190,6 +204,31 @@ def _check_batch(expected: Mapping[str, Any], result: Mapping[str, Any], where: 
     for group in groups:
         absent: Any = {} if group in OPTIONAL_GROUPS else "nothing"
         _check(expected.get(group, {}), result.get(group, absent), f"{where}.{group}", is_whole=True)
+
+
+def _check_many(expected: Mapping[str, Any], result: Mapping[str, Any], where: str) -> None:
+    """Check the description of a batch of many agents and of its views, which have to have no other agents."""
+    for name, value in expected.items():
+        if name == "multi_agent_batch":
+            _check_many_batch(value, result[name], f"{where}.batch")
+        elif name == "by_agent":
+            _check_batches(value, result.get(name, {}), f"{where}.{name}")
+        else:
+            _check(value, result.get(name, {}), f"{where}.{name}", is_whole=True)
+
+
+def _check_many_batch(expected: Mapping[str, Any], result: Mapping[str, Any], where: str) -> None:
+    _check({name: value for name, value in expected.items() if name != "policies"}, result, where)
+    if more := [name for name in OPTIONAL_STATES if name in result and name not in expected]:
+        raise WrongError(f"{where}: expected no {more[0]}, got {_text(result[more[0]])}")
+    _check_batches(expected["policies"], result.get("policies", {}), f"{where}.policies")
+
+
+def _check_batches(expected: Mapping[str, Any], result: Mapping[str, Any], where: str) -> None:
+    """Check batches by name, of which there have to be no others."""
+    _check(sorted(expected), sorted(result), where)
+    for name, batch in expected.items():
+        _check_batch(batch, result[name], f"{where}.{name}")
 
 
 def _check(expected: Any, result: Any, where: str, *, is_whole: bool = False) -> None:

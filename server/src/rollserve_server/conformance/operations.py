@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from rollserve.v1 import agent_pb2, environment_pb2, tensor_pb2
+from rollserve.v1 import agent_pb2, environment_pb2, policies_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ RPCS = {
     "update_agent": "UpdateAgent",
     "change_agent": "UpdateAgent",
     "update_agent_per_worker": "UpdateAgent",
+    "update_policies": "UpdateAgent",
     "obtain_samples": "ObtainSamples",
     "obtain_exact_episodes": "ObtainExactEpisodes",
     "obtain_fragments": "ObtainSamples",
@@ -61,6 +62,7 @@ _OPTIONS = {
     "skip_failed_episodes",
     "prefetch",
 }
+_UPDATES = ("agent", "parameters", "change", "policies")
 _EXPLORATION = {"deterministic", "temperatures", "noise_scales", "epsilons"}
 
 
@@ -168,7 +170,19 @@ def _agent_update(operation: Mapping[str, Any]) -> pb.AgentUpdate:
         return pb.AgentUpdate(agent=_agent(operation["agent"]))
     if "change" in operation:
         return pb.AgentUpdate(change=_agent_change(operation["change"]))
+    if "policies" in operation:
+        return pb.AgentUpdate(policies=_policy_updates(operation))
     return pb.AgentUpdate(parameters=agent_pb2.Parameters(tensors=_tensors(operation["parameters"])))
+
+
+def _policy_updates(operation: Mapping[str, Any]) -> pb.PolicyUpdates:
+    updates = {name: _agent_update(update) for name, update in operation["policies"].items()}
+    policy_map = _policy_map(operation["policy_map"]) if "policy_map" in operation else None
+    return pb.PolicyUpdates(policies=updates, policy_map=policy_map)
+
+
+def _policy_map(rules: Any) -> policies_pb2.PolicyMap:
+    return ParseDict({"rules": rules}, policies_pb2.PolicyMap())
 
 
 def _agent_change(change: Mapping[str, Any]) -> pb.AgentChange:
@@ -183,6 +197,10 @@ def _update_agent(operation: Mapping[str, Any]) -> Message:
 
 def _change_agent(operation: Mapping[str, Any]) -> Message:
     return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(change=_agent_change(operation)))
+
+
+def _update_policies(operation: Mapping[str, Any]) -> Message:
+    return pb.UpdateAgentRequest(all_workers=_agent_update(operation))
 
 
 def _update_agent_per_worker(operation: Mapping[str, Any]) -> Message:
@@ -202,6 +220,10 @@ def _environment(operation: Mapping[str, Any]) -> environment_pb2.Environment:
         row_count=operation.get("num_rows", 0),
         transforms=[ParseDict(each, environment_pb2.Transform()) for each in operation.get("transforms", [])],
     )
+    if "multi_agent" in operation:
+        name = f"MULTI_AGENT_API_{operation['multi_agent'].upper()}"
+        environment.multi_agent = environment_pb2.MultiAgentApi.Value(name)
+    environment.global_state = operation.get("global_state", False)
     if "task" in operation:
         task = operation["task"]
         environment.task.method, environment.task.argument_json = task["method"], json.dumps(task["argument"])
@@ -245,7 +267,9 @@ def _sampling_options(operation: Mapping[str, Any]) -> pb.SamplingOptions:
         message.worker_count = options["expected_num_workers"]
     if exploration := {name: value for name, value in options.items() if name in _EXPLORATION}:
         message.exploration.CopyFrom(pb.Exploration(**exploration))
-    if options.keys() & {"agent", "parameters", "change"}:
+    message.deliver_policies.extend(options.get("deliver", ()))
+    message.count_agent_steps = options.get("count") == "agent_steps"
+    if options.keys() & set(_UPDATES):
         message.agent_update.CopyFrom(_agent_update(options))
     return message
 
@@ -276,6 +300,7 @@ def _evaluate(operation: Mapping[str, Any]) -> Message:
     evaluation.first_episode_index = options.first_episode_index
     if options.HasField("exploration"):
         evaluation.exploration.CopyFrom(options.exploration)
+    evaluation.policy_maps.extend(map(_policy_map, operation.get("policy_maps", ())))
     return pb.EvaluateRequest(episode_count=operation["num_episodes"], options=evaluation)
 
 
@@ -287,6 +312,7 @@ _REQUESTS: Mapping[str, Callable[[Mapping[str, Any]], Message]] = {
     "update_agent": _update_agent,
     "change_agent": _change_agent,
     "update_agent_per_worker": _update_agent_per_worker,
+    "update_policies": _update_policies,
     "obtain_samples": _obtain_samples,
     "obtain_exact_episodes": _obtain_exact_episodes,
     "obtain_fragments": _obtain_fragments,

@@ -22,7 +22,13 @@ from rollserve.errors import (
     UnavailableError,
 )
 from rollserve.transforms import transform_from_json
-from rollserve_server.conformance.description import HEADERS, describe_columns, describe_sums
+from rollserve_server.conformance.description import (
+    HEADERS,
+    MANY_HEADERS,
+    OPTIONAL_STATES,
+    describe_columns,
+    describe_sums,
+)
 from rollserve_server.conformance.operations import array_of
 
 __all__: list[str] = []
@@ -75,7 +81,9 @@ def _error(error: rollserve.RollserveError) -> _Json:
 
 def _env(operation: _Json) -> rollserve.EnvSpec:
     settings = {
-        name: operation[name] for name in ("kwargs", "reset_options", "vectorization", "num_rows") if name in operation
+        name: operation[name]
+        for name in ("kwargs", "reset_options", "vectorization", "num_rows", "multi_agent", "global_state")
+        if name in operation
     }
     wrappers = [rollserve.Wrapper(each["name"], each.get("kwargs", {})) for each in operation.get("wrappers", [])]
     if "task" in operation:
@@ -131,7 +139,28 @@ def _agent(agent: _Json) -> Any:
 def _update(operation: _Json) -> Any:
     if "change" in operation:
         return _change(operation["change"])
+    if "policies" in operation:
+        return _policies(operation)
     return _agent(operation["agent"]) if "agent" in operation else _arrays(operation["parameters"])
+
+
+def _policies(operation: _Json) -> rollserve.Policies:
+    updates = {name: _update(update) for name, update in operation["policies"].items()}
+    return rollserve.Policies(updates, _policy_map(operation["policy_map"]) if "policy_map" in operation else None)
+
+
+def _policy_map(rules: list[_Json]) -> dict[str | int, Any]:
+    return {_agents(rule): [_choice(each) for each in rule["choices"]] for rule in rules}
+
+
+def _agents(rule: _Json) -> str | int:
+    if "position" in rule:
+        return int(rule["position"])
+    return str(rule["name"]) if "name" in rule else f"{rule['prefix']}*"
+
+
+def _choice(choice: _Json) -> tuple[str, int, float]:
+    return choice["policy"], choice.get("version", 0), choice["weight"]
 
 
 def _change(change: _Json) -> rollserve.AgentChange:
@@ -141,6 +170,10 @@ def _change(change: _Json) -> rollserve.AgentChange:
 def _update_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     skip = operation.get("skip_if_identical", False)
     return {"policy_version": sampler.update_agent(_update(operation), skip_if_identical=skip)}
+
+
+def _update_policies(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+    return {"policy_version": sampler.update_agent(_policies(operation))}
 
 
 def _change_agent(sampler: rollserve.Sampler, operation: _Json) -> _Json:
@@ -155,7 +188,7 @@ def _update_agent_per_worker(sampler: rollserve.Sampler, operation: _Json) -> _J
 def _options(operation: _Json) -> dict[str, Any]:
     options = dict(operation.get("options", {}))
     result: dict[str, Any] = {}
-    updates = {"agent", "parameters", "change"}
+    updates = {"agent", "parameters", "change", "policies", "policy_map"}
     if options.keys() & updates:
         result["agent"] = _update(options)
         options = {name: value for name, value in options.items() if name not in updates}
@@ -170,6 +203,49 @@ def _options(operation: _Json) -> dict[str, Any]:
     return result
 
 
+def _result_of(batch: object, operation: _Json) -> _Json:
+    """Describe the batch of a call, of one agent or of many."""
+    if not isinstance(batch, rollserve.MultiAgentBatch):
+        assert isinstance(batch, rollserve.EpisodeBatch)  # noqa: S101  # there is no third kind
+        return {"batch": _batch(batch)}
+    result = {"multi_agent_batch": _many(batch)}
+    if "by_agent" in operation.get("views", ()):
+        result["by_agent"] = {agent: _batch(of_agent) for agent, of_agent in batch.by_agent().items()}
+    if "joint" in operation.get("views", ()):
+        result["joint"] = {agent: _steps(steps) for agent, steps in batch.joint().items()}
+    return result
+
+
+def _many(batch: rollserve.MultiAgentBatch) -> _Json:
+    description: dict[str, Any] = {name: getattr(batch, name).tolist() for name in MANY_HEADERS}
+    description["agents"] = list(batch.agents)
+    for name in OPTIONAL_STATES:
+        if (states := getattr(batch, name)) is not None:
+            description[name] = describe_columns({"": states})[""]
+    batches = batch.by_policy()
+    description["policies"] = {
+        part.policy: {
+            **_batch(batches[part.policy]),
+            "agents": [batch.agents[position] for position in part.agent_positions],
+            "env_steps": part.env_steps.tolist(),
+            "rewards_before": part.rewards_before.tolist(),
+        }
+        for part in batch.policies
+    }
+    return {**description, "account": _account(batch.account)}
+
+
+def _steps(steps: rollserve.AgentSteps) -> _Json:
+    names = ("acted", "observations", "actions", "rewards", "terminated", "truncated", "policy_versions")
+    return {name: describe_columns(_leaves(getattr(steps, name))) for name in names}
+
+
+def _account(account: rollserve.Account | None) -> _Json:
+    assert account is not None  # noqa: S101  # the batches of calls have one
+    names = ("num_steps", "num_episodes", "num_resumptions")
+    return {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}
+
+
 def _batch(batch: rollserve.EpisodeBatch) -> _Json:
     description: dict[str, Any] = {name: getattr(batch, name).tolist() for name in HEADERS}
     description["returns"] = batch.returns.tolist()
@@ -181,10 +257,9 @@ def _batch(batch: rollserve.EpisodeBatch) -> _Json:
     for group, columns in {**optional, "last_values": batch.last_values}.items():
         description[group] = {} if columns is None else describe_columns(_leaves(columns))
     description["returns_before"] = describe_sums(batch.returns_before)
-    if (account := batch.account) is not None:
-        names = ("num_steps", "num_episodes", "num_resumptions")
-        description["account"] = {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}
-    return {"batch": description}
+    if batch.account is not None:
+        description["account"] = _account(batch.account)
+    return description
 
 
 def _leaves(columns: Any, path: str = "") -> dict[str, np.ndarray]:
@@ -201,16 +276,18 @@ def _leaves(columns: Any, path: str = "") -> dict[str, np.ndarray]:
 def _obtain_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     start = time.perf_counter()
     batch = sampler.obtain_samples(operation["num_steps"], **_options(operation))
-    return {"seconds": time.perf_counter() - start, **_batch(batch)}
+    return {"seconds": time.perf_counter() - start, **_result_of(batch, operation)}
 
 
 def _obtain_exact_episodes(sampler: rollserve.Sampler, operation: _Json) -> _Json:
-    return _batch(sampler.obtain_exact_episodes(operation["num_episodes_per_worker"], **_options(operation)))
+    batch = sampler.obtain_exact_episodes(operation["num_episodes_per_worker"], **_options(operation))
+    return _result_of(batch, operation)
 
 
 def _obtain_fragments(sampler: rollserve.Sampler, operation: _Json) -> _Json:
     options = {name: operation[name] for name in ("row_step_count", "soft_horizon") if name in operation}
-    return _batch(sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation)))
+    batch = sampler.obtain_fragments(operation["num_steps"], **options, **_options(operation))
+    return _result_of(batch, operation)
 
 
 def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
@@ -230,8 +307,25 @@ def _stream_samples(sampler: rollserve.Sampler, operation: _Json) -> _Json:
 
 
 def _evaluate(sampler: rollserve.Sampler, operation: _Json) -> _Json:
-    evaluation = sampler.evaluate(operation["num_episodes"], **_options(operation))
-    return {"returns": evaluation.returns.tolist(), "lengths": evaluation.lengths.tolist()}
+    options = _options(operation)
+    if "policy_maps" in operation:
+        options["policy_map"] = list(map(_policy_map, operation["policy_maps"]))
+    evaluation = sampler.evaluate(operation["num_episodes"], **options)
+    result: dict[str, Any] = {"returns": evaluation.returns.tolist(), "lengths": evaluation.lengths.tolist()}
+    if evaluation.agent_returns is not None:
+        result["agent_returns"] = _agent_returns(evaluation.agent_returns)
+    return result
+
+
+def _agent_returns(returns: rollserve.AgentReturns) -> _Json:
+    return {
+        "agents": list(returns.agents),
+        "policies": list(map(str, returns.policies)),
+        "returns": describe_sums(returns.returns.ravel()),
+        "policy_positions": returns.policy_positions.ravel().tolist(),
+        "by_agent": {agent: summary.mean for agent, summary in returns.by_agent().items()},
+        "by_policy": {str(policy): summary.mean for policy, summary in returns.by_policy().items()},
+    }
 
 
 def _status(sampler: rollserve.Sampler, _: _Json) -> _Json:
@@ -251,6 +345,7 @@ _OPERATIONS: Mapping[str, Callable[[rollserve.Sampler, _Json], _Json]] = {
     "update_agent": _update_agent,
     "change_agent": _change_agent,
     "update_agent_per_worker": _update_agent_per_worker,
+    "update_policies": _update_policies,
     "obtain_samples": _obtain_samples,
     "obtain_exact_episodes": _obtain_exact_episodes,
     "obtain_fragments": _obtain_fragments,

@@ -15,7 +15,17 @@ from rollserve.v1 import tensor_pb2
 if TYPE_CHECKING:
     from rollserve.v1 import episode_batch_pb2
 
-__all__ = ["Arrays", "is_mask", "mask_name", "read_stream", "unjoined"]
+__all__ = [
+    "Arrays",
+    "concatenated_batches",
+    "is_mask",
+    "joined_segments",
+    "mask_name",
+    "read_array",
+    "read_batch",
+    "read_stream",
+    "unjoined",
+]
 
 Arrays = dict[str, Any]
 """A joined stream: arrays by the names of `EpisodeBatch`'s fields, columns as arrays by name, and `account`."""
@@ -43,6 +53,8 @@ _BY_SEGMENT = {
 }
 _OPTIONAL = {"raw_rewards": "rewards", "environment_actions": "actions"}
 """Columns by step that messages may lack, and the columns whose values they then have."""
+_WITH_GAPS = ("agent_infos", "env_infos", "episode_infos", "initial_states", "last_states")
+"""Columns that a batch may lack where others have them."""
 _OF_LAST_PART = ("terminated", "truncated", "last_observations", "last_values", "last_states")
 
 
@@ -62,12 +74,13 @@ def read_stream(responses: Iterable[bytes]) -> Arrays:
     account = None
     for message in unjoined(responses):
         if message.WhichOneof("content") == "batch":
-            batches.append(_batch(message.batch))
+            batches.append(read_batch(message.batch))
         elif message.WhichOneof("content") == "account":
             account = message.account
     if not batches or account is None:
         raise ValueError("expected batches and an account")
-    return {**_joined(_concatenated(batches)), "account": account}
+    joined, _ = joined_segments(concatenated_batches(batches))
+    return {**joined, "account": account}
 
 
 def unjoined(responses: Iterable[bytes]) -> list[pb.ObtainSamplesResponse]:
@@ -79,21 +92,23 @@ def unjoined(responses: Iterable[bytes]) -> list[pb.ObtainSamplesResponse]:
     return messages
 
 
-def _batch(message: episode_batch_pb2.EpisodeBatch) -> Arrays:
+def read_batch(message: episode_batch_pb2.EpisodeBatch) -> Arrays:
+    """Return the arrays of a message."""
     arrays: Arrays = {name: np.array(list(getattr(message, field))) for name, field in _HEADERS.items()}
     for name in ("rewards", "raw_rewards", "last_values"):
-        arrays[name] = {"": _array(getattr(message, name))} if message.HasField(name) else {}
-    arrays["environment_actions"] = {each.name: _array(each.tensor) for each in message.environment_actions}
+        arrays[name] = {"": read_array(getattr(message, name))} if message.HasField(name) else {}
+    arrays["environment_actions"] = {each.name: read_array(each.tensor) for each in message.environment_actions}
     arrays["returns_before"] = np.array(message.returns_before)
     for name, field in (_BY_STEP | _BY_SEGMENT).items():
-        arrays[name] = {each.name: _array(each.tensor) for each in getattr(message, field)}
+        arrays[name] = {each.name: read_array(each.tensor) for each in getattr(message, field)}
     for stack in message.frame_stacks:
-        observations, last = _unstacked(_array(stack.frames), stack.frame_count, arrays["lengths"])
+        observations, last = _unstacked(read_array(stack.frames), stack.frame_count, arrays["lengths"])
         arrays["observations"][stack.name], arrays["last_observations"][stack.name] = observations, last
     return arrays
 
 
-def _array(tensor: tensor_pb2.Tensor) -> np.ndarray:
+def read_array(tensor: tensor_pb2.Tensor) -> np.ndarray:
+    """Return the array of a tensor."""
     name = tensor_pb2.DataType.Name(tensor.data_type).removeprefix("DATA_TYPE_").lower()
     dtype = np.dtype(name).newbyteorder("<")
     num_bytes = int(np.prod(tensor.shape, dtype=np.int64)) * dtype.itemsize
@@ -115,7 +130,7 @@ def _unstacked(frames: np.ndarray, count: int, lengths: Sequence[int]) -> tuple[
     return np.stack(observations), np.stack(last)
 
 
-def _concatenated(batches: Sequence[Arrays]) -> Arrays:
+def concatenated_batches(batches: Sequence[Arrays]) -> Arrays:
     """Return the batches behind one another, with gaps where one lacks a column of infos."""
     result: Arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in _HEADERS}
     result["rewards"] = {"": np.concatenate([batch["rewards"][""] for batch in batches])}
@@ -129,7 +144,7 @@ def _concatenated(batches: Sequence[Arrays]) -> Arrays:
     for group in (*_BY_STEP, *_BY_SEGMENT):
         nums = num_steps if group in _BY_STEP else num_segments
         columns = [batch[group] for batch in batches]
-        if group in ("env_infos", "episode_infos"):
+        if group in _WITH_GAPS:
             result[group] = _with_gaps(columns, nums)
         else:
             result[group] = _columns(columns)
@@ -177,14 +192,21 @@ def is_mask(name: str, columns: Mapping[str, np.ndarray]) -> bool:
     return name.startswith("_") and name[1:] in columns
 
 
-def _joined(batch: Arrays) -> Arrays:
-    """Make one segment of those that continue each other."""
+def joined_segments(batch: Arrays, apart: np.ndarray | None = None) -> tuple[Arrays, np.ndarray]:
+    """Make one segment of those that continue each other; return the batch, and which segments are first parts, (N,).
+
+    Args:
+        batch: the batch.
+        apart: whether each segment but the first is not to be joined to the one before it; None for no such segment.
+    """
     indices, lengths = batch["episode_indices"], batch["lengths"]
     over = batch["terminated"] | batch["truncated"]
     first = np.ones(len(lengths), bool)
     for place in range(1, len(lengths)):
         continues = batch["first_steps"][place] == batch["first_steps"][place - 1] + lengths[place - 1]
-        first[place] = not (indices[place] == indices[place - 1] and continues and not over[place - 1])
+        is_apart = apart is not None and apart[place - 1]
+        same = indices[place] == indices[place - 1]
+        first[place] = is_apart or not (same and continues and not over[place - 1])
     last = np.append(first[1:], True)
     result = dict(batch)
     for name in (*_HEADERS, *_BY_SEGMENT, "last_values"):
@@ -194,4 +216,4 @@ def _joined(batch: Arrays) -> Arrays:
     if len(batch["returns_before"]):
         result["returns_before"] = batch["returns_before"][first]
     result["lengths"] = np.add.reduceat(lengths, np.flatnonzero(first))
-    return result
+    return result, first

@@ -24,6 +24,7 @@ __all__ = ["ConformanceServer", "conformance_server", "secure_server"]
 _OPTIONS = (
     *("--env", "Conformance-v0", "--backend", "in-process", "--workers", "2", "--rows", "2"),
     *("--vectorization", "rows", "--allow-method", "describe", "--seed", "0"),
+    *("--allow-module", "rollserve_server.conformance.many_environments"),
     *("--log-level", "ERROR", "--worker-buffer-bytes", str(512 << 20)),
 )
 _DAYS = 1.0

@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import fcntl
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,6 @@ from rollserve import EpisodeBatch, Receipt
 from rollserve._calls.joining import join_parts
 from rollserve._calls.responses import read_response
 from rollserve._codec.columns import named_arrays
-from rollserve._formats.minari_layout import RECEIPTS
 from rollserve._formats.minari_writer import MinariWriter
 from rollserve.episode_batch import with_spaces
 from rollserve.receipts import column_digests
@@ -39,6 +39,8 @@ _RECORDING = "rollserve_recording"
 """Name in the metadata of what the episodes are a function of, and how far the recording is."""
 _MAX_EPISODE_BYTES = 1 << 30
 """Bytes of an episode: no reader takes more at a time."""
+_LOCK_SECONDS = 2.0
+"""How long a process waits for another one that writes the dataset."""
 
 
 class _Recording:
@@ -93,12 +95,9 @@ class _Recording:
             batches = list(_merged(whole))
             if self._state["origin"]["rows_of_a_block"] is not None:  # a block's seed makes no episode alone
                 batches = [dataclasses.replace(batch, env_seeds=None) for batch in batches]
-            receipts = {}
-            if self._receipt is not None:
-                new = [_receipt(self._receipt, batch, self._state["origin"]["seed"]) for batch in batches]
-                receipts[RECEIPTS] = [*self._writer.metadata.get(RECEIPTS, []), *new]
+            receipts = [self._receipt_of(batch) for batch in batches]
             state = {**self._state, "next_episode_index": int(batches[-1].episode_indices[-1]) + 1}
-            self._writer.add(batches, **{_RECORDING: state}, **receipts)
+            self._writer.add(batches, receipts, **{_RECORDING: state})
             self._state = state
         pending = sum(_num_bytes(part) for part in self._parts)
         if pending > _MAX_EPISODE_BYTES:
@@ -123,6 +122,12 @@ class _Recording:
             "next_index": self._state["next_episode_index"],
             "seed": self._state["origin"]["seed"],
         }
+
+    def _receipt_of(self, batch: EpisodeBatch) -> str | None:
+        if self._receipt is None:
+            return None
+        seed, digests = self._state["origin"]["seed"], column_digests(batch)
+        return Receipt(**self._receipt, seed=seed, num_segments=len(batch), digests=digests).to_json()
 
     def _whole(self, messages: Sequence[memoryview]) -> Iterator[EpisodeBatch]:
         """Yield batches of whole episodes, and keep the beginning of the last one if it goes on."""
@@ -166,13 +171,21 @@ def main() -> None:
 
 
 def _locked(folder: Path) -> int:
-    """Return the descriptor of a folder, which is locked until the process ends."""
+    """Return the descriptor of a folder, which is locked until the process ends.
+
+    The process of a server that was killed may still end an addition: wait for it.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RefusedError("DATASET_IN_USE", "expected a dataset that nothing records, got one in use") from None
-    return descriptor
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                text = "expected a dataset that nothing records, got one in use"
+                raise RefusedError("DATASET_IN_USE", text) from None
+        time.sleep(_LOCK_SECONDS / 100)
 
 
 def _env_spec(id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Mapping[str, Any]]) -> Any:  # noqa: A002
@@ -217,10 +230,6 @@ def _form(batch: EpisodeBatch) -> set[tuple[str, np.dtype, tuple[int, ...]]]:
 
 def _num_bytes(batch: EpisodeBatch) -> int:
     return sum(array.nbytes for _, array in named_arrays(batch))
-
-
-def _receipt(common: Mapping[str, Any], batch: EpisodeBatch, seed: int) -> str:
-    return Receipt(**common, seed=seed, num_segments=len(batch), digests=column_digests(batch)).to_json()
 
 
 if __name__ == "__main__":

@@ -49,10 +49,12 @@ _log = logging.getLogger(__name__)
 
 _FORMAT = MessageFormat(256 << 20, ColumnFormat(None, True))
 """Messages have about 2 MiB; the limit is for steps that take more."""
-_ADD_BYTES, _MAX_WAITING_BYTES = 8 << 20, 32 << 20
+_ADD_BYTES, _MAX_WAITING_BYTES = 4 << 20, 32 << 20
 """Bytes of messages that an addition is worth, and that wait for the one before it at most."""
 _ADD_SECONDS = 1.0
 """How long messages wait for an addition."""
+_CLAIM_SECONDS = 2.0
+"""How long a recording waits for another one of its dataset to end."""
 
 
 class Recordings:
@@ -94,11 +96,19 @@ class Recordings:
 
     @contextlib.asynccontextmanager
     async def _claimed(self, folder: Path) -> AsyncGenerator[_Claim, None]:
-        """Keep other recordings from a dataset for the block, once one that is ending has ended."""
+        """Keep other recordings from a dataset for the block, once one that is ending has ended.
+
+        A recording whose client has gone begins to end when the server learns of it. A client that connects again at
+        once waits for that.
+        """
+        deadline = asyncio.get_running_loop().time() + _CLAIM_SECONDS
         while (other := self._claims.get(folder)) is not None:
-            if not other.is_ending.is_set():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await other.is_ending.wait()
+            except TimeoutError:
                 expected, got = "a dataset that nothing records", "one that another call records"
-                raise NotReadyError.of("dataset", expected=expected, got=got, reason=Reason.DATASET_IN_USE)
+                raise NotReadyError.of("dataset", expected=expected, got=got, reason=Reason.DATASET_IN_USE) from None
             await other.has_ended.wait()
         claim = self._claims[folder] = _Claim()
         try:

@@ -33,7 +33,7 @@ from rollserve_server.sampling.protocol.orders import (
     Outcome,
     WorkOrder,
 )
-from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.protocol.populations import Members, Population, PopulationOrder, PopulationReport
 from rollserve_server.sampling.worker.worker import Worker
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "FragmentAssignment",
     "FragmentOrder",
     "FragmentReport",
+    "Members",
     "Message",
     "MomentsFormat",
     "Order",

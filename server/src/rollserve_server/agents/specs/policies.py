@@ -11,9 +11,12 @@ from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["POLICY_CLASSES", "HeldPolicy", "Lineups", "PolicySet"]
+__all__ = ["MEMBER_VERSION", "POLICY_CLASSES", "HeldPolicy", "Lineups", "PolicySet"]
 
 _Spec = TypeVar("_Spec", covariant=True)
+
+MEMBER_VERSION = (1 << 63) - 1
+"""Number of the version of a policy that members of a population take the place of; all others are below it."""
 
 
 @dataclass(frozen=True, eq=False)

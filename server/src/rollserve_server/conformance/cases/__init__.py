@@ -6,6 +6,7 @@ from rollserve_server.conformance.cases.access import access_cases
 from rollserve_server.conformance.cases.calls import call_cases
 from rollserve_server.conformance.cases.case import Case
 from rollserve_server.conformance.cases.errors import error_cases
+from rollserve_server.conformance.cases.many_agents import many_agent_cases
 from rollserve_server.conformance.cases.resumptions import resumption_cases
 from rollserve_server.conformance.cases.segments import segment_cases
 from rollserve_server.conformance.cases.transforms import transform_cases
@@ -19,6 +20,7 @@ CASES: Mapping[str, Case] = {
     for case in (
         *(*value_cases(), *call_cases(), *error_cases(), *resumption_cases(), *access_cases()),
         *(*segment_cases(), *transform_cases(), *update_cases()),  # behind the others, which keep their numbers
+        *many_agent_cases(),
     )
 }
 """All cases by name, in the order in which they run. The number of a case is its position, from 1."""

@@ -31,9 +31,12 @@ class AecTurns(TurnEnv):
         self.action_spaces = tuple(map(env.action_space, self.agents))
         self.state_space = getattr(env, "state_space", None)
         self._positions = positions_of(self.agents)
+        # Rewards that agents have got where an episode was cut, and that their next turns add up again.
+        self._paid: dict[Any, float] = {}
 
     def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
         """Begin an episode, and return the first turn, after the turns of agents that have ended before it."""
+        self._paid = {}
         self._env.reset(seed=seed, options=options)
         return self._turns()
 
@@ -45,19 +48,14 @@ class AecTurns(TurnEnv):
 
     def cut(self) -> Sequence[Turn]:
         """Return the turns of all agents but the selected one, as if they were selected now."""
-        env = self._env
-        return [
-            Turn(
-                self._positions[agent],
-                env.observe(agent),
-                float(env._cumulative_rewards.get(agent, 0.0)),  # wrappers of PettingZoo pass it on
-                bool(env.terminations[agent]),
-                bool(env.truncations[agent]),
-                env.infos.get(agent) or {},
-            )
-            for agent in env.agents
-            if agent != env.agent_selection
-        ]
+        env, turns = self._env, []
+        for agent in env.agents:
+            if agent != env.agent_selection:
+                reward = float(env._cumulative_rewards.get(agent, 0.0))  # wrappers of PettingZoo pass it on
+                result = env.observe(agent), reward, env.terminations[agent], env.truncations[agent]
+                turns.append(self._turn(agent, *result, env.infos.get(agent)))
+                self._paid[agent] = reward
+        return turns
 
     def state(self) -> Any:
         """Return the global state."""
@@ -75,9 +73,7 @@ class AecTurns(TurnEnv):
             agent = env.agent_selection
             if agent not in env.agents:
                 raise ValueError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
-            observation, reward, terminated, truncated, info = env.last()
-            position = self._positions[agent]
-            turn = Turn(position, observation, float(reward), bool(terminated), bool(truncated), info or {})
+            turn = self._turn(agent, *env.last())
             turns.append(turn)
             if not turn.ended:
                 break
@@ -87,3 +83,10 @@ class AecTurns(TurnEnv):
                 raise ValueError(f"agents: {mismatch(expected, list(env.agents))}")
             check_agents(env.agents, self._positions)
         return turns
+
+    def _turn(
+        self, agent: Any, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Mapping[Any, Any] | None
+    ) -> Turn:
+        """Return a turn of an agent, which has its rewards before a cut already."""
+        left = float(reward) - self._paid.pop(agent, 0.0)
+        return Turn(self._positions[agent], observation, left, bool(terminated), bool(truncated), info or {})

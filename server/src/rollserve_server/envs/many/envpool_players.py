@@ -82,7 +82,9 @@ class EnvPoolPlayers(TurnEnv):
 
     def cut(self) -> Sequence[Turn]:
         """Return the turns of the players who wait for theirs."""
-        return [turn for turn in self._last if turn.agent not in self._acting]
+        waiting = [turn for turn in self._last if turn.agent not in self._acting]
+        self._last = [turn._replace(reward=0.0) for turn in self._last]
+        return waiting
 
     def state(self) -> Any:
         """Raise NotImplementedError: there is no global state."""

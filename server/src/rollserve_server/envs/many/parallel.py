@@ -63,6 +63,7 @@ class ParallelTurns(TurnEnv):
 
     def cut(self) -> Sequence[Turn]:
         """Return no turns: all present agents have had theirs."""
+        self._absent = {}
         return ()
 
     def state(self) -> Any:

@@ -79,7 +79,11 @@ class TurnEnv(ABC):
 
     @abstractmethod
     def cut(self) -> Sequence[Turn]:
-        """Return the turns of the agents that wait for theirs, because the caller ends the episode here."""
+        """Return the turns of the agents that wait for theirs, because the caller ends the episode here.
+
+        The next episode may begin in the same state: rewards that were returned are not returned again, and those of
+        absent agents are forgotten.
+        """
 
     @abstractmethod
     def state(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from rollserve._codec.tensors import named_tensors_from_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.agents import policy_map_in
 from rollserve_server.gateway.messages.environments import environment_from_proto
@@ -66,16 +66,23 @@ def population_request_from_proto(
     """Return the request for an evaluation of a population; raises as `evaluation_request_from_proto`."""
     with in_field("parameters"):
         parameters = named_tensors_from_proto(request.parameters.tensors)
-    num_members = max((len(value) for value in parameters.values() if value.ndim), default=1)
+    policies: dict[str, Mapping[str, np.ndarray]] = {}
+    for name in sorted(request.policies):
+        with in_field(f"policies[{name!r}]"):
+            policies[name] = named_tensors_from_proto(request.policies[name].tensors)
+    if parameters and policies:
+        raise InvalidValueError.of("parameters", expected="none beside `policies`", got=listed(parameters))
+    arrays = [value for stacked in (parameters, *policies.values()) for value in stacked.values()]
+    num_members = max((len(value) for value in arrays if value.ndim), default=1)
     if num_members > _MAX_EPISODES:
-        raise InvalidValueError.of("parameters", expected=f"at most {_MAX_EPISODES} members", got=num_members)
+        field = "policies" if policies else "parameters"
+        raise InvalidValueError.of(field, expected=f"at most {_MAX_EPISODES} members", got=num_members)
     max_episodes = max(_MAX_EPISODES // max(num_members, 1), 1)
     num_episodes = in_range("episode_count", request.episode_count, 1, max_episodes)
-    if request.options.policy_maps:
-        expected, got = "none for a population, which has one agent", f"{len(request.options.policy_maps)} maps"
-        raise InvalidValueError.of("options.policy_maps", expected=expected, got=got)
     options, env = _options_from_proto(request.options, allowed_paths)
-    return PopulationRequest(parameters, num_episodes, options, env, shares_episodes=not request.different_episodes)
+    policy_maps = _policy_maps_from_proto(request.options.policy_maps)
+    is_shared = not request.different_episodes
+    return PopulationRequest(parameters, num_episodes, options, env, is_shared, policies, policy_maps)
 
 
 def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
@@ -108,6 +115,7 @@ def population_evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Pop
         step_count=sum(outcome.length for outcome in evaluation.outcomes),
         reproducibility=reproducibility_to_proto(evaluation.reproducibility),
         account=account_to_proto(evaluation.account),
+        agent_returns=_agent_returns_to_proto(evaluation) if evaluation.agents else None,
     )
 
 

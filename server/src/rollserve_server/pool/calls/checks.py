@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, listed
-from rollserve_server.pool.interface.targets import Fragments
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.interface.requests import SampleRequest, SamplingOptions
-    from rollserve_server.pool.interface.targets import Target
+    from rollserve_server.pool.interface.requests import PopulationRequest, SamplingOptions
+    from rollserve_server.pool.interface.targets import Fragments, Target
     from rollserve_server.sampling import EnvDescription
 
 __all__ = [
     "check_fragments",
-    "check_many_agents",
-    "check_many_samples",
+    "check_member_kind",
     "check_num_outcomes",
     "check_num_steps",
     "check_num_workers",
@@ -37,24 +35,25 @@ def check_run(expected: str | None, run: str) -> None:
         raise NotReadyError.of(field, expected=repr(expected), got=got, hint=hint, reason=reason)
 
 
-def check_many_agents(description: EnvDescription, field: str, what: str) -> None:
-    """Raise InvalidValueError if an environment has many agents, for what works with one only."""
-    if description.agents:
-        got = f"one with the agents {listed(description.agents)}"
-        raise InvalidValueError.of(field, expected=f"an environment with one agent for {what}", got=got)
+def check_member_kind(description: EnvDescription, request: PopulationRequest) -> None:
+    """Raise InvalidValueError unless a population's parameters are by policy where an environment has many agents."""
+    agents = description.agents
+    if agents and not request.policies:
+        expected = f"none beside `policies`, because the environment has the agents {listed(agents)}"
+        got, hint = f"{listed(request.parameters)} of no policy", "name the policies that members have parameters for"
+        raise InvalidValueError.of("parameters", expected=expected, got=got, hint=hint)
+    if request.policies and not agents:
+        expected, got = "none in an environment with one agent", listed(request.policies)
+        raise InvalidValueError.of("policies", expected=expected, got=got, hint="take `parameters`")
 
 
-def check_many_samples(description: EnvDescription, request: SampleRequest) -> None:
-    """Raise InvalidValueError if a request asks for something that environments with many agents do not have."""
-    if isinstance(request.target, Fragments) and request.target.soft_horizon:
-        check_many_agents(description, "fragments.soft_horizon", "a soft horizon")
-
-
-def check_num_outcomes(description: EnvDescription, num_episodes: int) -> None:
-    """Raise InvalidValueError if an evaluation has more outcomes of agents than a result holds."""
+def check_num_outcomes(description: EnvDescription, num_episodes: int, num_members: int = 1) -> None:
+    """Raise InvalidValueError if an evaluation, or one of a population, has more outcomes of agents than a result."""
     num_agents = len(description.agents)
-    if num_agents * num_episodes > _MAX_OUTCOMES:
-        expected = f"at most {_MAX_OUTCOMES // num_agents} episodes, because each has {num_agents} agents"
+    if num_agents * num_members * num_episodes > _MAX_OUTCOMES:
+        of_members = "" if num_members == 1 else f" of each of {num_members} members"
+        most = _MAX_OUTCOMES // (num_agents * num_members)
+        expected = f"at most {most} episodes{of_members}, because each has {num_agents} agents"
         raise InvalidValueError.of("episode_count", expected=expected, got=num_episodes)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import PolicySet, check_population
+from rollserve_server.agents import PolicySet, check_members, check_population
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.pool.calls.checks import check_many_agents, check_num_outcomes, check_run
+from rollserve_server.pool.calls.checks import check_member_kind, check_num_outcomes, check_run
 from rollserve_server.pool.calls.evaluation import EvaluationCall
 from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
+    from rollserve_server.sampling import Members
 
 __all__ = ["Evaluations"]
 
@@ -57,6 +58,7 @@ class _Prepared:
         env_number: number of the environments, as workers know them.
         env: the environments.
         env_version: version of the sampler's environments that they equal; 0 for none.
+        num_members: number of members of a population; 1 else.
     """
 
     seed: int
@@ -65,6 +67,7 @@ class _Prepared:
     env_number: int
     env: EnvVersion
     env_version: int
+    num_members: int
 
 
 class Evaluations:
@@ -144,7 +147,8 @@ class Evaluations:
     async def _prepare(self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack) -> _Prepared:
         """Choose versions, which the stack keeps, and have the workers make environments."""
         versions, selection, options = self._parts.versions, self._parts.selection, request.options
-        policy_maps = request.policy_maps if isinstance(request, EvaluationRequest) else ()
+        policy_maps = request.policy_maps
+        members: tuple[str, ...] = ()
         check_run(options.run, self._parts.run)
         policy_version = selection.choose_policy(options)
         stack.enter_context(versions.agents.using(policy_version))
@@ -165,19 +169,40 @@ class Evaluations:
         stack.enter_context(versions.evaluation_envs.using(-number))
         env = versions.env_in_use(number)
         if isinstance(request, PopulationRequest):
-            check_many_agents(env.description, "options.environment", "evaluations of populations")
-        else:
-            check_num_outcomes(env.description, request.num_episodes)
-        seed = self._seed if options.seed is None else options.seed
-        if policy_maps:
+            check_member_kind(env.description, request)
+        if not policy_maps:
+            # The agent may have been checked against the sampler's own, and another check takes long for a large one.
+            checked = number if own is None or env_version not in versions.envs else env_version
+            await selection.check_fit(policy_version, checked)
+        num_members = 1
+        if isinstance(request, PopulationRequest):
+            num_members = await asyncio.to_thread(self._num_members, request, policy_version)
+            members = tuple(request.policies)
+        check_num_outcomes(env.description, request.num_episodes, num_members)
+        agent_number = policy_version
+        if policy_maps or members:
             self._parts.eviction.reset()
-            installed = self._lineups.installed(policy_version, policy_maps, env.description, options.exploration)
-            agent_number = await stack.enter_async_context(installed)
-            return _Prepared(seed, policy_version, agent_number, number, env, env_version)
-        # The agent may have been checked against the sampler's own, and another check takes long for a large one.
-        checked = number if own is None or env_version not in versions.envs else env_version
-        await selection.check_fit(policy_version, checked)
-        return _Prepared(seed, policy_version, policy_version, number, env, env_version)
+            settings = policy_maps, env.description, options.exploration, members
+            agent_number = await stack.enter_async_context(self._lineups.installed(policy_version, *settings))
+        seed = self._seed if options.seed is None else options.seed
+        return _Prepared(seed, policy_version, agent_number, number, env, env_version, num_members)
+
+    def _num_members(self, request: PopulationRequest, policy_version: int) -> int:
+        """Return the number of members of a population.
+
+        Raises:
+            InvalidValueError: the parameters do not fit the agent or its policies, or workers have agents of their own.
+        """
+        agents = self._parts.versions.agents.get(policy_version)
+        assert agents is not None  # noqa: S101  # the call keeps them
+        if request.policies:
+            policies = agents[0].policies if isinstance(agents[0], PolicySet) else {}
+            return check_members({name: held[0].spec for name, held in policies.items()}, request.policies)
+        if len(agents) != 1:
+            expected = "one agent for all workers, whose parameters the members replace"
+            raise InvalidValueError.of("parameters", expected=expected, got="an agent for each worker")
+        assert not isinstance(agents[0], PolicySet)  # noqa: S101  # those fit environments with many agents only
+        return check_population(agents[0], request.parameters)
 
     async def _env_number(self, specs: Sequence[WorkerSpecs]) -> int:
         """Return the number of environments for evaluations with these specs, which are made unless they are there."""
@@ -229,30 +254,23 @@ class Evaluations:
     async def _population_call(
         self, request: PopulationRequest, prepared: _Prepared, workforce: Workforce
     ) -> PopulationCall:
-        parts, options, parameters = self._parts, request.options, request.parameters
+        parts, options = self._parts, request.options
         if options.skip_failed:
             expected = "false for a population, whose members all have the same number of episodes"
             raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
-        agents = parts.versions.agents.get(prepared.policy_version)
-        assert agents is not None  # noqa: S101  # the call keeps them
-        if len(agents) != 1:
-            expected = "one agent for all workers, whose parameters the members replace"
-            raise InvalidValueError.of("parameters", expected=expected, got="an agent for each worker")
-        assert not isinstance(agents[0], PolicySet)  # noqa: S101  # those fit environments with many agents only
-        num_members = await asyncio.to_thread(check_population, agents[0], parameters)
         population = Population(
             work_id=next(parts.ids),
             root_seed=prepared.seed,
-            policy_version=prepared.policy_version,
+            policy_version=prepared.agent_number,
             env_version=prepared.env_number,
-            num_members=num_members,
+            num_members=prepared.num_members,
             num_episodes=request.num_episodes,
             first_index=options.first_index,
             shares_episodes=request.shares_episodes,
             max_episode_length=parts.max_episode_length(options),
             exploration=options.exploration,
         )
-        num_bytes = sum(value.nbytes for value in parameters.values())
-        if num_bytes >= SHARED_BYTES:
-            parameters = await parts.workers.share(parameters)
-        return PopulationCall(parts, request, population, parameters, prepared.env, workforce)
+        members: Members = request.policies or {"": request.parameters}
+        if sum(value.nbytes for stacked in members.values() for value in stacked.values()) >= SHARED_BYTES:
+            members = await parts.workers.share(members)
+        return PopulationCall(parts, request, population, members, prepared.env, workforce)

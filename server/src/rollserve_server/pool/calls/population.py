@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
@@ -17,8 +17,6 @@ from rollserve_server.pool.sequences.open_work import OpenWork
 from rollserve_server.sampling import Population, PopulationOrder, PopulationReport, Worker
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.requests import PopulationRequest
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.sequences.in_flight import InFlight
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import Outcome
+    from rollserve_server.sampling import Members, Outcome
 
 __all__ = ["PopulationCall"]
 
@@ -43,7 +41,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         parts: PoolParts,
         request: PopulationRequest,
         population: Population,
-        parameters: Mapping[str, np.ndarray],
+        members: Members,
         env: EnvVersion,
         workforce: Workforce,
     ) -> None:
@@ -54,7 +52,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         self._work: OpenWork[PopulationOrder, PopulationReport] = OpenWork(population.work_id, workforce)
         self.in_flight = self._work.in_flight
         self._population = population
-        self._parameters = parameters
+        self._members = members
         self._num_rows = env.description.num_rows
         self._begin_end_watch(env, population.max_episode_length)
         self._units = Units(population.num_units, len(workforce), self._settings.unit_retries)
@@ -95,7 +93,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
     async def _prepare(self, worker: int, handle: WorkerHandle) -> None:
         if self._work.handles[worker] is not handle:
             self._work.handles[worker] = handle
-            await handle.call(Worker.add_population, self._population, self._parameters)
+            await handle.call(Worker.add_population, self._population, self._members)
 
     async def _idle(self, worker: int) -> None:
         if not self._begin_duplicates(worker):

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import check_delivered, check_exploration, check_value
 from rollserve_server.errors import DomainError, InvalidValueError, within
-from rollserve_server.pool.calls.checks import (
-    check_fragments,
-    check_many_samples,
-    check_num_steps,
-    check_num_workers,
-    check_run,
-)
+from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.moments import with_moments
@@ -152,7 +146,6 @@ class Samplings:
         with within("options"):
             check_expected_policy(parts.versions, options.expected)
         env = parts.versions.env_in_use(parts.selection.choose_env(options))
-        check_many_samples(env.description, request)
         num_workers = len(parts.workers.workforce)
         check_num_workers(request.num_workers, num_workers)
         if isinstance(request.target, Fragments):
@@ -185,7 +178,6 @@ class Samplings:
         stack.enter_context(parts.versions.agents.using(policy_version))
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
-        check_many_samples(description, request)
         parts.selection.check_delivered(policy_version, request.messages)
         await parts.selection.check_fit(policy_version, env_version)
         parts.selection.check_exploration(policy_version, options.exploration)

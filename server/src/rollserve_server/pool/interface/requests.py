@@ -130,11 +130,13 @@ class PopulationRequest:
     """A request for returns and lengths of episodes of many parameter sets.
 
     Attributes:
-        parameters: by name (K, *shape), the parameters of K members.
+        parameters: by name (K, *shape), the parameters of K members; none in an environment with many agents.
         num_episodes: number of episodes of each member.
         options: options of sampling.
         env: environment to act in instead of the pool's own; None for the pool's.
         shares_episodes: whether all members have the same episodes.
+        policies: by policy, the same parameters; none in an environment with one agent.
+        policy_maps: maps of policies that the episodes have by turns; none for the map of the agent's version.
         messages: how to write the episodes: not at all.
     """
 
@@ -143,4 +145,6 @@ class PopulationRequest:
     options: SamplingOptions = field(default_factory=SamplingOptions)
     env: EnvSpec | None = None
     shares_episodes: bool = True
+    policies: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    policy_maps: Sequence[PolicyMap] = ()
     messages: ClassVar[MessageFormat] = DISCARD

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.agents import PopulationAgent
 from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.inputs import mask_input
 from rollserve_server.sampling.collect.noise import LaneNoise
@@ -55,7 +56,7 @@ class PolicyLanes:
         # For each lane, its place in the environments' columns.
         self._places = (np.arange(num_rows)[:, np.newaxis] * self._num_agents + np.array(policy.agents)).ravel()
         self._first = policy.agents[0]  # all agents of a policy have the same columns
-        self._num_places = policy.num_places
+        self._num_places, self._row_places = policy.num_places, policy.row_places
         self._noise = LaneNoise(num_lanes, agent)
         self.states = RecurrentStates(num_lanes, agent)
         self._mask = mask_input(agent, policy.num_places)
@@ -75,6 +76,17 @@ class PolicyLanes:
         """Return the row and the agent of a lane."""
         row, agent = divmod(int(self._places[lane]), self._num_agents)
         return row, agent
+
+    @property
+    def may_mix_members(self) -> bool:
+        """Whether rows may act as different members of a population at the same time."""
+        return not isinstance(self._agent, PopulationAgent) or self._agent.side_by_side
+
+    def assign(self, row: int, member: int) -> None:
+        """Let the agents of a row act as a member, if the policy is a population's."""
+        if isinstance(self._agent, PopulationAgent):
+            for place in range(row * self._row_places, (row + 1) * self._row_places):
+                self._agent.assign(place, member)
 
     @property
     def reward_state(self) -> int | None:
@@ -134,33 +146,45 @@ class PolicyLanes:
             return
         lanes = np.array(sorted(self._acting))
         self._acting = []
-        count = len(lanes)
-        slots = np.minimum(np.arange(self._num_places), count - 1)  # the last one is repeated
-        padded = lanes[slots]
+        slots = self._slots(lanes)
+        padded = np.full(self._num_places, lanes[-1])
+        padded[slots] = lanes
         observations = [column[self._places[padded]] for column in self._envs.observations(self._first)]
         states = [column[padded] for column in self.states.columns]
         noise = self._unused_noise.copy()
-        noise[:count] = self._noise.next(lanes)
+        noise[slots] = self._noise.next(lanes)
+        used = np.arange(self._num_places)[slots].tolist()
         if self._mask is not None:
-            self._mask.read_rows([(slot, self._infos.pop(lane)) for slot, lane in enumerate(lanes.tolist())])
+            self._mask.read_rows(
+                [(slot, self._infos.pop(lane)) for slot, lane in zip(used, lanes.tolist(), strict=True)]
+            )
         recorder = self.recorder
         recorder.advance(lanes)
-        recorder.write("observations", lanes, [column[:count] for column in observations])
-        recorder.write("states", lanes, [column[:count] for column in states])
+        recorder.write("observations", lanes, [column[slots] for column in observations])
+        recorder.write("states", lanes, [column[slots] for column in states])
 
         def at_lane(error: AgentFailedError) -> EpisodeFailedError:
-            return located(error, *self.row_and_agent(int(lanes[min(error.row, count - 1)])))
+            return located(error, *self.row_and_agent(int(padded[error.row])))
 
-        actions, infos = act(self._agent, self._mask, observations, noise, states, lambda: range(count), at_lane)
-        recorder.write("actions", lanes, [column[:count] for column in actions])
-        recorder.write("agent_infos", lanes, [column[:count] for column in infos.values()])
+        actions, infos = act(self._agent, self._mask, observations, noise, states, lambda: used, at_lane)
+        actions = [column[slots] for column in actions]
+        recorder.write("actions", lanes, actions)
+        recorder.write("agent_infos", lanes, [column[slots] for column in infos.values()])
         for column, after in zip(self.states.columns, states, strict=True):
-            column[lanes] = after[:count]
+            column[lanes] = after[slots]
         # Copied, because environments may keep their actions.
-        values = self._envs.actions(self._first, [column[:count].copy() for column in actions])
+        values = self._envs.actions(self._first, [column.copy() for column in actions])
         rows, agents = np.divmod(self._places[lanes], self._num_agents)
-        self.acted = rows, agents, [column[:count] for column in actions]
+        self.acted = rows, agents, actions
         yield from zip(rows.tolist(), agents.tolist(), values, strict=True)
+
+    def _slots(self, lanes: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """Return the rows of an evaluation in which lanes act: the first ones; of a population, those of their rows."""
+        if not isinstance(self._agent, PopulationAgent):
+            return slice(len(lanes))
+        rows = lanes // len(self._of_agent)
+        slots: NDArray[np.int64] = rows * self._row_places + np.arange(len(lanes)) - np.searchsorted(rows, rows)
+        return slots
 
     def take_reward(self, lane: int, reward: float) -> None:
         """Record the reward of the current step of a lane."""

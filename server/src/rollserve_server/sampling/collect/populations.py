@@ -1,30 +1,25 @@
-"""The loop that runs episodes of a population's members, and keeps nothing but their outcomes."""
+"""The base of the loops that run episodes of a population's members, and keep nothing but their outcomes."""
 
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import Attempts, with_episode
-from rollserve_server.sampling.collect.inputs import mask_input
-from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
-from rollserve_server.sampling.protocol.orders import Outcome
+from rollserve_server.sampling.collect.attempts import Attempts
 
 if TYPE_CHECKING:
-    from rollserve_server.agents import PopulationAgent
-    from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.protocol.orders import Outcome
     from rollserve_server.sampling.protocol.populations import Population
 
 __all__ = ["PopulationCollector"]
 
+_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
-class PopulationCollector:
+
+class PopulationCollector(ABC):
     """Runs units of a population, each in any row.
 
     Attributes:
@@ -32,21 +27,23 @@ class PopulationCollector:
         num_simulated_steps: number of steps that rows have made.
     """
 
-    def __init__(self, population: Population, envs: RowEnvs, agent: PopulationAgent, num_retries: int) -> None:
+    def __init__(self, population: Population, num_rows: int, num_retries: int, *, side_by_side: bool) -> None:
+        """Begin without units.
+
+        Args:
+            population: the population.
+            num_rows: number of rows.
+            num_retries: how often a unit may run again whose environment failed.
+            side_by_side: whether rows may act as different members at the same time.
+        """
         self.attempts = Attempts(num_retries)
         self.num_simulated_steps = 0
         self._population = population
-        self._envs = envs
-        self._agent = agent
-        self._noise = RowNoise(envs.num_rows, agent)
-        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
-        self._mask = mask_input(agent, envs.num_rows)
+        self._side_by_side = side_by_side
         self._waiting: list[int] = []
-        self._free = list(reversed(range(envs.num_rows)))
-        # For each row that has one: its unit, and the seed of the environment's reset.
-        self._running: dict[int, tuple[int, int]] = {}
-        self._total_rewards = np.zeros(envs.num_rows)
-        self._lengths = np.zeros(envs.num_rows, np.int64)
+        self._free = list(reversed(range(num_rows)))
+        # The unit of each row that has one.
+        self._units: dict[int, int] = {}
 
     @property
     def num_waiting(self) -> int:
@@ -55,8 +52,7 @@ class PopulationCollector:
 
     def episode_index(self, row: int) -> int | None:
         """Return the index of the episode that a row runs; None if it has none."""
-        running = self._running.get(row)
-        return None if running is None else self._population.index_of(running[0])
+        return self._population.index_of(self._units[row]) if row in self._units else None
 
     def enqueue(self, ranges: Iterable[range]) -> None:
         """Add units, which begin when rows are free, the lowest first."""
@@ -68,73 +64,54 @@ class PopulationCollector:
         """Begin waiting units in free rows, up to one whose environment fails; return whether rows have units."""
         while self._free and self._waiting and self._can_begin(self._waiting[0]):
             row, unit = self._free.pop(), heapq.heappop(self._waiting)
-            self._agent.assign(row, self._population.member_of(unit))
-            env_seed = self._noise.begin(row, self._population.root_seed, self._population.index_of(unit))
-            self._running[row] = unit, env_seed
-            self._total_rewards[row] = self._lengths[row] = 0
-            self._recurrent_states.begin(row)
+            self._units[row] = unit
             try:
-                info = self._envs.reset(row, env_seed)
+                self._begin_unit(row, self._population.member_of(unit), self._population.index_of(unit))
             except EnvFailedError as error:
-                self._retry(error)
+                self._retry(error, 0)
                 break
-            if self._mask is not None:
-                self._mask.read_row(row, info)
-        return bool(self._running)
+        return bool(self._units)
 
+    @abstractmethod
     def step(self) -> list[Outcome]:
         """Step all rows that have a unit, and return the outcomes of units that ended.
 
         Raises:
             AgentFailedError: the agent failed.
         """
-        envs = self._envs
-        rows = sorted(self._running)
-        noise, states = self._noise.next(), self._recurrent_states.columns
-        actions, _ = act(self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._with_member)
-        infos = envs.step(rows, actions)
-        if self._mask is not None:
-            self._mask.read_rows(infos)
-        self.num_simulated_steps += len(rows) - len(envs.failures)
-        for failure in envs.failures:
-            rows.remove(failure.row)
-            self._retry(failure)
-        self._total_rewards += envs.raw_rewards
-        if states:
-            self._recurrent_states.take_rewards(envs.rewards)
-        self._lengths += 1
-        if self._population.max_episode_length is not None:
-            envs.truncated |= self._lengths == self._population.max_episode_length
-        ended = envs.terminated | envs.truncated
-        return [self._finish(row) for row in rows if ended[row]] if ended.any() else []
+
+    @abstractmethod
+    def _begin_unit(self, row: int, member: int, index: int) -> None:
+        """Begin an episode of a member in a row; raises EnvFailedError, with the episode, if its environment fails."""
 
     def _can_begin(self, unit: int) -> bool:
         """Return whether the unit's member may act beside the members that act now."""
-        if self._agent.side_by_side or not self._running:
+        if self._side_by_side or not self._units:
             return True
-        other, _ = next(iter(self._running.values()))
+        other = next(iter(self._units.values()))
         return self._population.member_of(unit) == self._population.member_of(other)
 
-    def _finish(self, row: int) -> Outcome:
-        unit, _ = self._running.pop(row)
+    def _end(self, row: int) -> int:
+        """Free the row of a unit that has ended, and return the unit."""
+        unit = self._units.pop(row)
         self.attempts.succeed(unit)
         self._free.append(row)
-        envs = self._envs
-        ends = bool(envs.terminated[row]), bool(envs.truncated[row])
-        envs.terminated[row] = envs.truncated[row] = False
-        return Outcome(unit, float(self._total_rewards[row]), int(self._lengths[row]), *ends)
+        return unit
 
-    def _retry(self, error: EpisodeFailedError) -> None:
-        """Free the row of a failed unit, which waits for a row again unless it has failed too often."""
+    def _retry(self, error: EpisodeFailedError, num_lost_steps: int) -> None:
+        """Free the row of a failed unit, which waits for a row again unless it has failed too often.
+
+        Args:
+            error: the error, with the episode.
+            num_lost_steps: number of the episode's steps.
+        """
         located = self._with_member(error)
-        unit, _ = self._running.pop(error.row)
+        unit = self._units.pop(error.row)
         self._free.append(error.row)
-        if self.attempts.fail(unit, [unit], located, int(self._lengths[error.row])):
+        if self.attempts.fail(unit, [unit], located, num_lost_steps):
             heapq.heappush(self._waiting, unit)
 
-    def _with_member(self, error: EpisodeFailedError) -> EpisodeFailedError:
-        """Return the error with the member, the unit and the episode that it was raised in."""
-        unit, env_seed = self._running[error.row]
-        index, num_steps = self._population.index_of(unit), int(self._lengths[error.row])
-        text = f"member {self._population.member_of(unit)}, {with_episode(error, index, env_seed, num_steps).text}"
-        return type(error)(text, error.row, unit)
+    def _with_member(self, error: _Failed) -> _Failed:
+        """Return an error that has the episode with the member and the unit, too."""
+        unit = self._units[error.row]
+        return type(error)(f"member {self._population.member_of(unit)}, {error.text}", error.row, unit)

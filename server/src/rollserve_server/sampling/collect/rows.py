@@ -70,7 +70,7 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
             recorder.write_infos(row, info)
         for failure in envs.failures:
             rows.remove(failure.row)
-            self._abandon(failure)
+            self._abandon(self._located(failure))
         if self._max_episode_length is not None:
             self._steps_left -= 1
             envs.truncated |= self._steps_left == 0

@@ -88,19 +88,15 @@ class RowwiseCollector(EpisodeCollector[_Episode], Generic[_Episode, _Running]):
     def _forget(self, row: int) -> int:
         """Forget the episode that a row runs, and return the number of its steps."""
 
-    @abstractmethod
-    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
-        """Return the error with the episode that it was raised in."""
-
     def _end(self, row: int) -> None:
         """Free the row of an episode that has ended."""
         self.attempts.succeed(self._running.pop(row).index)
         self._waiting.free(row)
 
     def _abandon(self, error: EpisodeFailedError) -> None:
-        """Throw away the steps of the row whose environment failed."""
-        located, index = self._located(error), self._running[error.row].index
-        self._retry(error.row, index, located, self._forget(error.row))
+        """Throw away the steps of the row whose environment failed, given the error with its episode."""
+        index = self._running[error.row].index
+        self._retry(error.row, index, error, self._forget(error.row))
 
     def _retry(self, row: int, index: int, error: EpisodeFailedError, num_lost_steps: int = 0) -> None:
         """Free the row of a failed episode, which waits for a row again unless it has failed too often."""

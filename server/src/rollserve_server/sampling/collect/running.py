@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.sampling.record.episodes import Episode
+from rollserve_server.sampling.record.infos import NO_RESET_INFOS
 from rollserve_server.sampling.record.lives import Life, ManyEpisode, PendingStep, finish_step
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs import ManyEnvs, Turn
     from rollserve_server.sampling.collect.lanes import PolicyLanes
-    from rollserve_server.sampling.record.infos import InfoReader
+    from rollserve_server.sampling.record.infos import InfoReader, ResetInfos
 
 __all__ = ["RunningEpisode"]
 
@@ -64,6 +65,11 @@ class RunningEpisode:
         """Index of the episode."""
         return self.episode.index
 
+    @property
+    def has_policies(self) -> bool:
+        """Whether policies act."""
+        return bool(self._lanes)
+
     def policy_of(self, agent: int) -> int:
         """Return the position of the policy that acts for an agent."""
         return self._policies[agent]
@@ -97,6 +103,16 @@ class RunningEpisode:
         """Return the lanes of an agent's policy, and the agent's lane."""
         return self._lanes[agent], self._lane(agent)
 
+    def follow(self, before: RunningEpisode) -> None:
+        """Begin in the state in which an episode was truncated, with the agents that would have acted next.
+
+        Their first observations are known with infos of the step before, which are no infos of a reset.
+        """
+        for agent, info in before.awaiting.items():
+            self._begin(agent, NO_RESET_INFOS)
+            self.awaiting[agent] = info
+        self.episode.global_states = before.episode.global_states and before.episode.global_states[-1:]
+
     def take(self, turns: Sequence[Turn], *, cut: bool = False) -> None:
         """Take turns: rewards of the last actions, ends of lives, and the agents that act next.
 
@@ -107,7 +123,7 @@ class RunningEpisode:
         for turn in turns:
             life = self.alive.get(turn.agent)
             if life is None:
-                self._begin(turn)
+                self._begin(turn.agent, self._infos.read_reset(turn.info)).add_before(turn.reward)
             elif life.environment_steps or life.pending is not None:
                 self._settle(life, turn)
             else:
@@ -173,18 +189,17 @@ class RunningEpisode:
         self.episode.finish()
         return self.episode
 
-    def _begin(self, turn: Turn) -> None:
-        agent, reset = turn.agent, self._infos.read_reset(turn.info)
+    def _begin(self, agent: int, reset: ResetInfos) -> Life:
         segment = Episode.begin(self.episode.index, self.episode.env_seed, reset)
         segment.row = self.episode.row
         policy = self._policies[agent] if self._policies else 0
         life = self.alive[agent] = Life(agent, self._num_lives[agent], policy, segment, reset)
-        life.add_before(turn.reward)
         self._num_lives[agent] += 1
         if self._lanes:
             lanes, lane = self.lanes_of(agent)
             lanes.recorder.begin(lane, life)
             lanes.states.begin(lane)
+        return life
 
     def _settle(self, life: Life, turn: Turn) -> None:
         """Record what followed an agent's last action."""

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -57,6 +57,9 @@ class ManyFragmentCollector(FragmentCollector):
         self._envs = envs
         self._generator = EpisodeGenerator()
         self._indices = [state.episode_index for state in states]
+        # For each row, the episode that its environment was reset for, and the steps since then before the present one.
+        self._reset_indices = [state.reset_index for state in states]
+        self._first_steps = [state.first_step for state in states]
         self._running: list[RunningEpisode | None] = [None] * len(states)
         # For each row, the step of the call before which its environment was reset.
         self._reset_steps = np.zeros(len(states), np.int64)
@@ -68,7 +71,7 @@ class ManyFragmentCollector(FragmentCollector):
         # For each agent, the positions of its columns among those of the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
-        self._restoring = self._restore_each(states, self._replay, self._break_off)
+        self._restoring = self._restore_each(states, self._replay, self._reset_next)
         form = many_agents(envs.agents, self._names, self._evaluator_of)
         self.outbox: EpisodeOutbox[ManyEpisode] = EpisodeOutbox(form)
 
@@ -89,7 +92,7 @@ class ManyFragmentCollector(FragmentCollector):
     @override
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
         assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
-        states = [None if running is None else self._states_of(running) for running in self._running]
+        states = [self._states_of(running) if _acts(running) else None for running in self._running]
         self._agents, self._find_evaluator = agent, evaluators_of(agent)
         self._names[:] = agent.names
         buffer_bytes = self._buffer_bytes // len(agent.policies)
@@ -97,14 +100,16 @@ class ManyFragmentCollector(FragmentCollector):
             PolicyLanes(policy, self._envs, self.infos, buffer_bytes, self._spill.keep) for policy in agent.policies
         ]
         for running, its in zip(self._running, states, strict=True):
-            if running is not None:
-                self._let_act(running, its or {})
+            if running is not None and its is not None:
+                self._let_act(running, its)
 
     def step(self) -> None:
         """Step all rows."""
         for row, running in enumerate(self._running):
             if running is None:
                 self._begin(row)
+            elif not running.has_policies:
+                self._let_act(running, {})
         for column in self._call_actions:
             column[self._step] = 0
         actions: list[dict[int, Any]] = [{} for _ in self._running]
@@ -122,16 +127,16 @@ class ManyFragmentCollector(FragmentCollector):
 
     def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
-        num_steps = np.array([0 if running is None else running.episode.stop for running in self._running])
-        indices = np.array(self._indices)
+        first_steps = np.array(self._first_steps)
+        num_steps = first_steps + [0 if running is None else running.episode.stop for running in self._running]
         return RowsProgress(
-            indices,
-            indices,
-            np.zeros(self.num_rows, np.int64),
+            np.array(self._reset_indices),
+            np.array(self._indices),
+            first_steps,
             num_steps,
             np.where(num_steps > 0, self._step - self._reset_steps, 0),
             self._actions_so_far(),
-            [() if running is None else states_after(running, self._states_of(running)) for running in self._running],
+            [states_after(running, self._states_of(running)) if _acts(running) else () for running in self._running],
         )
 
     @override
@@ -154,8 +159,7 @@ class ManyFragmentCollector(FragmentCollector):
         return turns
 
     def _new_episode(self, row: int) -> RunningEpisode:
-        root_seed, index = self._sequence.root_seed, self._indices[row]
-        episode = ManyEpisode(index, self._generator.env_seed(root_seed, index), row, time.perf_counter())
+        episode = ManyEpisode(self._indices[row], self._env_seed(row), row, time.perf_counter())
         return RunningEpisode(episode, self.infos, self._sequence.return_discount)
 
     def _let_act(self, running: RunningEpisode, states: dict[int, RecurrentState]) -> None:
@@ -184,17 +188,18 @@ class ManyFragmentCollector(FragmentCollector):
             running.episode.length += 1
             running.take(turns)
             is_over = all(turn.ended for turn in turns)
-            if not is_over and running.episode.stop == limit:
+            is_cut = not is_over and running.episode.stop == limit
+            if is_cut:
                 running.take(self._envs.cut(row), cut=True)
-                is_over = True
         except EnvFailedError as error:
             # The rows before have made this step: all of them go back to where the call began.
             self._retry(self._with_episode(error), running.index)
             self._strand(error)
-        if is_over:
-            self._finish(row, running)
+        if is_over or is_cut:
+            self._finish(row, running, goes_on=is_cut and self._sequence.soft_horizon)
 
-    def _finish(self, row: int, running: RunningEpisode) -> None:
+    def _finish(self, row: int, running: RunningEpisode, *, goes_on: bool) -> None:
+        """End a row's episode; the next one may go on in the same state, without a reset."""
         episode = running.finish()
         if episode is None:
             error = self._envs.fail(row, "agents: expected some that act before the episode ends, got none")
@@ -202,8 +207,18 @@ class ManyFragmentCollector(FragmentCollector):
             self._strand(error)
         self.attempts.succeed(running.index)
         self.outbox.add(episode)
-        self._running[row] = None
-        self._indices[row] += self._sequence.stride
+        if goes_on:
+            self._first_steps[row] += episode.stop
+            self._indices[row] += self._sequence.stride
+            self._running[row] = self._following(row, running)
+        else:
+            self._reset_next(row)
+
+    def _following(self, row: int, running: RunningEpisode) -> RunningEpisode:
+        """Return the episode of a row that goes on where another one was truncated; no policies act in it yet."""
+        following = self._new_episode(row)
+        following.follow(running)
+        return following
 
     def _cut(self) -> None:
         for running in self._running:
@@ -221,14 +236,15 @@ class ManyFragmentCollector(FragmentCollector):
             for position, column in zip(self._log_columns[agent], columns, strict=True):
                 self._call_actions[position][self._step, rows[its]] = column[its]
 
-    def _break_off(self, row: int) -> None:
-        """Let a row begin the episode after the present one with the next step."""
+    def _reset_next(self, row: int) -> None:
+        """Let a row begin its next episode with a reset before the next step."""
         self._running[row] = None
         self._indices[row] += self._sequence.stride
+        self._reset_indices[row], self._first_steps[row] = self._indices[row], 0
 
     def _replay(self, row: int, state: RowState) -> Iterator[int]:
         """Reset a row and repeat the state's steps. Yields 1 after each step."""
-        running = self._new_episode(row)
+        limit, running = self._sequence.max_episode_length, self._new_episode(row)
         running.take(self._envs.reset(row, running.episode.env_seed))
         acted, *columns = state.actions
         for step in range(state.num_steps):
@@ -236,13 +252,18 @@ class ManyFragmentCollector(FragmentCollector):
             if agents != sorted(running.awaiting):
                 raise DivergedError
             for agent in agents:
-                running.act(agent, step)
+                running.act(agent, running.episode.stop)
             turns = self._envs.step(row, {agent: self._logged(agent, columns, step) for agent in agents})
             running.episode.length += 1
             running.take(turns)
             yield 1
             if all(turn.ended for turn in turns):
                 raise DivergedError
+            if running.episode.stop == limit:  # a soft horizon, because others end with a reset
+                running.take(self._envs.cut(row), cut=True)
+                running = self._following(row, running)
+        if running.episode.stop != state.num_steps - state.first_step:
+            raise DivergedError
         self._let_act(running, states_before(running, state.recurrent_state, self.infos))
         running.go_on()
         running.see(self._envs)
@@ -275,8 +296,17 @@ class ManyFragmentCollector(FragmentCollector):
 
     def _with_episode(self, error: _Failed) -> _Failed:
         running = self._running[error.row]
-        index, num_steps = self._indices[error.row], 0 if running is None else running.episode.stop
-        return with_episode(error, index, self._generator.env_seed(self._sequence.root_seed, index), num_steps)
+        num_steps = 0 if running is None else running.episode.stop
+        return with_episode(error, self._indices[error.row], self._env_seed(error.row), num_steps)
+
+    def _env_seed(self, row: int) -> int:
+        """Return the seed of the last reset of a row's environment, or of the one that begins its episode."""
+        return self._generator.env_seed(self._sequence.root_seed, self._reset_indices[row])
+
+
+def _acts(running: RunningEpisode | None) -> TypeGuard[RunningEpisode]:
+    """Return whether policies act in the episode of a row."""
+    return running is not None and running.has_policies
 
 
 class _Unknown:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rollserve_server.agents import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.sampling.protocol.orders import EpisodeFailure, Outcome, WorkOrder
@@ -11,7 +15,13 @@ from rollserve_server.sampling.protocol.orders import EpisodeFailure, Outcome, W
 if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
 
-__all__ = ["Population", "PopulationOrder", "PopulationReport"]
+__all__ = ["NO_MEMBERS", "Members", "Population", "PopulationOrder", "PopulationReport"]
+
+Members = Mapping[str, Mapping[str, np.ndarray]]
+"""Parameters (K, *shape) of K members by policy and name; the policy of an environment with one agent is ''."""
+
+NO_MEMBERS: Members = MappingProxyType({})
+"""Parameters of no population."""
 
 
 @dataclass(frozen=True)

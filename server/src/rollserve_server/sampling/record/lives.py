@@ -32,7 +32,7 @@ _BEFORE = ("observations", "states")
 """Groups of columns that are known before a step."""
 
 _LIFE_BYTES = 1024
-"""Memory of a life's objects without steps, infos and last observations, about."""
+"""Memory of a life's objects without steps, infos and last observations, about; and of an episode without lives."""
 
 
 @dataclass(eq=False, slots=True)
@@ -174,7 +174,7 @@ class ManyEpisode:
         for life in self.lives:
             self.dropped_infos.update(life.segment.dropped_infos)
             self.num_bytes += life.segment.num_bytes
-        self.num_bytes += sum(state.nbytes for state in self.global_states or ())
+        self.num_bytes += _LIFE_BYTES + sum(state.nbytes for state in self.global_states or ())
 
 
 class LifeRecorder:

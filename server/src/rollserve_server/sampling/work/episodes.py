@@ -13,6 +13,7 @@ from rollserve_server.activity import current_activity
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import AgentFailedError, DomainError, OverLimitError
+from rollserve_server.sampling.collect.agent_outcomes import outcomes_of_agents
 from rollserve_server.sampling.collect.evaluator import evaluators_of
 from rollserve_server.sampling.collect.many import ManyCollector
 from rollserve_server.sampling.collect.rows import RowCollector
@@ -24,7 +25,6 @@ from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Ord
 from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
 from rollserve_server.sampling.work.claims import ClaimWriter
 from rollserve_server.sampling.work.early import EarlyEpisodes
-from rollserve_server.sampling.work.many import outcomes_of_agents
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rollserve_server.activity import current_activity
+from rollserve_server.agents import PolicyAgents
+from rollserve_server.envs import ManyEnvs
 from rollserve_server.errors import DomainError
-from rollserve_server.sampling.collect.populations import PopulationCollector
+from rollserve_server.sampling.collect.many_populations import ManyPopulationCollector
+from rollserve_server.sampling.collect.row_populations import RowPopulationCollector
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
 from rollserve_server.sampling.work.slices import run_slice
 
 if TYPE_CHECKING:
     from rollserve_server.agents import PopulationAgent
     from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.collect.populations import PopulationCollector
     from rollserve_server.sampling.protocol.orders import Outcome
 
 __all__ = ["PopulationWork"]
@@ -29,11 +33,23 @@ class PopulationWork:
         collector: loop that runs the units.
     """
 
-    def __init__(self, population: Population, envs: RowEnvs, agent: PopulationAgent, num_retries: int = 0) -> None:
+    def __init__(
+        self,
+        population: Population,
+        envs: RowEnvs | ManyEnvs,
+        agent: PopulationAgent | PolicyAgents,
+        num_retries: int = 0,
+    ) -> None:
         """Start without units; a unit whose environment failed may run again `num_retries` times."""
         self.spec = population
         self.envs = envs
-        self.collector = PopulationCollector(population, envs, agent, num_retries)
+        self.collector: PopulationCollector
+        if isinstance(envs, ManyEnvs):
+            assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
+            self.collector = ManyPopulationCollector(population, envs, agent, num_retries)
+        else:
+            assert not isinstance(agent, PolicyAgents)  # noqa: S101
+            self.collector = RowPopulationCollector(population, envs, agent, num_retries)
 
     def run(
         self, order: PopulationOrder, is_stopped: Callable[[], bool], is_urgent: Callable[[], bool]

@@ -6,18 +6,27 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.agents import PolicyAgents, PolicySet, build_agent, build_population, load_agent, load_policies
+from rollserve_server.agents import (
+    MEMBER_VERSION,
+    PolicyAgents,
+    PolicySet,
+    build_agent,
+    build_population,
+    load_agent,
+    load_policies,
+)
 from rollserve_server.envs import VectorEnvs
 from rollserve_server.sampling.collect.evaluator import Evaluator
+from rollserve_server.sampling.protocol.populations import NO_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
 
-    from rollserve_server.agents import Agent, AgentSpec, Exploration, PolicySpec, PopulationAgent
+    from rollserve_server.agents import Agent, AgentSpec, Exploration, HeldPolicy, PolicySpec, PopulationAgent
     from rollserve_server.envs import ManyEnvs, RowEnvs
-    from rollserve_server.sampling.protocol.populations import Population
+    from rollserve_server.sampling.protocol.populations import Members, Population
 
 __all__ = ["InstalledAgents"]
 
@@ -62,14 +71,19 @@ class InstalledAgents:
         """Return an agent for the rows. Works may share it: it reads and writes its memory within one step only."""
         return self._built_for(version, env_version, exploration, envs, is_joint=isinstance(envs, VectorEnvs))
 
-    def built_policies(self, version: int, exploration: Exploration, envs: ManyEnvs) -> PolicyAgents:
-        """Return policies for rows with many agents. Each work has its own."""
+    def built_policies(
+        self, version: int, exploration: Exploration, envs: ManyEnvs, members: Members = NO_MEMBERS
+    ) -> PolicyAgents:
+        """Return policies for rows with many agents, some of them as members of a population. Each work has its own."""
         spec = self._specs[version]
         assert isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
 
-        def build(policy: PolicySpec, agent: int, num_places: int) -> Agent:
+        def build(name: str, policy: HeldPolicy[PolicySpec], agent: int, num_places: int) -> Agent:
             spaces = envs.observation_spaces[agent], envs.action_spaces[agent]
-            return build_agent(policy, *spaces, num_places, exploration=exploration)
+            built = build_agent(policy.spec, *spaces, num_places, exploration=exploration)
+            if policy.version != MEMBER_VERSION:
+                return built
+            return build_population(policy.spec, members[name], built, *spaces, num_places, exploration)
 
         current_activity().begin(Phase.LOADING)
         return PolicyAgents(spec, envs.agents, envs.max_acting, envs.num_rows, build)

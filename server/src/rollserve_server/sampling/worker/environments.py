@@ -157,8 +157,6 @@ class InstalledEnv:
         Raises:
             DomainError: the environments cannot be made.
         """
-        if self._many_spec is not None:
-            return self._take_many(self._many_spec)
         if self._joint_spec is None:
             return self.take_single_rows()
         if max_episode_length is None and self.free:
@@ -174,8 +172,6 @@ class InstalledEnv:
             InvalidValueError: rows have no same-step resets, and single rows are not the same environment.
             DomainError: the environments cannot be made.
         """
-        if self._many_spec is not None:
-            return self._take_many(self._many_spec)
         if self._joint_spec is None:
             return self.take_single_rows()
         rows = self._make_joint_rows(self._joint_spec, max_episode_length, same_step=True)
@@ -196,12 +192,14 @@ class InstalledEnv:
         make = functools.partial(ManyEnvs, spec, self._num_rows, self._settings.callbacks)
         return self._configured(_make_again(make, self._settings.env_retries))
 
-    def take_single_rows(self) -> RowEnvs:
+    def take_single_rows(self) -> RowEnvs | ManyEnvs:
         """Return rows that are stepped one by one.
 
         Raises:
             EnvFailedError: the environments cannot be made.
         """
+        if self._many_spec is not None:
+            return self._take_many(self._many_spec)
         for position, free in enumerate(self.free):
             if isinstance(free, RowEnvs):
                 del self.free[position]

@@ -26,7 +26,7 @@ from rollserve_server.sampling.worker.urgency import Urgency
 from rollserve_server.sampling.worker.works import Works
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import AgentSpec
     from rollserve_server.envs import MethodCall, WorkerSpecs
     from rollserve_server.sampling.protocol.orders import WorkOrder
+    from rollserve_server.sampling.protocol.populations import Members
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["Worker"]
@@ -157,13 +158,13 @@ class Worker:
         """
         self._agents.install(version, spec)
 
-    def add_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
-        """Open the work on a population, given the parameters (K, *shape) of its members, which have been checked.
+    def add_population(self, population: Population, members: Members) -> None:
+        """Open the work on a population, given the parameters of its members, which have been checked.
 
         Raises:
             DomainError: environments or the agent cannot be made.
         """
-        self._works.open_population(population, parameters)
+        self._works.open_population(population, members)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Evict all other versions.

@@ -13,17 +13,15 @@ from rollserve_server.sampling.work.fragments import FragmentWork
 from rollserve_server.sampling.work.populations import PopulationWork
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent, PolicyAgents
+    from rollserve_server.agents import Agent, PolicyAgents, PopulationAgent
     from rollserve_server.envs import RowEnvs, VectorEnvs
     from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.protocol.episodes import SequenceSpec
     from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder
-    from rollserve_server.sampling.protocol.populations import Population
+    from rollserve_server.sampling.protocol.populations import Members, Population
     from rollserve_server.sampling.worker.agents import InstalledAgents
     from rollserve_server.sampling.worker.environments import InstalledEnvs
     from rollserve_server.settings import WorkerSettings
@@ -106,15 +104,20 @@ class Works:
         versions = assignment.policy_version, work.spec.env_version
         return functools.partial(self._agents.evaluator, *versions, assignment.exploration, work.envs)
 
-    def open_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
-        """Open the work on a population, given the parameters (K, *shape) of its members, which have been checked.
+    def open_population(self, population: Population, members: Members) -> None:
+        """Open the work on a population, given the parameters of its members, which have been checked.
 
         Raises:
             DomainError: environments or the agent cannot be made.
         """
         envs = self._envs[population.env_version].take_single_rows()
         with self._giving_back_on_error(population.env_version, envs):
-            agent = self._agents.built_population(population, parameters, envs)
+            agent: PopulationAgent | PolicyAgents
+            if isinstance(envs, ManyEnvs):
+                version, exploration = population.policy_version, population.exploration
+                agent = self._agents.built_policies(version, exploration, envs, members)
+            else:
+                agent = self._agents.built_population(population, members[""], envs)
             self._works[population.work_id] = PopulationWork(population, envs, agent, self._settings.env_retries)
 
     def stop(self, number: int) -> None:

@@ -8,7 +8,7 @@ import java.util.Map;
  * @param kwargs keyword arguments that are added to the present ones, or replace them by name
  * @param parameters parameters that are added to the present ones, or replace them by name
  */
-public record AgentChange(Map<String, ?> kwargs, Parameters parameters) implements AgentUpdate {
+public record AgentChange(Map<String, ?> kwargs, Parameters parameters) implements PolicyUpdate {
     /**
      * Creates a change of keyword arguments.
      *

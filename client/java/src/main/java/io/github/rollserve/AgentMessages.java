@@ -23,6 +23,10 @@ final class AgentMessages {
             if (!change.parameters().tensors().isEmpty()) {
                 wire.setParameters(of(change.parameters()));
             }
+        } else if (update instanceof Policies policies) {
+            SamplerServiceOuterClass.PolicyUpdates.Builder wire = message.getPoliciesBuilder();
+            policies.updates().forEach((name, policy) -> wire.putPolicies(name, of(policy)));
+            policies.policyMap().ifPresent(map -> wire.setPolicyMap(map.toWire()));
         } else {
             message.setParameters(of((Parameters) update));
         }

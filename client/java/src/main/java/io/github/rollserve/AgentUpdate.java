@@ -1,4 +1,4 @@
 package io.github.rollserve;
 
-/** A whole agent, which replaces any present one, or parameters or a change of settings for the present agent. */
-public sealed interface AgentUpdate permits Agent, Parameters, AgentChange {}
+/** An update of the sampler's agent, or of policies by name where its environment has many agents. */
+public sealed interface AgentUpdate permits PolicyUpdate, Policies {}

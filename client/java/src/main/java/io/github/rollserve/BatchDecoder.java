@@ -72,8 +72,8 @@ final class BatchDecoder {
         if (message.getWorkerIndicesCount() > 0) {
             check("worker_indices", message.getWorkerIndicesList(), size);
         }
-        Headers headers = new Headers(
-            ints(message.getLengthsList()),
+        return new Headers(
+            lengths(message.getLengthsList()),
             booleans(message.getTerminatedList()),
             booleans(message.getTruncatedList()),
             longs(message.getPolicyVersionsList()),
@@ -86,13 +86,16 @@ final class BatchDecoder {
                 ? new long[0]
                 : message.getEpisodeIndicesList().stream()
                     .mapToLong(index -> Long.remainderUnsigned(index, numRows)).toArray());
-        for (int i = 0; i < size; i++) {
-            if (headers.lengths()[i] < 1) {
-                String length = Integer.toUnsignedString(headers.lengths()[i]);
-                throw Errors.malformed("lengths[" + i + "]", "1 to 2^31 - 1", length);
+    }
+
+    static int[] lengths(List<Integer> values) {
+        int[] lengths = ints(values);
+        for (int i = 0; i < lengths.length; i++) {
+            if (lengths[i] < 1) {
+                throw Errors.malformed("lengths[" + i + "]", "1 to 2^31 - 1", Integer.toUnsignedString(lengths[i]));
             }
         }
-        return headers;
+        return lengths;
     }
 
     /** Returns the sums of raw rewards before segments; where the server does not tell, NaN within an episode. */
@@ -102,7 +105,7 @@ final class BatchDecoder {
             : message.getFirstStepsList().stream().mapToDouble(step -> step == 0 ? 0 : Double.NaN).toArray();
     }
 
-    private static void check(String field, List<?> values, int size) {
+    static void check(String field, List<?> values, int size) {
         if (values.size() != size) {
             throw Errors.malformed(field, size + " values", values.size());
         }
@@ -112,7 +115,7 @@ final class BatchDecoder {
         return values.stream().mapToInt(Integer::intValue).toArray();
     }
 
-    private static long[] longs(List<Long> values) {
+    static long[] longs(List<Long> values) {
         return values.stream().mapToLong(Long::longValue).toArray();
     }
 

@@ -31,7 +31,9 @@ final class EnvMessages {
             .setVectorizationValue(spec.vectorization().ordinal())
             .setRowCount(spec.numRows())
             .setEpisodesPerRow(spec.numEpisodesPerRow())
-            .setTextInfoBytes(spec.textInfoBytes());
+            .setTextInfoBytes(spec.textInfoBytes())
+            .setMultiAgentValue(spec.multiAgent().ordinal())
+            .setGlobalState(spec.globalState());
         spec.transforms().forEach(transform -> message.addTransforms(TransformMessages.of(transform)));
         for (Wrapper wrapper : spec.wrappers()) {
             String field = "wrappers[" + message.getWrappersCount() + "].kwargs";
@@ -76,7 +78,9 @@ final class EnvMessages {
             Vectorization.from(message.getVectorizationValue()),
             message.getRowCount(),
             message.getEpisodesPerRow(),
-            message.getTextInfoBytes());
+            message.getTextInfoBytes(),
+            MultiAgentApi.from(message.getMultiAgentValue()),
+            message.getGlobalState());
     }
 
     /** Says whether an update keeps or changes any of the present environments. */

@@ -20,6 +20,9 @@ import java.util.Optional;
  *     server's setting
  * @param textInfoBytes the number of bytes of UTF-8 that batches have of each text among the infos, at most 65,536; 0:
  *     infos that are no numbers are not delivered. {@link Columns#texts(String)} reads them
+ * @param multiAgent the interface of an environment with many agents, whose id is one of PettingZoo's registry, such as
+ *     {@code classic/connect_four-v3}, or {@code mpe/NAME-vN} or {@code module:factory}
+ * @param globalState whether batches have the environment's global state: {@link MultiAgentBatch#globalStates()}
  */
 public record EnvSpec(
     String id,
@@ -31,7 +34,9 @@ public record EnvSpec(
     Vectorization vectorization,
     int numRows,
     int numEpisodesPerRow,
-    int textInfoBytes)
+    int textInfoBytes,
+    MultiAgentApi multiAgent,
+    boolean globalState)
     implements EnvUpdate {
     /**
      * Creates a specification with an id alone; the methods below return others with more.
@@ -39,7 +44,8 @@ public record EnvSpec(
      * @param id an id of an environment
      */
     public EnvSpec(String id) {
-        this(id, Map.of(), List.of(), List.of(), Optional.empty(), Map.of(), Vectorization.DEFAULT, 0, 0, 0);
+        this(id, Map.of(), List.of(), List.of(), Optional.empty(), Map.of(), Vectorization.DEFAULT, 0, 0, 0,
+            MultiAgentApi.NONE, false);
     }
 
     /**
@@ -51,7 +57,7 @@ public record EnvSpec(
     public EnvSpec withKwargs(Map<String, ?> changed) {
         return new EnvSpec(
             id, changed, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow,
-            textInfoBytes);
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -63,7 +69,7 @@ public record EnvSpec(
     public EnvSpec withWrappers(Wrapper... changed) {
         return new EnvSpec(
             id, kwargs, List.of(changed), transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow,
-            textInfoBytes);
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -75,7 +81,7 @@ public record EnvSpec(
     public EnvSpec withTransforms(Transform... changed) {
         return new EnvSpec(
             id, kwargs, wrappers, List.of(changed), task, resetOptions, vectorization, numRows, numEpisodesPerRow,
-            textInfoBytes);
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -87,7 +93,8 @@ public record EnvSpec(
     public EnvSpec withTask(Task changed) {
         return new EnvSpec(
             id, kwargs, wrappers, transforms, Optional.of(changed), resetOptions, vectorization, numRows,
-            numEpisodesPerRow, textInfoBytes);
+            numEpisodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -98,7 +105,8 @@ public record EnvSpec(
      */
     public EnvSpec withResetOptions(Map<String, ?> changed) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, changed, vectorization, numRows, numEpisodesPerRow, textInfoBytes);
+            id, kwargs, wrappers, transforms, task, changed, vectorization, numRows, numEpisodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -109,7 +117,8 @@ public record EnvSpec(
      */
     public EnvSpec withVectorization(Vectorization changed) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, resetOptions, changed, numRows, numEpisodesPerRow, textInfoBytes);
+            id, kwargs, wrappers, transforms, task, resetOptions, changed, numRows, numEpisodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -121,7 +130,8 @@ public record EnvSpec(
      */
     public EnvSpec withRows(int rows, int episodesPerRow) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, rows, episodesPerRow, textInfoBytes);
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, rows, episodesPerRow,
+            textInfoBytes, multiAgent, globalState);
     }
 
     /**
@@ -132,6 +142,30 @@ public record EnvSpec(
      */
     public EnvSpec withTextInfoBytes(int bytes) {
         return new EnvSpec(
-            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow, bytes);
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow, bytes,
+            multiAgent, globalState);
+    }
+    /**
+     * Returns a specification of an environment with many agents.
+     *
+     * @param changed the interface of the environment
+     * @return the specification
+     */
+    public EnvSpec withMultiAgent(MultiAgentApi changed) {
+        return new EnvSpec(
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow,
+            textInfoBytes, changed, globalState);
+    }
+
+    /**
+     * Returns a specification whose batches have, or lack, the global state of an environment with many agents.
+     *
+     * @param isRecorded whether they have it
+     * @return the specification
+     */
+    public EnvSpec withGlobalState(boolean isRecorded) {
+        return new EnvSpec(
+            id, kwargs, wrappers, transforms, task, resetOptions, vectorization, numRows, numEpisodesPerRow,
+            textInfoBytes, multiAgent, isRecorded);
     }
 }

@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import java.util.List;
 import rollserve.v1.SamplerServiceOuterClass;
 
 /**
@@ -11,6 +12,8 @@ import rollserve.v1.SamplerServiceOuterClass;
  * @param reproducibility which unit of work the same seed gives again
  * @param numRows the number of rows that each worker steps at once for a call
  * @param numEpisodesPerRow the number of episodes of each row in a block; 0 unless the class is BLOCK
+ * @param agents the names of the possible agents of an environment with many, whose spaces are Dict spaces of the
+ *     agents' by these names; empty for an environment with one agent
  */
 public record EnvUpdated(
     long envVersion,
@@ -18,7 +21,8 @@ public record EnvUpdated(
     Space actionSpace,
     Reproducibility reproducibility,
     int numRows,
-    int numEpisodesPerRow) {
+    int numEpisodesPerRow,
+    List<String> agents) {
 
     static EnvUpdated from(SamplerServiceOuterClass.UpdateEnvResponse message) {
         return new EnvUpdated(
@@ -27,6 +31,7 @@ public record EnvUpdated(
             Spaces.from("action_space", message.getActionSpace()),
             Reproducibility.from(message.getReproducibilityValue()),
             message.getRowCount(),
-            message.getEpisodesPerRow());
+            message.getEpisodesPerRow(),
+            List.copyOf(message.getAgentsList()));
     }
 }

@@ -238,7 +238,12 @@ public final class EpisodeBatch {
      * @return the batch of this segment alone
      */
     public EpisodeBatch segment(int segment) {
-        return part(firstRows[segment], segment, segment + 1, headers.slice(segment, segment + 1));
+        return segments(segment, segment + 1);
+    }
+
+    /** Returns consecutive segments as a batch that shares the memory of this one. */
+    EpisodeBatch segments(int begin, int end) {
+        return part(firstRows[begin], begin, end, headers.slice(begin, end));
     }
 
     /** {@return a batch for each segment, which share the memory of this one} */

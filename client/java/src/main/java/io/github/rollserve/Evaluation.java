@@ -1,5 +1,6 @@
 package io.github.rollserve;
 
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
@@ -20,7 +21,10 @@ import rollserve.v1.EvaluationOuterClass;
  * @param firstEpisodeIndex the index of the first episode
  * @param reproducibility which unit of work the same seed gives again
  * @param account what was simulated; episodes that are not returned count as discarded
- * @param episodes the episodes, if the call asked for them
+ * @param episodes the episodes, if the call asked for them and the environment has one agent
+ * @param agentReturns what each agent got, if the environment has many: {@code returns} then are sums over all agents,
+ *     and {@code lengths} count environment steps
+ * @param multiAgentEpisodes the episodes, if the call asked for them and the environment has many agents
  */
 public record Evaluation(
     double[] returns,
@@ -35,7 +39,9 @@ public record Evaluation(
     long firstEpisodeIndex,
     Reproducibility reproducibility,
     Account account,
-    Optional<EpisodeBatch> episodes) {
+    Optional<EpisodeBatch> episodes,
+    Optional<AgentReturns> agentReturns,
+    Optional<MultiAgentBatch> multiAgentEpisodes) {
 
     /**
      * Statistics of N numbers.
@@ -46,9 +52,26 @@ public record Evaluation(
      * @param confidenceHigh its upper end
      */
     public record Summary(
-        double mean, OptionalDouble std, OptionalDouble confidenceLow, OptionalDouble confidenceHigh) {}
+        double mean, OptionalDouble std, OptionalDouble confidenceLow, OptionalDouble confidenceHigh) {
 
-    static Evaluation from(EvaluationOuterClass.Evaluation message, Optional<EpisodeBatch> episodes) {
+        /** Returns the summary of at least one number, with an interval by Student's t distribution. */
+        static Summary of(double[] values) {
+            int count = values.length;
+            double mean = Arrays.stream(values).sum() / count;
+            if (count == 1) {
+                return new Summary(mean, OptionalDouble.empty(), OptionalDouble.empty(), OptionalDouble.empty());
+            }
+            double squares = Arrays.stream(values).map(value -> (value - mean) * (value - mean)).sum();
+            double std = Math.sqrt(squares / (count - 1));
+            double margin = StudentsT.bound(count - 1) * std / Math.sqrt(count);
+            return new Summary(
+                mean, OptionalDouble.of(std), OptionalDouble.of(mean - margin), OptionalDouble.of(mean + margin));
+        }
+    }
+
+    static Evaluation from(
+        EvaluationOuterClass.Evaluation message, Optional<EpisodeBatch> episodes,
+        Optional<MultiAgentBatch> multiAgentEpisodes) {
         return new Evaluation(
             doubles(message.getReturnsList()),
             message.getLengthsList().stream().mapToLong(Long::longValue).toArray(),
@@ -62,7 +85,9 @@ public record Evaluation(
             message.getFirstEpisodeIndex(),
             Reproducibility.from(message.getReproducibilityValue()),
             Account.from(message.getAccount(), 0),
-            episodes);
+            episodes,
+            Optional.of(message.getAgentReturns()).filter(given -> message.hasAgentReturns()).map(AgentReturns::from),
+            multiAgentEpisodes);
     }
 
     private static double[] doubles(List<Double> values) {

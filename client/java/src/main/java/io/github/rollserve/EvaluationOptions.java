@@ -2,6 +2,8 @@ package io.github.rollserve;
 
 import io.grpc.Deadline;
 import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 import rollserve.v1.EvaluationOuterClass;
@@ -185,6 +187,18 @@ public final class EvaluationOptions {
      */
     public EvaluationOptions differentEpisodes(boolean differ) {
         return new EvaluationOptions(wire, timeout, deadline, returnEpisodes, differ);
+    }
+
+    /**
+     * Sets which policies act in an environment with many agents, instead of the sampler's own map. The episode of
+     * index i has the map at position i modulo their number. Not for populations.
+     *
+     * @param maps the maps, which may name all policies and versions that the sampler holds; none for its own map
+     * @return the options
+     */
+    public EvaluationOptions policyMaps(PolicyMap... maps) {
+        List<rollserve.v1.Policies.PolicyMap> messages = Arrays.stream(maps).map(PolicyMap::toWire).toList();
+        return with(builder -> builder.clearPolicyMaps().addAllPolicyMaps(messages));
     }
 
     SamplerServiceOuterClass.EvaluationOptions.Builder toWire() {

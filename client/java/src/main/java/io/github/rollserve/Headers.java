@@ -63,17 +63,12 @@ record Headers(
     }
 
     /** Returns the headers of runs of consecutive segments, each as one segment. */
-    Headers merge(int[] begins, int[] ends) {
-        int[] merged = new int[begins.length];
-        for (int i = 0; i < begins.length; i++) {
-            for (int segment = begins[i]; segment <= ends[i]; segment++) {
-                merged[i] = Math.addExact(merged[i], lengths[segment]);
-            }
-        }
+    Headers merge(Runs runs) {
+        int[] begins = runs.begins();
         return new Headers(
-            merged,
-            pick(terminated, ends),
-            pick(truncated, ends),
+            runs.sums(lengths),
+            pick(terminated, runs.ends()),
+            pick(truncated, runs.ends()),
             pick(policyVersions, begins),
             pick(episodeIndices, begins),
             pick(firstSteps, begins),

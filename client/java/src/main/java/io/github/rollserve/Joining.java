@@ -64,31 +64,23 @@ final class Joining {
 
     static EpisodeBatch joined(EpisodeBatch batch) {
         Headers headers = batch.headers();
-        int[] begins = new int[headers.size()];
-        int[] ends = new int[headers.size()];
-        int count = 0;
-        for (int i = 0; i < headers.size(); i++) {
-            if (i > 0 && headers.follows(i, headers, i - 1)) {
-                ends[count - 1] = i;
-            } else {
-                begins[count] = i;
-                ends[count++] = i;
-            }
-        }
-        if (count == headers.size()) {
+        return merged(batch, Runs.of(headers.size(), i -> headers.follows(i, headers, i - 1)));
+    }
+
+    /** Returns a batch with one segment for each run of its segments. */
+    static EpisodeBatch merged(EpisodeBatch batch, Runs runs) {
+        if (runs.size() == batch.numSegments()) {
             return batch;
         }
-        int[] firsts = Arrays.copyOf(begins, count);
-        int[] lasts = Arrays.copyOf(ends, count);
         Map<ColumnField, Columns> columns = ColumnField.each(field -> switch (field) {
-            case LAST_OBSERVATIONS, LAST_VALUES -> batch.columns(field).gather(lasts);
+            case LAST_OBSERVATIONS, LAST_VALUES -> batch.columns(field).gather(runs.ends());
             // Segments that had gaps may have been joined to others.
-            case LAST_STATES -> batch.columns(field).gather(lasts).withoutFullMasks();
-            case EPISODE_INFOS, INITIAL_STATES -> batch.columns(field).gather(firsts).withoutFullMasks();
+            case LAST_STATES -> batch.columns(field).gather(runs.ends()).withoutFullMasks();
+            case EPISODE_INFOS, INITIAL_STATES -> batch.columns(field).gather(runs.begins()).withoutFullMasks();
             default -> batch.columns(field);
         });
         return new EpisodeBatch(
-            headers.merge(firsts, lasts), columns, batch.rewards(), batch.account().orElse(null));
+            batch.headers().merge(runs), columns, batch.rewards(), batch.account().orElse(null));
     }
 
     /** Returns the columns of all parts, which have the same names, types and shapes of rows. */
@@ -113,8 +105,8 @@ final class Joining {
         return new Columns(joined);
     }
 
-    /** Returns the rows of tensors of one type and shape of rows. */
-    private static Tensor concatenateTensors(List<Tensor> tensors) {
+    /** Returns the rows of tensors of one type and shape of rows, in a new tensor. */
+    static Tensor concatenateTensors(List<Tensor> tensors) {
         Tensor first = tensors.get(0);
         long numRows = tensors.stream().mapToLong(Tensor::numRows).sum();
         ByteBuffer target = Tensor.allocate(first.dataType(), numRows * first.rowSize());
@@ -200,13 +192,28 @@ final class Joining {
         }
         Map<String, Long> dropped = new HashMap<>(message.getDroppedInfosMap());
         EpisodeBatch batch = concatenate(withOneShape(batches, dropped)).joined();
-        String got = batch.headers().numEnded() + " in " + batch.numSteps();
+        checkAccount(message, batch.headers().numEnded(), batch.numSteps());
+        EpisodeBatchOuterClass.Account.Builder account = message.toBuilder().putAllDroppedInfos(dropped);
+        return batch.withAccount(Account.from(account.build(), numResumptions));
+    }
+
+    /** Returns the batches of a stream of many agents as one batch, with the account, which is checked alike. */
+    static MultiAgentBatch joinedManyWithAccount(
+        List<MultiAgentBatch> batches, EpisodeBatchOuterClass.Account message, int numResumptions) {
+        if (batches.isEmpty()) {
+            throw Errors.malformed("the stream had no batch", null);
+        }
+        MultiAgentBatch batch = MultiAgentBatch.concatenate(batches).joined();
+        checkAccount(message, batch.parts().numEnded(), batch.numSteps());
+        return batch.withAccount(Account.from(message, numResumptions));
+    }
+
+    private static void checkAccount(EpisodeBatchOuterClass.Account message, int numEnded, int numSteps) {
+        String got = numEnded + " in " + numSteps;
         String expected = message.getEpisodeCount() + " in " + message.getStepCount();
         if (!got.equals(expected)) {
             throw Errors.malformed("account", "episodes that end, in a number of steps, " + expected, got);
         }
-        EpisodeBatchOuterClass.Account.Builder account = message.toBuilder().putAllDroppedInfos(dropped);
-        return batch.withAccount(Account.from(account.build(), numResumptions));
     }
 
     /**

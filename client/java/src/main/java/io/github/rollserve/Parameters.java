@@ -10,7 +10,7 @@ import java.util.TreeMap;
  *
  * @param tensors the parameters by name, which nobody can change
  */
-public record Parameters(Map<String, Tensor> tensors) implements AgentUpdate {
+public record Parameters(Map<String, Tensor> tensors) implements PolicyUpdate {
     /** No parameters. */
     public static final Parameters NONE = new Parameters(Map.of());
 

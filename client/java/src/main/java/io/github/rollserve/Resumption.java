@@ -9,9 +9,12 @@ import rollserve.v1.SamplerServiceOuterClass.SamplingOptions;
 /**
  * The position of a stream, over all calls that deliver it, so that no step is delivered twice or left out. The comment
  * on {@code Beginning} in the protos says which call delivers the rest.
+ *
+ * @param <B> the class of the batches
  */
-final class Resumption {
+final class Resumption<B> {
     private final SamplingCall first;
+    private final BatchKind<B> kind;
     private SamplingCall call; // the one that delivers the rest
     private Beginning beginning; // null before the stream has begun
     private int numResumptions;
@@ -21,26 +24,32 @@ final class Resumption {
     private long numSteps;
     private long lastIndex;
     private long lastSteps;
+    private long numAgentSteps; // steps of all agents in whole episodes, and in the last one
+    private long lastAgentSteps;
     // The episode that was received in part: its index and steps. For fragments, the steps of all episodes that were
     // received after the last whole one.
     private long partialIndex;
     private long partialSteps;
+    private long partialAgentSteps;
     // The present call: the steps that were received before, their episode, and what was delivered before the call.
     private long stepsToSkip;
     private long indexToSkip;
-    private Whole before = new Whole(0, 0, 0);
+    private long agentStepsAgain; // in batches of the call that were received before as a whole
+    private Whole before = new Whole(0, 0, 0, 0);
 
     /**
      * Whole episodes that earlier calls of a stream delivered.
      *
      * @param episodes their number
      * @param steps their steps
+     * @param counted the steps that count for the number that the stream needs: theirs, or those of all agents
      * @param failed the number of episodes between them that were skipped because they had failed
      */
-    private record Whole(long episodes, long steps, long failed) {}
+    private record Whole(long episodes, long steps, long counted, long failed) {}
 
-    Resumption(SamplingCall call) {
+    Resumption(SamplingCall call, BatchKind<B> kind) {
         this.first = call;
+        this.kind = kind;
         this.call = call;
     }
 
@@ -78,29 +87,44 @@ final class Resumption {
      *
      * @return the part of the batch that was not received before; null if there is none
      */
-    EpisodeBatch take(EpisodeBatch batch) {
-        if (stepsToSkip > 0 && !isFragments() && batch.episodeIndices()[0] != indexToSkip) {
+    B take(B batch) {
+        EpisodeParts parts = kind.parts(batch);
+        if (stepsToSkip > 0 && !isFragments() && parts.episodeIndices()[0] != indexToSkip) {
             String expected = "the rest of episode " + indexToSkip + ", whose first part was received before";
-            throw Errors.malformed("episode_indices", expected, batch.episodeIndices()[0]);
+            throw Errors.malformed("episode_indices", expected, parts.episodeIndices()[0]);
         }
-        int skipped = (int) Math.min(stepsToSkip, batch.numSteps());
+        int skipped = (int) Math.min(stepsToSkip, parts.numSteps());
         stepsToSkip -= skipped;
-        if (skipped == batch.numSteps()) {
+        if (skipped == parts.numSteps()) {
+            agentStepsAgain += parts.numAgentSteps();
             return null;
         }
-        EpisodeBatch rest = skipped == 0 ? batch : batch.withoutFirstSteps(skipped);
-        for (int i = 0; i < rest.numSegments(); i++) {
-            partialSteps += rest.lengths()[i];
-            if (rest.ended(i)) {
-                lastIndex = rest.episodeIndices()[i];
+        if (skipped == 0) {
+            count(parts);
+            return batch;
+        }
+        B rest = kind.withoutFirstSteps(batch, skipped, partialAgentSteps - agentStepsAgain);
+        count(kind.parts(rest));
+        return rest;
+    }
+
+    /** Counts the episodes and steps of a batch that was received. */
+    private void count(EpisodeParts parts) {
+        for (int i = 0; i < parts.size(); i++) {
+            partialSteps += parts.lengths()[i];
+            partialAgentSteps += parts.agentStepCounts()[i];
+            if (parts.ended(i)) {
+                lastIndex = parts.episodeIndices()[i];
                 lastSteps = partialSteps;
+                lastAgentSteps = partialAgentSteps;
                 numEpisodes++;
                 numSteps += partialSteps;
+                numAgentSteps += partialAgentSteps;
                 partialSteps = 0;
+                partialAgentSteps = 0;
             }
         }
-        partialIndex = rest.episodeIndices()[rest.numSegments() - 1];
-        return rest;
+        partialIndex = parts.episodeIndices()[parts.size() - 1];
     }
 
     private boolean isFragments() {
@@ -114,6 +138,7 @@ final class Resumption {
         }
         numResumptions++;
         stepsToSkip = 0;
+        agentStepsAgain = 0;
         if (first instanceof SamplingCall.Samples samples) {
             call = isFragments() ? restOfFragments(samples.request()) : rest(samples.request());
         } else {
@@ -123,7 +148,7 @@ final class Resumption {
 
     private SamplingCall rest(ObtainSamplesRequest request) {
         long next = position(request.getStepCount());
-        ObtainSamplesRequest.Builder rest = request.toBuilder().setStepCount(request.getStepCount() - before.steps());
+        ObtainSamplesRequest.Builder rest = request.toBuilder().setStepCount(request.getStepCount() - before.counted());
         continueIn(rest.getOptionsBuilder()).setFirstEpisodeIndex(next);
         return new SamplingCall.Samples(rest.build());
     }
@@ -140,7 +165,7 @@ final class Resumption {
 
     private SamplingCall restOfFragments(ObtainSamplesRequest request) {
         long received = numSteps + partialSteps;
-        before = new Whole(numEpisodes, received, 0);
+        before = new Whole(numEpisodes, received, received, 0);
         ObtainSamplesRequest.Builder rest = request.toBuilder();
         expectWorkersIn(continueIn(rest.getOptionsBuilder()));
         rest.getFragmentsBuilder()
@@ -161,18 +186,21 @@ final class Resumption {
         long next = numEpisodes > 0 ? lastIndex + 1 : start;
         long episodes = numEpisodes;
         long steps = numSteps;
+        boolean countsAgentSteps = first.options().getCountAgentSteps();
+        long counted = countsAgentSteps ? numAgentSteps : numSteps;
         if (partialSteps > 0) {
             next = partialIndex;
             stepsToSkip = partialSteps;
-        } else if (stepCount > 0 && numSteps >= stepCount) {
+        } else if (stepCount > 0 && counted >= stepCount) {
             // Only the account is missing, and a call needs at least one step: request the last episode once more.
             next = lastIndex;
             stepsToSkip = lastSteps;
             episodes--;
             steps -= lastSteps;
+            counted -= countsAgentSteps ? lastAgentSteps : lastSteps;
         }
         indexToSkip = next;
-        before = new Whole(episodes, steps, next - start - episodes);
+        before = new Whole(episodes, steps, counted, next - start - episodes);
         return next;
     }
 

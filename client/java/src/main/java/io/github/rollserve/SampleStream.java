@@ -25,12 +25,12 @@ import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
 /**
  * The batches of a sampling call, as they arrive.
  *
- * <p>Each batch can be used alone; {@link EpisodeBatch#concatenate} and {@link EpisodeBatch#joined} make whole episodes
- * of several. If the connection or the server is lost, the stream continues where it was once both are back. It ends
- * with the last error if no new data has arrived for its timeout since then. Close it, or read it to its end:
+ * <p>Each batch can be used alone; {@code concatenate} and {@code joined} of its class make whole episodes of several.
+ * If the connection or the server is lost, the stream continues where it was once both are back. It ends with the last
+ * error if no new data has arrived for its timeout since then. Close it, or read it to its end:
  *
  * <pre>{@code
- * try (SampleStream stream = sampler.streamSamples(10_000)) {
+ * try (SampleStream<EpisodeBatch> stream = sampler.streamSamples(10_000)) {
  *     for (EpisodeBatch part : stream) {
  *         System.out.println(part.numSteps());
  *     }
@@ -40,10 +40,13 @@ import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
  *
  * <p>One thread at a time may read a stream; any may close it. A thread that is interrupted while it waits gets a
  * {@link CancelledException}, and the call is cancelled.
+ *
+ * @param <B> {@link EpisodeBatch}, or {@link MultiAgentBatch} for environments with many agents
  */
-public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable {
+public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
     private final Connection connection;
-    private final Resumption resumption;
+    private final BatchKind<B> kind;
+    private final Resumption<B> resumption;
     private final Interruptions interruptions;
     private final Duration timeout;
     private final CallOptions callOptions;
@@ -56,13 +59,15 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
     private volatile long numEndedEpisodes;
     private volatile EpisodeBatchOuterClass.Account account; // of the last call of the stream
     private long numRows;
-    private EpisodeBatch next; // read ahead by hasNext
+    private B next; // read ahead by hasNext
     private boolean isOver;
     private RollserveException failure; // how the stream has ended, if not with its account
 
-    SampleStream(Connection connection, SamplingCall call, Duration timeout, Deadline deadline) {
+    SampleStream(
+        Connection connection, SamplingCall call, BatchKind<B> kind, Duration timeout, Deadline deadline) {
         this.connection = connection;
-        this.resumption = new Resumption(call);
+        this.kind = kind;
+        this.resumption = new Resumption<>(call, kind);
         this.interruptions = new Interruptions(connection, timeout, closed);
         this.timeout = timeout;
         this.callOptions = CallOptions.DEFAULT.withDeadline(deadline);
@@ -75,7 +80,7 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
      * @return an iterator
      */
     @Override
-    public Iterator<EpisodeBatch> iterator() {
+    public Iterator<B> iterator() {
         return new Iterator<>() {
             @Override
             public boolean hasNext() {
@@ -86,11 +91,11 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
             }
 
             @Override
-            public EpisodeBatch next() {
+            public B next() {
                 if (!hasNext()) {
                     throw new NoSuchElementException("the stream is over");
                 }
-                EpisodeBatch batch = next;
+                B batch = next;
                 next = null;
                 return batch;
             }
@@ -98,7 +103,7 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
     }
 
     /** {@return the batches that are left, as a stream that closes this one when it is closed} */
-    public Stream<EpisodeBatch> stream() {
+    public Stream<B> stream() {
         return StreamSupport.stream(spliterator(), false).onClose(this::close);
     }
 
@@ -108,13 +113,13 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
      * @return one batch of whole episodes or fragments, with the account
      * @throws RollserveException if the call fails
      */
-    public EpisodeBatch join() {
+    public B join() {
         if (resumption.call().options().getBlackhole()) {
             throw Errors.invalid("blackhole", "false for a call that returns a batch (read a stream to its end)", true);
         }
-        List<EpisodeBatch> batches = new ArrayList<>();
+        List<B> batches = new ArrayList<>();
         forEach(batches::add);
-        return Joining.joinedWithAccount(batches, account, resumption.numResumptions());
+        return kind.join(batches, account, resumption.numResumptions());
     }
 
     /** {@return the account of the call; empty before the stream has ended, or if it has failed} */
@@ -153,13 +158,13 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
     }
 
     /** Returns the next batch, or null after the last one. */
-    private EpisodeBatch read() {
+    private B read() {
         if (failure != null) {
             throw failure;
         }
         try {
             while (!isOver) {
-                EpisodeBatch batch = unread.isEmpty() ? receive() : read(unread.remove());
+                B batch = unread.isEmpty() ? receive() : read(unread.remove());
                 if (batch != null) {
                     return batch;
                 }
@@ -179,7 +184,7 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
     }
 
     /** Receives a message, from a new attempt at the call if none is under way. */
-    private EpisodeBatch receive() throws InterruptedException, TimeoutException {
+    private B receive() throws InterruptedException, TimeoutException {
         try {
             ObtainSamplesResponse response = current().next(timeout);
             if (response != null) {
@@ -226,11 +231,11 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
     }
 
     /** Returns the part of a response's batch that was not received before; null if there is none. */
-    private EpisodeBatch read(ObtainSamplesResponse response) {
+    private B read(ObtainSamplesResponse response) {
         switch (response.getContentCase()) {
             case BEGINNING -> begin(response.getBeginning());
-            case BATCH -> {
-                EpisodeBatch batch = resumption.take(BatchDecoder.decode(response.getBatch(), numRows));
+            case BATCH, MULTI_AGENT_BATCH -> {
+                B batch = resumption.take(kind.decode(response, numRows));
                 if (batch != null) {
                     interruptions.advance();
                     numEndedEpisodes = Math.max(numEndedEpisodes, resumption.numEpisodes());
@@ -249,9 +254,6 @@ public final class SampleStream implements Iterable<EpisodeBatch>, AutoCloseable
                 account = response.getAccount();
                 numSimulatedSteps = account.getSimulatedStepCount();
             }
-            case MULTI_AGENT_BATCH ->
-                throw Errors.malformed(
-                        "content", "batches of one agent, which this client reads", "one of many agents");
             case SHARED, JOINED -> throw Errors.malformed("content", "one that the request accepts", "another one");
             default -> { } // a kind of content that a newer server adds, and that only some clients need
         }

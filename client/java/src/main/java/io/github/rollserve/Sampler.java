@@ -19,8 +19,6 @@ import rollserve.v1.SamplerServiceOuterClass.EvaluatePopulationResponse;
 import rollserve.v1.SamplerServiceOuterClass.EvaluateRequest;
 import rollserve.v1.SamplerServiceOuterClass.EvaluateResponse;
 import rollserve.v1.SamplerServiceOuterClass.GetSamplerRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
-import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
 import rollserve.v1.SamplerServiceOuterClass.UpdateAgentRequest;
 import rollserve.v1.SamplerServiceOuterClass.UpdateAgentResponse;
 import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
@@ -44,10 +42,12 @@ public final class Sampler implements AutoCloseable {
 
     private final Connection connection;
     private final Duration timeout;
+    private final SampleStreams<EpisodeBatch> streams;
 
     private Sampler(Connection connection, Duration timeout) {
         this.connection = connection;
         this.timeout = timeout;
+        this.streams = new SampleStreams<>(connection, timeout, BatchKind.ONE_AGENT);
     }
 
     /**
@@ -81,6 +81,15 @@ public final class Sampler implements AutoCloseable {
      */
     public Sampler withTimeout(Duration time) {
         return new Sampler(connection, Timeouts.positive("timeout", time));
+    }
+
+    /**
+     * Returns the sampling calls for an environment with many agents. All other calls are the same for one.
+     *
+     * @return a view of this sampler, with its timeout
+     */
+    public MultiAgentSampler multiAgent() {
+        return new MultiAgentSampler(new SampleStreams<>(connection, timeout, BatchKind.MANY_AGENTS));
     }
 
     /** Closes the connection. Calls that are running, and later ones, throw a {@link CancelledException}. */
@@ -252,7 +261,7 @@ public final class Sampler implements AutoCloseable {
      * @return the episodes, with the account
      */
     public EpisodeBatch obtainSamples(long numSteps, SamplingOptions options) {
-        return join(streamSamples(numSteps, options));
+        return streams.join(streams.samples(numSteps, options));
     }
 
     /**
@@ -273,7 +282,7 @@ public final class Sampler implements AutoCloseable {
      * @return the episodes, with the account
      */
     public EpisodeBatch obtainExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
-        return join(streamExactEpisodes(numEpisodesPerWorker, options));
+        return streams.join(streams.exactEpisodes(numEpisodesPerWorker, options));
     }
 
     /**
@@ -295,13 +304,7 @@ public final class Sampler implements AutoCloseable {
      * @return the fragments, with the account
      */
     public EpisodeBatch obtainFragments(long numSteps, FragmentOptions options) {
-        return join(streamFragments(numSteps, options));
-    }
-
-    private static EpisodeBatch join(SampleStream stream) {
-        try (stream) {
-            return stream.join();
-        }
+        return streams.join(streams.fragments(numSteps, options));
     }
 
     /**
@@ -311,7 +314,7 @@ public final class Sampler implements AutoCloseable {
      * @param numSteps the least number of steps
      * @return the stream, which makes the call when it is first read
      */
-    public SampleStream streamSamples(long numSteps) {
+    public SampleStream<EpisodeBatch> streamSamples(long numSteps) {
         return streamSamples(numSteps, new SamplingOptions());
     }
 
@@ -322,13 +325,8 @@ public final class Sampler implements AutoCloseable {
      * @param options options of the call
      * @return the stream, which makes the call when it is first read
      */
-    public SampleStream streamSamples(long numSteps, SamplingOptions options) {
-        ObtainSamplesRequest request = ObtainSamplesRequest.newBuilder()
-            .setSampler(name())
-            .setStepCount(numSteps)
-            .setOptions(sampling(options))
-            .build();
-        return stream(new SamplingCall.Samples(request), options);
+    public SampleStream<EpisodeBatch> streamSamples(long numSteps, SamplingOptions options) {
+        return streams.samples(numSteps, options);
     }
 
     /**
@@ -338,13 +336,8 @@ public final class Sampler implements AutoCloseable {
      * @param options options of the call
      * @return the stream, which makes the call when it is first read
      */
-    public SampleStream streamExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
-        ObtainExactEpisodesRequest request = ObtainExactEpisodesRequest.newBuilder()
-            .setSampler(name())
-            .setEpisodeCountPerWorker(numEpisodesPerWorker)
-            .setOptions(sampling(options))
-            .build();
-        return stream(new SamplingCall.ExactEpisodes(request), options);
+    public SampleStream<EpisodeBatch> streamExactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
+        return streams.exactEpisodes(numEpisodesPerWorker, options);
     }
 
     /**
@@ -355,24 +348,8 @@ public final class Sampler implements AutoCloseable {
      * @param options options of the call
      * @return the stream, which makes the call when it is first read
      */
-    public SampleStream streamFragments(long numSteps, FragmentOptions options) {
-        ObtainSamplesRequest request = ObtainSamplesRequest.newBuilder()
-            .setSampler(name())
-            .setStepCount(numSteps)
-            .setOptions(sampling(options.sampling()))
-            .setFragments(options.toWire())
-            .build();
-        return stream(new SamplingCall.Samples(request), options.sampling());
-    }
-
-    private SamplerServiceOuterClass.SamplingOptions.Builder sampling(SamplingOptions options) {
-        SamplerServiceOuterClass.SamplingOptions.Builder message = options.toWire(connection.options());
-        connection.own().expectIn(message);
-        return message;
-    }
-
-    private SampleStream stream(SamplingCall call, SamplingOptions options) {
-        return new SampleStream(connection, call, options.timeoutOr(timeout), options.startDeadline());
+    public SampleStream<EpisodeBatch> streamFragments(long numSteps, FragmentOptions options) {
+        return streams.fragments(numSteps, options);
     }
 
     /**
@@ -399,6 +376,7 @@ public final class Sampler implements AutoCloseable {
         options.setDelivery(request, connection.options());
         connection.own().expectIn(request.getOptionsBuilder());
         List<EpisodeBatch> batches = new ArrayList<>();
+        List<MultiAgentBatch> multiAgentBatches = new ArrayList<>();
         AtomicReference<EvaluationOuterClass.Evaluation> result = new AtomicReference<>();
         new EvaluationCall<EvaluateResponse>(
             connection, request.getOptionsBuilder(), options.timeoutOr(timeout), options.startDeadline(),
@@ -407,19 +385,28 @@ public final class Sampler implements AutoCloseable {
             .run(
                 callOptions -> {
                     batches.clear(); // a repeated call delivers all episodes again
+                    multiAgentBatches.clear();
                     return Attempt.start(channel(), EVALUATE, callOptions, request.build());
                 },
                 response -> {
                     if (response.hasBatch()) {
                         batches.add(BatchDecoder.decode(response.getBatch(), 0));
+                    } else if (response.hasMultiAgentBatch()) {
+                        multiAgentBatches.add(MultiAgentDecoder.decode(response.getMultiAgentBatch()));
                     } else if (response.hasEvaluation()) {
                         result.set(response.getEvaluation());
                     }
                 });
         EvaluationOuterClass.Evaluation evaluation = checkEnd(result.get());
-        return Evaluation.from(evaluation, request.hasEpisodes()
-            ? Optional.of(Joining.joinedWithAccount(batches, evaluation.getAccount(), 0))
-            : Optional.empty());
+        boolean hasMany = evaluation.hasAgentReturns();
+        return Evaluation.from(
+            evaluation,
+            request.hasEpisodes() && !hasMany
+                ? Optional.of(Joining.joinedWithAccount(batches, evaluation.getAccount(), 0))
+                : Optional.empty(),
+            request.hasEpisodes() && hasMany
+                ? Optional.of(Joining.joinedManyWithAccount(multiAgentBatches, evaluation.getAccount(), 0))
+                : Optional.empty());
     }
 
     /**

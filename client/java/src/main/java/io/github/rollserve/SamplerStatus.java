@@ -34,6 +34,8 @@ import rollserve.v1.Samplers;
  * @param owner the principal that created the sampler; empty for the default one
  * @param lease the time without a call after which the sampler is deleted; empty for never
  * @param quota the limits of the sampler
+ * @param agents the names of the possible agents of an environment with many; empty for one agent
+ * @param policies the current version of each policy by its name, where the agent is policies by name
  */
 public record SamplerStatus(
     String sampler,
@@ -58,7 +60,9 @@ public record SamplerStatus(
     List<EnvProfile> profiles,
     String owner,
     Optional<Duration> lease,
-    Quota quota) {
+    Quota quota,
+    List<String> agents,
+    Map<String, Long> policies) {
 
     /** Whether a worker takes work. The number on the wire is the position. */
     public enum Health {
@@ -181,7 +185,9 @@ public record SamplerStatus(
             message.getProfilesList().stream().map(SamplerStatus::profile).toList(),
             message.getOwner(),
             message.hasLease() ? Optional.of(Timeouts.from(message.getLease())) : Optional.empty(),
-            quota(message.getQuota()));
+            quota(message.getQuota()),
+            List.copyOf(message.getAgentsList()),
+            Map.copyOf(message.getPoliciesMap()));
     }
 
     private static WorkerStatus worker(SamplerServiceOuterClass.Worker message) {

@@ -267,6 +267,27 @@ public final class SamplingOptions {
         return with(builder -> builder.setSkipFailedEpisodes(areSkipped));
     }
 
+    /**
+     * Sets the policies whose segments a {@link MultiAgentBatch} has. The others act alike, and their steps count.
+     *
+     * @param policies the names of the policies; none for all, the default
+     * @return the options
+     */
+    public SamplingOptions deliver(String... policies) {
+        return with(builder -> builder.clearDeliverPolicies().addAllDeliverPolicies(List.of(policies)));
+    }
+
+    /**
+     * Sets whether the steps that a call asks for are those of all agents, also of agents whose policies are not
+     * delivered, instead of the environment's. For whole episodes with a number of steps.
+     *
+     * @param areCounted whether they are; false by default
+     * @return the options
+     */
+    public SamplingOptions countAgentSteps(boolean areCounted) {
+        return with(builder -> builder.setCountAgentSteps(areCounted));
+    }
+
     SamplerServiceOuterClass.SamplingOptions.Builder toWire(ConnectionOptions connection) {
         SamplerServiceOuterClass.SamplingOptions.Builder message = wire.toBuilder()
             .setMaxMessageBytes(connection.maxMessageBytes())

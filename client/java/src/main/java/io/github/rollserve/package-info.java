@@ -14,7 +14,11 @@
  * }
  * }</pre>
  *
- * <p>In the comments, N is the number of segments of a batch, T the number of steps of all its segments together, and
+ * <p>{@link io.github.rollserve.Sampler#multiAgent()} has the calls for environments with many agents, whose
+ * {@link io.github.rollserve.Policies} have names.
+ *
+ * <p>In the comments, N is the number of segments of a batch, E the number of
+ * episodes of many agents, T the number of steps of all its segments together, and
  * {@code *O}, {@code *A}, {@code *I} and {@code *H} are the axes of one observation, action, info or recurrent state.
  * Seeds have 64 bits: {@link Long#toUnsignedString(long)} prints them.
  */

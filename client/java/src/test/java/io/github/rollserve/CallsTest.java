@@ -129,8 +129,8 @@ class CallsTest {
                     account(1, 1)),
                 new Call(OVER, beginning(), response(segments("4:0+1.", "5:0+1.")), account(2, 2)));
             Sampler sampler = server.connect();
-            SampleStream reported = sampler.streamSamples(1);
-            SampleStream received = sampler.streamSamples(2)) {
+            SampleStream<EpisodeBatch> reported = sampler.streamSamples(1);
+            SampleStream<EpisodeBatch> received = sampler.streamSamples(2)) {
             assertEquals(0, reported.numEndedEpisodes());
             reported.forEach(part -> { });
             assertEquals(9, reported.numEndedEpisodes()); // fewer only because some run again
@@ -150,7 +150,7 @@ class CallsTest {
                     response(segments("4:2+4").setRawRewards(tensor(DataType.FLOAT64, raw)).addReturnsBefore(1)),
                     account(0, 6)));
             Sampler sampler = server.connect();
-            SampleStream stream = sampler.streamSamples(6)) {
+            SampleStream<EpisodeBatch> stream = sampler.streamSamples(6)) {
             Iterator<EpisodeBatch> parts = stream.iterator();
             parts.next();
             EpisodeBatch rest = parts.next();
@@ -240,7 +240,7 @@ class CallsTest {
             beginning(), response(segments("4:0+1.")), response(segments("5:0+2.")));
         try (ScriptedServer server = new ScriptedServer(new Call(OVER, joined, account(2, 3)));
             Sampler sampler = server.connect();
-            SampleStream stream = sampler.streamSamples(3)) {
+            SampleStream<EpisodeBatch> stream = sampler.streamSamples(3)) {
             List<Integer> steps = new ArrayList<>();
             for (EpisodeBatch part : stream) {
                 steps.add(part.numSteps());

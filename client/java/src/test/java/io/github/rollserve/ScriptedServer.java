@@ -25,6 +25,8 @@ import rollserve.v1.EpisodeBatchOuterClass;
 import rollserve.v1.SamplerServiceGrpc;
 import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
 import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsResponse;
+import rollserve.v1.SamplerServiceOuterClass.EvaluateRequest;
+import rollserve.v1.SamplerServiceOuterClass.EvaluateResponse;
 import rollserve.v1.SamplerServiceOuterClass.GetSamplerRequest;
 import rollserve.v1.SamplerServiceOuterClass.GetSamplerResponse;
 import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
@@ -123,6 +125,24 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
         call.end().accept(observer);
     }
 
+    /** Responds with the batches of the next call, and with its account as the one of an evaluation of two agents. */
+    @Override
+    public void evaluate(EvaluateRequest request, StreamObserver<EvaluateResponse> observer) {
+        Call call = calls.get(record(request));
+        for (ObtainSamplesResponse response : call.responses()) {
+            EvaluateResponse.Builder same = EvaluateResponse.newBuilder();
+            switch (response.getContentCase()) {
+                case BEGINNING -> same.setBeginning(response.getBeginning());
+                case MULTI_AGENT_BATCH -> same.setMultiAgentBatch(response.getMultiAgentBatch());
+                default -> same.getEvaluationBuilder()
+                    .setAccount(response.getAccount())
+                    .setAgentReturns(Wire.agentReturns());
+            }
+            observer.onNext(same.build());
+        }
+        call.end().accept(observer);
+    }
+
     @Override
     public void updateAgent(UpdateAgentRequest request, StreamObserver<UpdateAgentResponse> observer) {
         record(request);
@@ -134,6 +154,9 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
     public void updateEnv(UpdateEnvRequest request, StreamObserver<UpdateEnvResponse> observer) {
         record(request);
         UpdateEnvResponse.Builder response = UpdateEnvResponse.newBuilder().setEnvironmentVersion(5);
+        if (request.getAllWorkers().getEnvironment().getMultiAgentValue() != 0) {
+            response.addAllAgents(List.of("a", "b"));
+        }
         response.getObservationSpaceBuilder().getDiscreteBuilder().setN(4);
         response.getActionSpaceBuilder().getDiscreteBuilder().setN(2);
         observer.onNext(response.build());

@@ -4,10 +4,13 @@ import com.google.protobuf.ByteString;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import rollserve.v1.EpisodeBatchOuterClass;
+import rollserve.v1.EvaluationOuterClass;
+import rollserve.v1.MultiAgentBatchOuterClass;
 import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesResponse;
 import rollserve.v1.TensorOuterClass;
 import rollserve.v1.TensorOuterClass.NamedTensor;
@@ -83,6 +86,55 @@ final class Wire {
             .addLastObservations(named("", tensor(DataType.FLOAT32, last.toArray(new Number[0]), last.size(), 1)))
             .addActions(named("", tensor(DataType.INT64, rows)))
             .setRewards(tensor(DataType.FLOAT64, rows));
+    }
+
+    static ObtainSamplesResponse response(MultiAgentBatchOuterClass.MultiAgentBatch.Builder batch) {
+        return ObtainSamplesResponse.newBuilder().setMultiAgentBatch(batch).build();
+    }
+
+    /**
+     * Returns a batch of the agents {@code a} and {@code b}, without policies: {@code episode:first+length}, as for
+     * segments. One agent acts in each environment step.
+     */
+    static MultiAgentBatchOuterClass.MultiAgentBatch.Builder episodes(String... parts) {
+        EpisodeBatchOuterClass.EpisodeBatchOrBuilder headers = segments(parts);
+        return MultiAgentBatchOuterClass.MultiAgentBatch.newBuilder()
+            .addAllAgents(List.of("a", "b"))
+            .addAllEpisodeIndices(headers.getEpisodeIndicesList())
+            .addAllFirstSteps(headers.getFirstStepsList())
+            .addAllLengths(headers.getLengthsList())
+            .addAllTerminated(headers.getTerminatedList())
+            .addAllTruncated(headers.getTruncatedList())
+            .addAllAgentStepCounts(headers.getLengthsList());
+    }
+
+    /**
+     * Returns the segments of a policy: {@code agent@step,step=episode:first+length}, with the environment steps of the
+     * agent's steps.
+     */
+    static MultiAgentBatchOuterClass.PolicyBatch.Builder policy(String name, String... segments) {
+        MultiAgentBatchOuterClass.PolicyBatch.Builder policy =
+            MultiAgentBatchOuterClass.PolicyBatch.newBuilder().setPolicy(name);
+        for (String segment : segments) {
+            policy.addAgentPositions(segment.charAt(0) - 'a');
+            for (String step : segment.substring(2, segment.indexOf('=')).split(",")) {
+                policy.addEnvironmentSteps(Integer.parseInt(step));
+            }
+        }
+        return policy.setBatch(segments(Arrays.stream(segments)
+            .map(segment -> segment.substring(segment.indexOf('=') + 1))
+            .toArray(String[]::new)));
+    }
+
+    /** Returns three episodes: {@code a} got 1, 2 and 4 by policies of version 3, {@code b} got 5 in the last two. */
+    static EvaluationOuterClass.AgentReturns agentReturns() {
+        return EvaluationOuterClass.AgentReturns.newBuilder()
+            .addAllAgents(List.of("a", "b"))
+            .addPolicies(EvaluationOuterClass.PolicyVersion.newBuilder().setPolicy("main").setVersion(3))
+            .addPolicies(EvaluationOuterClass.PolicyVersion.newBuilder().setPolicy("old").setVersion(1))
+            .addAllReturns(List.of(1.0, Double.NaN, 2.0, 5.0, 4.0, 5.0))
+            .addAllPolicyPositions(List.of(0, -1, 0, 0, 0, 1))
+            .build();
     }
 
     static NamedTensor named(String name, TensorOuterClass.Tensor.Builder tensor) {

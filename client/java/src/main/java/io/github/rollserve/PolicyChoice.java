@@ -1,0 +1,29 @@
+package io.github.rollserve;
+
+/**
+ * A version of a policy that may act, with its weight among the choices of a rule of a {@link PolicyMap}.
+ *
+ * @param policy the name of the policy
+ * @param version 0 for the policy's current version, -k for the k-th version before it, or the number of a version
+ * @param weight a positive number; the chance of the choice is its part of the sum of the rule's weights
+ */
+public record PolicyChoice(String policy, long version, double weight) {
+    /**
+     * Chooses a version of a policy, with weight 1.
+     *
+     * @param policy the name of the policy
+     * @param version 0 for the policy's current version, -k for the k-th version before it, or the number of a version
+     */
+    public PolicyChoice(String policy, long version) {
+        this(policy, version, 1);
+    }
+
+    /**
+     * Chooses the current version of a policy, with weight 1.
+     *
+     * @param policy the name of the policy
+     */
+    public PolicyChoice(String policy) {
+        this(policy, 0, 1);
+    }
+}

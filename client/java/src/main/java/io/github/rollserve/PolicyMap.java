@@ -1,0 +1,122 @@
+package io.github.rollserve;
+
+import java.util.Arrays;
+import java.util.function.Consumer;
+import rollserve.v1.Policies.PolicyRule;
+
+/**
+ * A map from the agents of an environment to policies: rules, each for an agent's name, its position, or a prefix of
+ * names. Each method returns a map with one more rule.
+ *
+ * <p>Where several rules match an agent, its name comes before its position, and that before the longest prefix. Of
+ * several choices of a rule, one is drawn for each episode from the episode's own random numbers, for all agents of the
+ * rule together:
+ *
+ * <pre>{@code
+ * PolicyMap map = new PolicyMap()
+ *     .agent("player_0", "main")
+ *     .prefix("player_", new PolicyChoice("main", 0, 0.8), new PolicyChoice("main", -1, 0.2));
+ * }</pre>
+ */
+public final class PolicyMap {
+    private final rollserve.v1.Policies.PolicyMap wire;
+
+    /** Creates a map without rules. */
+    public PolicyMap() {
+        this(rollserve.v1.Policies.PolicyMap.getDefaultInstance());
+    }
+
+    private PolicyMap(rollserve.v1.Policies.PolicyMap wire) {
+        this.wire = wire;
+    }
+
+    private PolicyMap with(Consumer<PolicyRule.Builder> setAgents, PolicyChoice... choices) {
+        PolicyRule.Builder rule = PolicyRule.newBuilder();
+        setAgents.accept(rule);
+        for (PolicyChoice choice : choices) {
+            rule.addChoicesBuilder()
+                .setPolicy(choice.policy())
+                .setVersion(choice.version())
+                .setWeight(choice.weight());
+        }
+        return new PolicyMap(wire.toBuilder().addRules(rule).build());
+    }
+
+    private static PolicyChoice[] current(String... policies) {
+        return Arrays.stream(policies).map(PolicyChoice::new).toArray(PolicyChoice[]::new);
+    }
+
+    /**
+     * Adds a rule for an agent.
+     *
+     * @param name the agent's name
+     * @param choices what may act for it
+     * @return the map
+     */
+    public PolicyMap agent(String name, PolicyChoice... choices) {
+        return with(rule -> rule.setName(name), choices);
+    }
+
+    /**
+     * Adds a rule for an agent; see {@link #agent(String, PolicyChoice...)}.
+     *
+     * @param name the agent's name
+     * @param policy the name of the policy whose current version acts for it
+     * @return the map
+     */
+    public PolicyMap agent(String name, String policy) {
+        return agent(name, current(policy));
+    }
+
+    /**
+     * Adds a rule for the agents whose names begin alike.
+     *
+     * @param prefix what their names begin with; empty for all agents
+     * @param choices what may act for them
+     * @return the map
+     */
+    public PolicyMap prefix(String prefix, PolicyChoice... choices) {
+        return with(rule -> rule.setPrefix(prefix), choices);
+    }
+
+    /**
+     * Adds a rule for the agents whose names begin alike; see {@link #prefix(String, PolicyChoice...)}.
+     *
+     * @param prefix what their names begin with; empty for all agents
+     * @param policy the name of the policy whose current version acts for them
+     * @return the map
+     */
+    public PolicyMap prefix(String prefix, String policy) {
+        return prefix(prefix, current(policy));
+    }
+
+    /**
+     * Adds a rule for the agent at a position among the environment's possible agents.
+     *
+     * @param position the position, from 0
+     * @param choices what may act for it
+     * @return the map
+     * @throws InvalidArgumentException if the position is negative
+     */
+    public PolicyMap position(int position, PolicyChoice... choices) {
+        if (position < 0) {
+            throw Errors.invalid("position", "at least 0", position);
+        }
+        return with(rule -> rule.setPosition(position), choices);
+    }
+
+    /**
+     * Adds a rule for the agent at a position; see {@link #position(int, PolicyChoice...)}.
+     *
+     * @param position the position, from 0
+     * @param policy the name of the policy whose current version acts for it
+     * @return the map
+     */
+    public PolicyMap position(int position, String policy) {
+        return position(position, current(policy));
+    }
+
+    rollserve.v1.Policies.PolicyMap toWire() {
+        return wire;
+    }
+}

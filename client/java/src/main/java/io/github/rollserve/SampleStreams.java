@@ -1,0 +1,59 @@
+package io.github.rollserve;
+
+import java.time.Duration;
+import rollserve.v1.SamplerServiceOuterClass;
+import rollserve.v1.SamplerServiceOuterClass.ObtainExactEpisodesRequest;
+import rollserve.v1.SamplerServiceOuterClass.ObtainSamplesRequest;
+
+/**
+ * The calls that sample, for one kind of batches.
+ *
+ * @param <B> the class of the batches
+ * @param connection the connection
+ * @param timeout the time without progress, where options do not have another one
+ * @param kind the kind of the batches
+ */
+record SampleStreams<B>(Connection connection, Duration timeout, BatchKind<B> kind) {
+    SampleStream<B> samples(long numSteps, SamplingOptions options) {
+        return stream(new SamplingCall.Samples(samplesRequest(numSteps, options).build()), options);
+    }
+
+    SampleStream<B> exactEpisodes(long numEpisodesPerWorker, SamplingOptions options) {
+        ObtainExactEpisodesRequest request = ObtainExactEpisodesRequest.newBuilder()
+            .setSampler(connection.options().sampler())
+            .setEpisodeCountPerWorker(numEpisodesPerWorker)
+            .setOptions(sampling(options))
+            .build();
+        return stream(new SamplingCall.ExactEpisodes(request), options);
+    }
+
+    SampleStream<B> fragments(long numSteps, FragmentOptions options) {
+        ObtainSamplesRequest request =
+            samplesRequest(numSteps, options.sampling()).setFragments(options.toWire()).build();
+        return stream(new SamplingCall.Samples(request), options.sampling());
+    }
+
+    /** Reads a stream to its end, and closes it. */
+    B join(SampleStream<B> stream) {
+        try (stream) {
+            return stream.join();
+        }
+    }
+
+    private ObtainSamplesRequest.Builder samplesRequest(long numSteps, SamplingOptions options) {
+        return ObtainSamplesRequest.newBuilder()
+            .setSampler(connection.options().sampler())
+            .setStepCount(numSteps)
+            .setOptions(sampling(options));
+    }
+
+    private SamplerServiceOuterClass.SamplingOptions.Builder sampling(SamplingOptions options) {
+        SamplerServiceOuterClass.SamplingOptions.Builder message = options.toWire(connection.options());
+        connection.own().expectIn(message);
+        return message;
+    }
+
+    private SampleStream<B> stream(SamplingCall call, SamplingOptions options) {
+        return new SampleStream<>(connection, call, kind, options.timeoutOr(timeout), options.startDeadline());
+    }
+}

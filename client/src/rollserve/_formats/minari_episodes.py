@@ -1,0 +1,195 @@
+"""Episodes of batches as groups in HDF5, as Minari's datasets have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rollserve._codec.columns import is_mask, leaves_of, mask_name
+from rollserve._formats.gymnasium_spaces import leaf_spaces
+from rollserve._formats.minari_layout import AGENT, ATTRIBUTES, HEADERS, RECEIPT, hdf5_path
+from rollserve._formats.sources import EXTRA
+from rollserve.bridges.loading import load
+from rollserve.errors import mismatch
+from rollserve.spaces import Space, Text
+
+if TYPE_CHECKING:
+    from rollserve._formats.hdf5_objects import ObjectEncoder
+
+__all__ = ["check_info_names", "encode_episodes"]
+
+
+class _Column(NamedTuple):
+    """Datasets at one path of the groups of episodes, each of consecutive rows of an array.
+
+    Attributes:
+        path: the path.
+        rows: rows of all episodes, one behind the other.
+        counts: (num_episodes,) number of rows of each episode. One that has none has no dataset.
+    """
+
+    path: str
+    rows: np.ndarray
+    counts: np.ndarray
+
+
+def encode_episodes(
+    encoder: ObjectEncoder,
+    batch: Any,
+    spaces: tuple[Space, Space],
+    first: int,
+    *,
+    with_seeds: bool,
+    receipt: str | None,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Encode the episodes of a batch as groups.
+
+    Args:
+        encoder: encoder of the objects.
+        batch: whole episodes, at least one.
+        spaces: spaces of observations and actions.
+        first: number of the first episode in the dataset.
+        with_seeds: whether episodes have the attribute of their seed.
+        receipt: receipt of the batch, which the first episode holds; None for none.
+
+    Yields:
+        Numbers (n,) of episodes with the same datasets, and the addresses (n,) of their groups.
+
+    Raises:
+        ValueError: names that HDF5 cannot hold.
+    """
+    check_info_names(batch)
+    columns = [*_columns(batch, spaces), *_infos(batch), *_receipts(receipt, len(batch))]
+    attributes = {"id": first + np.arange(len(batch)), "total_steps": batch.lengths}
+    if with_seeds:
+        attributes[ATTRIBUTES["env_seeds"]] = batch.env_seeds
+    names = [name for name in HEADERS if batch.policy_versions.any() or name != "policy_versions"]
+    attributes |= {ATTRIBUTES[name]: getattr(batch, name) for name in names}
+    placed = [(column, encoder.add_rows(column.rows), _starts(column.counts)) for column in columns]
+    present = np.stack([column.counts > 0 for column in columns], axis=1)
+    kinds, numbers = np.unique(present, axis=0, return_inverse=True)
+    for number, kind in enumerate(kinds.tolist()):
+        episodes = np.flatnonzero(numbers.reshape(-1) == number)
+        datasets = {
+            column.path: encoder.add_datasets(column.rows, address, starts[episodes], column.counts[episodes])
+            for (column, address, starts), is_present in zip(placed, kind, strict=True)
+            if is_present
+        }
+        addresses = _add_groups(encoder, datasets, {name: values[episodes] for name, values in attributes.items()})
+        yield first + episodes, addresses
+
+
+def check_info_names(batch: Any) -> None:
+    """Raise ValueError if two infos have the same name, or one the beginning of another's: HDF5 cannot hold both."""
+    names = _info_names(batch)
+    found = [*names, *map(mask_name, names), *(f"{AGENT}{name}" for name in batch.agent_infos)]
+    for name in found:
+        beginnings = {name.rsplit("/", depth)[0] for depth in range(1, name.count("/") + 1)}
+        if found.count(name) > 1 or not beginnings.isdisjoint(found):
+            raise ValueError(f"infos: {mismatch('names of which none is another one, or its beginning', name)}")
+
+
+def _add_groups(
+    encoder: ObjectEncoder, datasets: Mapping[str, np.ndarray], attributes: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Add groups with datasets at paths; return the addresses of the groups."""
+    members: dict[str, Any] = {}
+    for path, addresses in datasets.items():
+        name, slash, rest = path.partition("/")
+        if slash:
+            members.setdefault(name, {})[rest] = addresses
+        else:
+            members[name] = addresses
+    for name, member in members.items():
+        if isinstance(member, dict):
+            members[name] = _add_groups(encoder, member, {})
+    return encoder.add_groups(members, attributes)
+
+
+def _columns(batch: Any, spaces: tuple[Space, Space]) -> Iterator[_Column]:
+    observations, last = leaves_of(batch.observations), leaves_of(batch.last_observations)
+    actions = leaves_of(batch.actions if batch.env_actions is None else batch.env_actions)
+    for parts, space in leaf_spaces(spaces[0]):
+        name = "/".join(map(str, parts))
+        rows = _with_rows(observations[name], last[name], batch.lengths, behind=True)
+        yield _Column(hdf5_path("observations", parts).decode(), _as_stored(rows, space), batch.lengths + 1)
+    for parts, space in leaf_spaces(spaces[1]):
+        rows = _as_stored(actions["/".join(map(str, parts))], space)
+        yield _Column(hdf5_path("actions", parts).decode(), rows, batch.lengths)
+    yield _Column("rewards", batch.rewards if batch.raw_rewards is None else batch.raw_rewards, batch.lengths)
+    for path, flags in (("terminations", batch.terminated), ("truncations", batch.truncated)):
+        rows = np.zeros(batch.num_steps, np.bool_)
+        rows[np.cumsum(batch.lengths) - 1] = flags
+        yield _Column(path, rows, batch.lengths)
+
+
+def _infos(batch: Any) -> Iterator[_Column]:
+    """Yield infos: of each episode, a row for its reset and one for each step; masks say where values are."""
+    lengths = batch.lengths
+    counts = lengths + 1
+    for name in _info_names(batch):
+        rows, valids = _info(batch, name)
+        yield _Column(f"infos/{name}", rows, counts)
+        has_gaps = ~np.logical_and.reduceat(valids, _starts(counts))
+        yield _Column(f"infos/{mask_name(name)}", valids[np.repeat(has_gaps, counts)], counts * has_gaps)
+    for name, column in batch.agent_infos.items():
+        resets = np.zeros((len(lengths), *column.shape[1:]), column.dtype)
+        yield _Column(f"infos/{AGENT}{name}", _with_rows(column, resets, lengths, behind=False), counts)
+
+
+def _receipts(receipt: str | None, num_episodes: int) -> Iterator[_Column]:
+    """Yield the receipt of the episodes, which the first one has, as one text."""
+    if receipt is not None:
+        encoded = receipt.encode()
+        kind = load("h5py", EXTRA).string_dtype("utf-8", len(encoded))
+        yield _Column(RECEIPT, np.array([encoded], kind), (np.arange(num_episodes) == 0).astype(np.int64))
+
+
+def _info(batch: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of an info, (num_steps + num_episodes, …), and which of them are values."""
+    found = []
+    groups = (batch.env_infos, batch.num_steps), (batch.episode_infos, len(batch))
+    model = next(infos[name] for infos, _ in groups if name in infos)
+    for infos, num_rows in groups:
+        rows = infos.get(name, np.zeros((num_rows, *model.shape[1:]), model.dtype))
+        found.append((rows, infos.get(mask_name(name), np.full(num_rows, name in infos))))
+    (steps, valid_steps), (resets, valid_resets) = found
+    return tuple(
+        _with_rows(*each, batch.lengths, behind=False) for each in ((steps, resets), (valid_steps, valid_resets))
+    )  # type: ignore[return-value]
+
+
+def _with_rows(rows: np.ndarray, others: np.ndarray, lengths: np.ndarray, *, behind: bool) -> np.ndarray:
+    """Return the rows of all segments, each with a row of its own before or behind them."""
+    result: np.ndarray = np.empty((len(rows) + len(lengths), *rows.shape[1:]), rows.dtype)
+    starts = _starts(lengths + 1)
+    result[starts + (lengths if behind else 0)] = others
+    start = 0
+    for place, length in zip((starts + (not behind)).tolist(), lengths.tolist(), strict=True):
+        result[place : place + length] = rows[start : start + length]
+        start += length
+    return result
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    starts: np.ndarray = np.cumsum(counts) - counts
+    return starts
+
+
+def _as_stored(rows: np.ndarray, space: Space) -> np.ndarray:
+    """Return rows as they are written: texts in UTF-8, padded with zeros to the length of the longest one."""
+    if not isinstance(space, Text):
+        return rows
+    texts = np.char.encode(space.decode(rows), "utf-8")
+    return texts.astype(load("h5py", EXTRA).string_dtype("utf-8", texts.dtype.itemsize))
+
+
+def _info_names(batch: Any) -> list[str]:
+    """Return the names of the environment's infos, without masks."""
+    return [
+        name
+        for name in dict.fromkeys((*batch.env_infos, *batch.episode_infos))
+        if not (is_mask(name, batch.env_infos) or is_mask(name, batch.episode_infos))
+    ]
