@@ -144,7 +144,7 @@ def columns(draw: st.DrawFn) -> list[Column]:
     ]
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.data())
 def test_arrays_are_those_that_h5py_reads(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("groups") / "a.hdf5"
@@ -213,7 +213,7 @@ def test_changed_bytes_give_what_h5py_reads(libver: str, storage: str, tmp_path:
     assert len(before) == 3
     generator = np.random.default_rng(0)
     num_kept = 0
-    for position in generator.permutation(np.arange(96, len(content)))[:60].tolist():
+    for position in generator.permutation(np.arange(96, len(content)))[:40].tolist():
         changed = bytearray(content)
         changed[position] ^= 1 << int(generator.integers(8))
         path.write_bytes(changed)
@@ -224,7 +224,7 @@ def test_changed_bytes_give_what_h5py_reads(libver: str, storage: str, tmp_path:
         num_kept += sum(same(group, before.get(number)) for number, group in found.items())
         others = {number: group for number, group in found.items() if not same(group, before.get(number))}
         assert_as_h5py(path, others)
-    assert num_kept > 60
+    assert num_kept > 40
 
 
 @pytest.mark.parametrize("libver", LIBVERS)

@@ -1,4 +1,4 @@
-"""Groups of an HDF5 file that are read without HDF5: their headers are like those of a group that it has read."""
+"""Groups of an HDF5 file that are read without HDF5: a group that HDF5 has read has alike headers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class AlikeGroups:
     def _take(
         alike: _Alike, numbers: Sequence[int], rest: NDArray[np.intp], found: dict[int, AlikeGroup]
     ) -> NDArray[np.intp]:
-        """Add the groups that have a form to those that were found, and return the positions of the others."""
+        """Add the groups of a form to the found ones, and return the positions of the others."""
         for position in np.flatnonzero(alike.is_alike).tolist():
             found[numbers[rest[position]]] = AlikeGroup(alike, position)
         return rest[~alike.is_alike]

@@ -72,7 +72,7 @@ class Arrays:
         """Find the arrays of some groups in the region. If most are elsewhere, read them into a region of their own.
 
         Args:
-            is_wanted: (N,), which groups are loaded later, all of which are alike.
+            is_wanted: (N,), which groups are loaded later; all have to be alike.
         """
         sizes = np.broadcast_to(self._sizes[:, None], self._places.shape)
         offsets = self._region.offsets(self._places, sizes)

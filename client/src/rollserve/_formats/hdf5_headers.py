@@ -224,7 +224,7 @@ class _Learner:
         """Find what differs in the messages of a block from a position on, with heads of a size."""
         content = block.content
         while position + head <= len(content):
-            # Heads of 8 bytes have two for the kind, of which the second is 0.
+            # A head of 8 bytes has two for the kind.
             kind, size, flags = struct.unpack_from("<HHB" if head == 8 else "<BHB", content, position)
             position += head
             if position + size > len(content):
@@ -362,6 +362,6 @@ class _Learner:
 
 
 def _numbers(rows: NDArray[np.uint8], position: int, size: int = 8, count: int = 1) -> NDArray[np.int64]:
-    """Return the numbers at a position of each row, (N, count); those of 8 bytes have a sign."""
+    """Return the numbers at a position of each row, (N, count); numbers of 8 bytes have a sign."""
     content = np.ascontiguousarray(rows[:, position : position + size * count])
     return content.view("<i8" if size == 8 else f"<u{size}").astype(np.int64)
