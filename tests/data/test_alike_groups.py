@@ -71,11 +71,13 @@ def add_group(file: h5py.File, number: int, columns: Sequence[Column], length: i
 
 
 def group_of(file: h5py.File, number: int) -> Group | None:
-    """Return a group as h5py reads it; None if its bytes are other ones in the file."""
+    """Return a group as h5py reads it, None if its bytes are other ones in the file; raise ValueError for large ones."""
     group = file[f"episode_{number}"]
     datasets: dict[str, h5py.Dataset] = {}
     group.visititems(lambda path, item: datasets.update({path: item}) if isinstance(item, h5py.Dataset) else None)
     attributes = {name: int(value) for name, value in group.attrs.items() if isinstance(value, np.int64)}
+    if any(dataset.nbytes > 1 << 24 for dataset in datasets.values()):
+        raise ValueError("an array that no test has written")
     if not all(dataset.dtype.isnative for dataset in datasets.values()):
         return None
     return Group({path: dataset[()] for path, dataset in datasets.items()}, attributes)
