@@ -71,7 +71,7 @@ def add_group(file: h5py.File, number: int, columns: Sequence[Column], length: i
 
 
 def group_of(file: h5py.File, number: int) -> Group | None:
-    """Return a group as h5py reads it, None if its bytes are other ones in the file; raise ValueError for large ones."""
+    """Return a group as h5py reads it, None if the file has other bytes; raise ValueError for a large one."""
     group = file[f"episode_{number}"]
     datasets: dict[str, h5py.Dataset] = {}
     group.visititems(lambda path, item: datasets.update({path: item}) if isinstance(item, h5py.Dataset) else None)
