@@ -74,7 +74,7 @@ def spaced_batches(draw: st.DrawFn) -> EpisodeBatch:
 
 
 def objects_of(path: Path) -> int:
-    """Read all that an HDF5 file holds; return the number of its objects, each of which has one link."""
+    """Read all that an HDF5 file holds, and check that each object has one link; return the number of objects."""
     count = 0
 
     def visit(name: str, found: Any) -> None:
@@ -238,7 +238,7 @@ def test_receipts_are_kept_with_their_episodes(tmp_path: Path) -> None:
     for receipt in receipts:
         folder = whole_episodes(receipt=receipt).to_minari(ID, root=tmp_path, append=True)
         sizes.append((folder / "data/metadata.json").stat().st_size)
-    assert max(sizes) - min(sizes) < 10  # metadata is written anew by each addition
+    assert max(sizes) - min(sizes) < 10  # each addition writes all metadata
     texts = tuple(receipt.to_json() for receipt in receipts)
     assert receipts_of(folder) == texts
     metadata = json.loads((folder / "data/metadata.json").read_text())

@@ -202,8 +202,6 @@ def test_maps_need_many_agents(thread_sampler: Sampler) -> None:
     thread_sampler.update_agent(RandomAgent())
     with raises(InvalidArgumentError, field="options.policy_maps", match="none in an environment with one agent"):
         thread_sampler.evaluate(2, policy_map={"*": "main"})
-    with raises(InvalidArgumentError, field="options.policy_maps", match="none for a population"):
-        thread_sampler.evaluate_population({"a": np.zeros((2, 1))}, 2, policy_map={"*": "main"})
     with raises(InvalidArgumentError, field="evaluation", match="one in an environment with many agents"):
         CrossPlay.of(thread_sampler.evaluate(2))
 

@@ -31,7 +31,7 @@ OPTIONS: Any = {"seed": 3, "max_episode_length": 12}
 
 
 def members_of(agents: Mapping[str, Any], num_members: int = 5, scale: float = 0.5) -> dict[str, dict[str, np.ndarray]]:
-    """Return parameters of members around those of agents, by policy."""
+    """Return parameters of members by policy: the parameters of agents plus noise."""
     source = np.random.default_rng(0)
     return {
         policy: {
@@ -83,7 +83,7 @@ def _acted(returns: rollserve.AgentReturns) -> dict[rollserve.PolicyVersion, np.
 
 @pytest.mark.parametrize("options", [{}, {"core": "gru", "core_size": 6}], ids=["side by side", "one at a time"])
 def test_members_equal_updates_with_their_parameters(thread_sampler: Sampler, options: dict[str, Any]) -> None:
-    """In a parallel environment: one policy for two agents and one for another, beside one that has no members."""
+    """Two policies have members, one of them for two agents, and a third one has none."""
     thread_sampler.update_env(EnvSpec(CROWD.id, CROWD.kwargs, num_rows=3, multi_agent="parallel"))
     runner = mlp(thread_sampler, "runner_0", 1, **options)
     late = mlp(thread_sampler, "late", 2)
@@ -109,7 +109,7 @@ def test_members_equal_updates_with_their_parameters(thread_sampler: Sampler, op
 
 @pytest.mark.parametrize("spec", [RELAY, CONNECT_FOUR], ids=["relay", "connect four"])
 def test_members_play_by_the_maps_of_the_call(thread_sampler: Sampler, spec: EnvSpec) -> None:
-    """In AEC environments with masks: several maps, earlier versions, choices by chance, and episodes of their own."""
+    """Maps name several policies, earlier versions, and choices by chance, in AEC environments with masks."""
     agents = thread_sampler.update_env(EnvSpec(spec.id, spec.kwargs, num_rows=3, multi_agent="aec")).agents
     mask = ActionMask(info="action_mask") if spec is RELAY else ActionMask(observation="action_mask")
     red, blue = (mlp(thread_sampler, agents[0], seed, action_mask=mask) for seed in (1, 2))
@@ -140,7 +140,7 @@ def test_members_play_by_the_maps_of_the_call(thread_sampler: Sampler, spec: Env
 
 
 def test_members_may_be_of_any_kind_with_parameters(thread_sampler: Sampler) -> None:
-    """Members of a Python agent act one after the other, also beside those of an MLP; some parameters are shared."""
+    """Members of a Python agent and of an MLP act one after the other, and share some parameters."""
     updated = thread_sampler.update_env(EnvSpec(SPREAD.id, SPREAD.kwargs, num_rows=4, multi_agent="parallel"))
     assert updated.agents == ("agent_0", "agent_1", "agent_2")
     size = updated.observation_space.spaces["agent_0"].shape[0]

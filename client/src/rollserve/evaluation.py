@@ -190,8 +190,8 @@ def _returns_of_members(message: evaluation_pb2.PopulationEvaluation) -> tuple[A
     """Return what each agent got, for each member."""
     agent_returns, num_members = agent_returns_from_proto(message.agent_returns), message.member_count
     if len(agent_returns) != num_members * message.episode_count:
-        expected = f"those of {num_members * message.episode_count} episodes"
-        raise ValueError(f"agent_returns.returns: {mismatch(expected, f'those of {len(agent_returns)}')}")
+        expected = f"returns in {num_members * message.episode_count} episodes"
+        raise ValueError(f"agent_returns.returns: {mismatch(expected, f'returns in {len(agent_returns)}')}")
     parts = np.split(agent_returns.returns, num_members), np.split(agent_returns.policy_positions, num_members)
     return tuple(AgentReturns(agent_returns.agents, agent_returns.policies, *part) for part in zip(*parts, strict=True))
 

@@ -152,6 +152,9 @@ def _evaluations() -> list[Message]:
         pb.EvaluateRequest(episode_count=3, options=in_turns),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, different_episodes=True),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, options=options),
+        pb.EvaluatePopulationRequest(
+            policies=dict.fromkeys("ab", parameters_to_proto(members)), episode_count=2, options=in_turns
+        ),
     ]
 
 

@@ -1,7 +1,7 @@
 #pragma once
 
 /// @file
-/// All of the client: connect() makes a Sampler.
+/// All of the client: connect() makes a Sampler, and its multi_agent() has the calls for many agents.
 
 #include "rollserve/account.h"
 #include "rollserve/agents.h"

@@ -1,4 +1,4 @@
-"""Groups of an HDF5 file that are read without HDF5: a group that HDF5 has read has alike headers."""
+"""Groups of an HDF5 file whose headers are like the headers of a group that HDF5 has read: read without HDF5."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class AlikeGroups:
         return np.array([self._places.get(_PREFIX + b"%d" % number, -1) for number in numbers], np.int64)
 
     def _region(self, places: NDArray[np.int64]) -> FileRegion:
-        """Return the parts of the file from each group's header to that of the group behind it in the file."""
+        """Return the parts of the file from each group's header to the header of the next group in the file."""
         starts = np.unique(places[places >= 0])
         ends = np.append(self._begins, self._bytes.size)[np.searchsorted(self._begins, starts) + 1]
         longest = _MAX_SHARE * self._bytes.size // max(len(self._begins), 1) + _MIN_PART_BYTES

@@ -83,7 +83,7 @@ class FileRegion:
         others = np.flatnonzero(~is_here & (places >= 0) & (places <= self.file.size - size))
         if len(others) > 1:
             first, last = int(places[others].min()), int(places[others].max())
-            if last - first <= _MAX_GAP * size * len(others):
+            if last + size - first <= min(_MAX_GAP * size * len(others), _MAX_REGION_BYTES):
                 near = FileRegion(self.file, np.array([first]), np.array([last + size]))
                 rows[others] = near.rows(places[others], size)
                 return rows

@@ -95,7 +95,7 @@ class Hdf5Episodes:
         self._file.close()
 
     def receipts(self, units: range) -> Iterator[str]:
-        """Yield the receipts of episodes: one says how many episodes it is for, of which the first has it.
+        """Yield the receipts of episodes. The first episode of a receipt has it, and it says how many follow.
 
         Raises:
             ValueError: a receipt that is none.

@@ -41,7 +41,7 @@ _CONTIGUOUS, _CHUNKED = (b"\x03\x01", b"\x04\x01"), b"\x03\x02"
 """Beginnings of layouts: version and class."""
 _UNDEFINED = (1 << 64) - 1
 _CHECKSUM_BYTES, _TREE_HEAD, _SYMBOL_BYTES = 4, 24, 40
-_MAX_BLOCKS, _MAX_BLOCK_BYTES, _MAX_DEPTH = 256, 1 << 16, 16
+_MAX_BLOCKS, _MAX_BYTES, _MAX_DEPTH = 256, 1 << 15, 16
 
 
 class DatasetNumbers(NamedTuple):
@@ -184,7 +184,7 @@ class _Learner:
 
     def __init__(self, region: FileRegion, names: Collection[bytes]) -> None:
         self._region, self._names = region, names
-        self._num_blocks = 0
+        self._num_blocks = self._num_bytes = 0
 
     def header(self, place: int, path: str) -> _Block:
         """Return the block that the header of an object begins with."""
@@ -346,9 +346,9 @@ class _Learner:
         block.is_fixed[position + value : position + len(body)] = False
 
     def _block(self, place: int, size: int, *, has_checksum: bool = False) -> _Block:
-        self._num_blocks += 1
-        if self._num_blocks > _MAX_BLOCKS or size > _MAX_BLOCK_BYTES:
-            raise ValueError("a header that is too large")
+        self._num_blocks, self._num_bytes = self._num_blocks + 1, self._num_bytes + size
+        if self._num_blocks > _MAX_BLOCKS or self._num_bytes > _MAX_BYTES:
+            raise ValueError("headers that are too large")
         example = np.frombuffer(self._bytes(place, size), np.uint8)
         return _Block(example, has_checksum, np.ones(size, np.bool_))
 

@@ -21,7 +21,7 @@ _FINAL = (14, 11, 25, 16, 4, 14, 24)
 
 
 def lookup3(data: bytes | bytearray) -> int:
-    """Return the checksum of bytes, of which there is at least one; about 10 µs for 44 bytes."""
+    """Return the checksum of at least one byte; about 12 µs for 44 bytes."""
     size = len(data)
     words: tuple[int, ...] = struct.unpack(f"<{-(-size // 12) * 3}I", bytes(data).ljust(-(-size // 12) * 12, b"\0"))
     a = b = c = (0xDEADBEEF + size) & _MASK

@@ -31,7 +31,7 @@ from rollserve.spaces import Space, Text
 __all__ = ["MinariSource"]
 
 _INFO_GROUPS = ("env_infos", "episode_infos", "agent_infos")
-_CHUNK_BYTES, _MAX_CHUNK_UNITS = 1 << 26, 256
+_CHUNK_BYTES, _MAX_CHUNK_UNITS, _MAX_RANDOM_UNITS = 1 << 26, 256, 1024
 
 
 class MinariSource(Source):
@@ -84,10 +84,9 @@ class MinariSource(Source):
             )
         self.missing = {} if ATTRIBUTES["policy_versions"] in attributes else {"policy_versions": "0, unknown"}
         episode_bytes = max(sum(map(_row_bytes, leaves)) * num_steps // max(num_episodes, 1), 1)
-        size = min(max(_CHUNK_BYTES // episode_bytes, 1), _MAX_CHUNK_UNITS)
-        self.random_access = RandomAccess(
-            max(_CHUNK_BYTES // episode_bytes, 1), max(num_steps / max(num_episodes, 1), 1)
-        )
+        most = max(_CHUNK_BYTES // episode_bytes, 1)
+        size = min(most, _MAX_CHUNK_UNITS)
+        self.random_access = RandomAccess(min(most, _MAX_RANDOM_UNITS), max(num_steps / max(num_episodes, 1), 1))
         self.chunks = [range(i, min(i + size, num_episodes)) for i in range(0, num_episodes, size)]
 
     def close(self) -> None:

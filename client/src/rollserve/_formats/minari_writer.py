@@ -197,7 +197,7 @@ class MinariWriter:
     def _opened(self) -> Iterator[Any]:
         # Version 1.8 of the format links groups by few pages, and has no mark of an open file that a killed process
         # would leave.
-        file = self._h5.File(self._file, "r+", libver=("v108", "v108"))
+        file = self._h5.File(self._file, "r+", libver=("v108", "latest"))
         try:
             yield file
         finally:

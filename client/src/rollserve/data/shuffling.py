@@ -132,7 +132,7 @@ class _Buffer:
 def _page(
     parts: Sequence[_Part], positions: Sequence[NDArray[np.int64]], bounds: NDArray[np.int64], order: NDArray[np.int64]
 ) -> EpisodeBatch:
-    """Return fragments in an order, which counts those of all parts one behind the other."""
+    """Return fragments in an order of positions, which count the fragments of all parts one behind the other."""
     if len(parts) == 1:
         return parts[0].take(positions[0][order])
     owners = np.searchsorted(bounds, order, side="right") - 1
@@ -147,7 +147,7 @@ def _page(
 
 
 def _without_thin(parts: Sequence[_Part]) -> list[_Part]:
-    """Return parts of which enough is left, and what is left of all others as one."""
+    """Return the parts that are not thin, and what is left in the thin ones as one part."""
     thin = [part.take(part.left) for part in parts if part.is_thin and len(part.left)]
     return [part for part in parts if not part.is_thin] + ([_Part(_joined(thin), None)] if thin else [])
 

@@ -64,7 +64,7 @@ def check_members(policies: Mapping[str, PolicySpec], members: Mapping[str, Mapp
     """Return the number of members of a population in which some policies differ.
 
     Args:
-        policies: the policies that there are, by name.
+        policies: the present policies by name.
         members: for each of the policies that differ, arrays (K, *shape) by name; at least one.
 
     Raises:

@@ -153,11 +153,13 @@ class PolicyLanes:
         states = [column[padded] for column in self.states.columns]
         noise = self._unused_noise.copy()
         noise[slots] = self._noise.next(lanes)
-        used = np.arange(self._num_places)[slots].tolist()
+
+        def used() -> list[int]:
+            places: list[int] = np.arange(self._num_places)[slots].tolist()
+            return places
+
         if self._mask is not None:
-            self._mask.read_rows(
-                [(slot, self._infos.pop(lane)) for slot, lane in zip(used, lanes.tolist(), strict=True)]
-            )
+            self._mask.read_rows(zip(used(), map(self._infos.pop, lanes.tolist()), strict=True))
         recorder = self.recorder
         recorder.advance(lanes)
         recorder.write("observations", lanes, [column[slots] for column in observations])
@@ -166,7 +168,7 @@ class PolicyLanes:
         def at_lane(error: AgentFailedError) -> EpisodeFailedError:
             return located(error, *self.row_and_agent(int(padded[error.row])))
 
-        actions, infos = act(self._agent, self._mask, observations, noise, states, lambda: used, at_lane)
+        actions, infos = act(self._agent, self._mask, observations, noise, states, used, at_lane)
         actions = [column[slots] for column in actions]
         recorder.write("actions", lanes, actions)
         recorder.write("agent_infos", lanes, [column[slots] for column in infos.values()])
@@ -179,7 +181,7 @@ class PolicyLanes:
         yield from zip(rows.tolist(), agents.tolist(), values, strict=True)
 
     def _slots(self, lanes: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-        """Return the rows of an evaluation in which lanes act: the first ones; of a population, those of their rows."""
+        """Return the places in an evaluation where lanes act: the first ones; in a population, places of their rows."""
         if not isinstance(self._agent, PopulationAgent):
             return slice(len(lanes))
         rows = lanes // len(self._of_agent)

@@ -24,7 +24,7 @@ _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
 
 class _Stepped(NamedTuple):
-    """What a step of all rows has brought.
+    """Result of a step of all rows.
 
     Attributes:
         num_steps: number of environment steps.

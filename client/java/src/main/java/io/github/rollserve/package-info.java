@@ -17,9 +17,9 @@
  * <p>{@link io.github.rollserve.Sampler#multiAgent()} has the calls for environments with many agents, whose
  * {@link io.github.rollserve.Policies} have names.
  *
- * <p>In the comments, N is the number of segments of a batch, E the number of
- * episodes of many agents, T the number of steps of all its segments together, and
- * {@code *O}, {@code *A}, {@code *I} and {@code *H} are the axes of one observation, action, info or recurrent state.
+ * <p>In the comments, N is the number of segments of a batch, E the number of its episodes where there are many agents,
+ * T the number of steps of all its segments or episodes together, and {@code *O}, {@code *A}, {@code *I}, {@code *H} and
+ * {@code *S} are the axes of one observation, action, info, recurrent state or global state.
  * Seeds have 64 bits: {@link Long#toUnsignedString(long)} prints them.
  */
 package io.github.rollserve;
