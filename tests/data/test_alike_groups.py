@@ -106,8 +106,9 @@ def same(one: Group, other: Group | None) -> bool:
     return (
         other is not None
         and one.arrays.keys() == other.arrays.keys()
-        and all(np.array_equal(one.arrays[path], array) for path, array in other.arrays.items())
+        and all(one.arrays[path].tobytes() == array.tobytes() for path, array in other.arrays.items())
         and all(one.arrays[path].dtype == array.dtype for path, array in other.arrays.items())
+        and all(one.arrays[path].shape == array.shape for path, array in other.arrays.items())
         and one.attributes == other.attributes
     )
 
