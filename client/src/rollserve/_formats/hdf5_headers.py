@@ -291,9 +291,11 @@ class _Learner:
         """Learn the links of a group of the old kind: a tree of tables, whose names are in a heap."""
         tree_place, heap_place = struct.unpack_from("<QQ", block.content, position)
         heap = self._block(heap_place, 32)
-        size, _, place = struct.unpack_from("<QQQ", heap.content, 8)
+        size, free, place = struct.unpack_from("<QQQ", heap.content, 8)
         names = self._block(place, size)
         names.is_fixed[:] = False
+        if free % 8 == 0:  # 1 if the heap is full
+            names.is_fixed[free : free + 16] = True  # how long the free part is
         tree = self._block(tree_place, _TREE_HEAD + 8 + 16 * self._count(tree_place + 6))
         if heap.content[:5] != b"HEAP\0" or tree.content[:6] != b"TREE\0\0":
             raise ValueError("links in a large tree or of another kind")
