@@ -8,7 +8,7 @@ Fits a logistic regression from observations to actions by Newton's method, and 
 
 from __future__ import annotations
 
-import sys
+import argparse
 from typing import TYPE_CHECKING
 
 import minari
@@ -47,7 +47,9 @@ def mean_return(env: gymnasium.Env, weights: np.ndarray) -> float:
 
 def main() -> None:
     """Clone the behaviour in the dataset that the command line names."""
-    dataset = minari.load_dataset(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Clone the behaviour in a recorded dataset of CartPole.")
+    parser.add_argument("dataset", metavar="ID", help="id in the folder MINARI_DATASETS_PATH, as cartpole/expert-v0")
+    dataset = minari.load_dataset(parser.parse_args().dataset)
     episodes = list(dataset.iterate_episodes())
     inputs = np.concatenate([episode.observations[:-1] for episode in episodes])
     actions = np.concatenate([episode.actions for episode in episodes])

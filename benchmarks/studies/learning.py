@@ -40,7 +40,7 @@ def batch_of(length: int, num_steps: int = NUM_STEPS) -> rollserve.EpisodeBatch:
         lengths=np.full(num_segments, length),
         terminated=np.zeros(num_segments, np.bool_),
         truncated=np.zeros(num_segments, np.bool_),
-        agent_infos={name: generator.random(num_steps, np.float32) for name in ("value", "log_prob")},
+        agent_infos={name: -generator.random(num_steps, np.float32) for name in ("value", "log_prob")},
     )
 
 

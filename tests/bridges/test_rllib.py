@@ -123,6 +123,7 @@ def test_policy_estimates_are_those_of_rllib() -> None:
     generator = np.random.default_rng(0)
     batch = random_batch([5, 3, 5], 2, first_steps=np.zeros(3, np.int64), terminated=np.ones(3, np.bool_))
     target, q_values, values = (generator.normal(size=batch.num_steps) - 1 for _ in range(3))
+    target = np.minimum(target, 0)
     found = batch.policy_estimates(target, 0.9, q_values, values)
     samples = batch.to_sample_batch()
     samples["action_prob"] = np.exp(batch.agent_infos["log_prob"])

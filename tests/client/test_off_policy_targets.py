@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -20,7 +21,7 @@ RATIO_BOUND = 1.5  # of the logarithm; larger ones make sums of large numbers, w
 def targets_of(batch: rollserve.EpisodeBatch, seed: int) -> np.ndarray:
     """Return log-probabilities of the target policy, near the ones in the batch."""
     changes = np.random.default_rng(seed).uniform(-RATIO_BOUND, RATIO_BOUND, batch.num_steps)
-    return batch.agent_infos["log_prob"] + changes.astype(batch.rewards.dtype)
+    return np.minimum(batch.agent_infos["log_prob"] + changes.astype(batch.rewards.dtype), 0)
 
 
 def ratios_of(batch: rollserve.EpisodeBatch, target: np.ndarray, segment: int) -> list[float]:
@@ -111,8 +112,8 @@ def test_retrace_equals_the_sums_of_its_definition(
 
 def test_ratios_that_overflow_are_clipped() -> None:
     batch = random_batch([4], 0)
-    target = np.array([1e4, -1e4, 0.0, 1e4])
-    found = batch.vtrace(target, 0.9, last_values=np.ones(1), behavior_log_probs=np.zeros(4))
+    target, behavior = np.array([0.0, -1e4, 0.0, 0.0]), np.array([-1e4, 0.0, 0.0, -1e4])
+    found = batch.vtrace(target, 0.9, last_values=np.ones(1), behavior_log_probs=behavior)
     assert np.isfinite(found.value_targets).all()
     assert np.isfinite(found.advantages).all()
     assert found.advantages[1] == 0
@@ -122,9 +123,9 @@ def test_unclipped_traces_change_nothing_where_nothing_follows() -> None:
     """The product of 256 ratios overflows; the steps they belong to have neither rewards nor values."""
     rewards = np.append(np.ones(44), np.zeros(256))
     batch = random_batch([300], 0, rewards=rewards, terminated=np.array([True]))
-    target = np.append(np.zeros(44), np.full(256, 9.0))
+    behavior = np.append(np.zeros(44), np.full(256, -9.0))
     found = batch.vtrace(
-        target, 0.9, np.zeros(300), behavior_log_probs=np.zeros(300), rho_clip=math.inf, c_clip=math.inf
+        np.zeros(300), 0.9, np.zeros(300), behavior_log_probs=behavior, rho_clip=math.inf, c_clip=math.inf
     )
     assert np.allclose(found.value_targets, batch.discounted_returns(0.9))
 
@@ -144,11 +145,22 @@ def test_vtrace_rejects_invalid_arguments() -> None:
         batch.retrace(np.zeros(4), 0.9, np.zeros((4, 2)), np.zeros(4), last_values)
 
 
+def test_probabilities_in_place_of_their_logarithms_are_refused() -> None:
+    batch = random_batch([4], 0, terminated=np.array([True]))
+    logarithms, probabilities = np.full(4, -0.7), np.full(4, 0.5)
+    with raises(ValueError, field="target_log_probs", quotes="0.5"):
+        batch.vtrace(probabilities, 0.9, behavior_log_probs=logarithms)
+    with raises(ValueError, field="behavior_log_probs", quotes="0.5"):
+        batch.vtrace(logarithms, 0.9, behavior_log_probs=probabilities)
+    continuous = dataclasses.replace(batch, actions=np.zeros((4, 1)))  # densities may be over 1
+    continuous.vtrace(probabilities, 0.9, behavior_log_probs=logarithms)
+
+
 def test_behavior_log_probs_replace_those_of_the_agent() -> None:
     batch = random_batch([20], 0)
-    own = batch.vtrace(np.zeros(20), 0.9, last_values=np.ones(1))
+    own = batch.vtrace(np.full(20, -3.0), 0.9, last_values=np.ones(1))
     given_ones = batch.agent_infos["log_prob"]
-    same = batch.vtrace(np.zeros(20), 0.9, last_values=np.ones(1), behavior_log_probs=given_ones)
-    other = batch.vtrace(np.zeros(20), 0.9, last_values=np.ones(1), behavior_log_probs=np.ones(20))
+    same = batch.vtrace(np.full(20, -3.0), 0.9, last_values=np.ones(1), behavior_log_probs=given_ones)
+    other = batch.vtrace(np.full(20, -3.0), 0.9, last_values=np.ones(1), behavior_log_probs=-np.ones(20))
     assert own.value_targets.tobytes() == same.value_targets.tobytes()
     assert own.value_targets.tobytes() != other.value_targets.tobytes()

@@ -95,6 +95,7 @@ def test_estimates_equal_those_of_plain_loops() -> None:
     batch = dataclasses.replace(batch, truncated=batch.truncated | ~batch.terminated)
     generator = np.random.default_rng(2)
     log_probs, q_values, values = (generator.normal(size=batch.num_steps) for _ in range(3))
+    log_probs = np.minimum(log_probs, 0)
     found = batch.policy_estimates(log_probs, GAMMA, q_values, values)
     weights, returns, per_decision, robust = [], [], [], []
     by_step: dict[int, list[float]] = {}

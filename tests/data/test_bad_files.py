@@ -124,7 +124,7 @@ def test_objects_are_refused_by_name(tmp_path: Path) -> None:
     path = write_minari(whole_episodes(), tmp_path)
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         file["episode_0/infos/event"] = ["a"] * 6
-    with pytest.raises(ValueError, match=r"infos/event: expected numbers or truth values, got object: `infos=False`"):
+    with pytest.raises(ValueError, match=r"infos/event: expected numbers or truth values, got object: `read"):
         read_all(path)
     assert next(rollserve.data.read(path, infos=False)).num_steps == whole_episodes().num_steps
     np.savez(tmp_path / "pickled.npz", lengths=np.array([1]), rewards=np.array([{}]))
@@ -300,6 +300,15 @@ def test_lines_of_json_of_other_forms_are_refused(line: dict[str, object], text:
     first = {"type": "SampleBatch", "obs": [1.0], "actions": [0], "rewards": [1.0], "terminateds": [True]}
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, (first, {**first, **line}))))
     with pytest.raises(ValueError, match=f"^{tmp_path}.*{text}"):
+        read_all(tmp_path / "a.json")
+
+
+def test_lines_of_json_whose_rows_fit_only_together_are_refused(tmp_path: Path) -> None:
+    line = {"type": "SampleBatch", "obs": [1.0, 2.0], "actions": [0, 1], "rewards": [1.0, 1.0]}
+    line |= {"terminateds": [False, True]}
+    others = {**line, "obs": [1.0, 2.0, 3.0]}, {**line, "obs": [1.0]}
+    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, (line, *others))))
+    with pytest.raises(ValueError, match=f"^{tmp_path}.*observations: expected 2 rows, as rewards, got shape"):
         read_all(tmp_path / "a.json")
 
 

@@ -259,10 +259,25 @@ def test_what_a_recording_cannot_do_is_refused_by_name(recording: tuple[rollserv
         sampler.record(name, num_episodes=1, metadata={"color": "red"})
     with raises(rollserve.PreconditionError, field="options.policy_version", reason="POLICY_VERSION"):
         sampler.record(name, num_episodes=1, policy_version=9)
+    with raises(rollserve.InvalidArgumentError, field="options.exploration.epsilons"):
+        sampler.record(name, num_episodes=1, epsilon=0.5)
     assert not folder.exists()
     with pytest.raises(rollserve.InvalidArgumentError, match="epsilon"):
         sampler.record(name, num_episodes=1, epsilon=0.5, seed=1)
     assert sampler.record(name, num_episodes=1, seed=5).num_episodes == 1
+
+
+def test_agent_that_does_not_fit_leaves_no_dataset(recording: tuple[rollserve.Sampler, str, Path]) -> None:
+    sampler, name, folder = recording
+    sampler.update_env("Pendulum-v1")
+    with raises(rollserve.PreconditionError, reason=Reason.AGENT_MISFIT):
+        sampler.record(name, num_episodes=1)
+    sampler.update_env(rollserve.EnvSpec("mpe/simple_spread-v3", {"max_cycles": 5}, multi_agent="parallel"))
+    sampler.update_agent({"hero": rollserve.RandomAgent()})
+    sampler.update_env("CartPole-v1")
+    with raises(rollserve.PreconditionError, reason=Reason.AGENT_MISFIT):
+        sampler.record(name, num_episodes=1)
+    assert not folder.exists()
 
 
 def test_command_and_coroutine_record(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
@@ -19,7 +20,7 @@ import rollserve
 from rollserve import EpisodeBatch, Reason
 from rollserve.data import Files, Live, Position
 from rollserve.spaces import space_to_proto
-from rollserve_server.local import LocalServer
+from rollserve_server.local import LocalServer, local_server
 
 
 @pytest.fixture
@@ -170,6 +171,7 @@ def test_requests_that_do_not_fit_are_refused_by_name(reading: tuple[rollserve.S
     refused: list[tuple[str, dict[str, Any]]] = [
         ("sources[0].files.position.chunk", {"position": Position(0, 99, 0)}),
         ("sources[0].files.shuffle.step_count", {"shuffle_steps": 1 << 30, "shuffle_seed": 1}),
+        ("sources[0].shuffle_steps", {"shuffle_steps": 100}),
         ("batch_size", {"batch_size": 1 << 21}),
         ("sources[0].files.format", {"format": "csv"}),
         ("sources[0].files.dones", {"dones": "maybe"}),
@@ -201,6 +203,46 @@ def test_truncated_files_are_refused_without_the_servers_folder(
         list(sampler.read(named(folder, path)))
     assert caught.value.reason is Reason.DATASET_UNREADABLE
     assert str(folder.parent) not in str(caught.value)
+
+
+def test_errors_while_episodes_are_read_have_paths_in_the_folder(reading: tuple[rollserve.Sampler, Path]) -> None:
+    sampler, folder = reading
+    path = WRITERS["minari"](ended(whole_episodes()), folder)
+    with h5py.File(path / "data/main_data.hdf5", "a") as file:
+        del file["episode_1/rewards"]
+    name = named(folder, path)
+    with pytest.raises(
+        rollserve.PreconditionError, match=f"files: {name}/data: expected episodes of a Minari"
+    ) as caught:
+        list(sampler.read(name))
+    assert caught.value.reason is Reason.DATASET_UNREADABLE
+    assert str(folder.parent) not in str(caught.value)
+
+
+def test_paths_that_name_no_dataset_say_so(reading: tuple[rollserve.Sampler, Path]) -> None:
+    sampler, folder = reading
+    with pytest.raises(rollserve.InvalidArgumentError, match="expected a path that exists in the folder of datasets"):
+        list(sampler.read("reading/none-v0"))
+    path = WRITERS["minari"](whole_episodes(), folder)
+    parent = named(folder, path.parent)
+    with pytest.raises(rollserve.InvalidArgumentError) as caught:
+        list(sampler.read(parent))
+    assert f"got folders without files: {parent}; {parent} has the datasets {path.name}" in str(caught.value)
+
+
+def test_relative_folder_of_datasets_is_left_out_of_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "data/run/data/a.npz"
+    file.parent.mkdir(parents=True)
+    whole_episodes().save(file)
+    file.write_bytes(file.read_bytes()[:1000])
+    options = ("--env", "CartPole-v1", "--workers", "1", "--backend", "in-process", "--data-dir", "data")
+    with local_server(*options, log=tmp_path / "log") as server, rollserve.connect(server.address) as sampler:
+        with pytest.raises(
+            rollserve.PreconditionError, match=r"files: run/data/a\.npz: expected a saved batch"
+        ) as caught:
+            list(sampler.read("run/data/a.npz"))
+        assert str(tmp_path) not in str(caught.value)
 
 
 def test_dataset_that_changes_while_it_is_read_is_refused(reading: tuple[rollserve.Sampler, Path]) -> None:

@@ -307,7 +307,10 @@ def test_files_that_cannot_be_replayed_say_why(thread_sampler: rollserve.Sampler
     assert receipt is not None
     window = {"id": "CartPole-v1", "kwargs_json": '{"render_mode": "human"}', "reset_options_json": "{}"}
     for changes, text in (
-        ({"receipt": None}, "receipt: expected a receipt in the files, got none: `env` names"),
+        (
+            {"receipt": None},
+            "receipt: expected a receipt in the files, got none: files without one need the environment",
+        ),
         (
             {"receipt": dataclasses.replace(receipt, reproducibility="BLOCK")},
             "receipt.reproducibility: expected EPISODE, so that an episode is a function of its seed, got BLOCK: nat",
@@ -354,6 +357,27 @@ def test_receipts_need_the_whole_result_of_the_present_environment(thread_sample
     thread_sampler.update_env("CartPole-v1")
     with pytest.raises(ValueError, match="env_version: expected environment version"):
         thread_sampler.with_receipt(batch)
+
+
+def test_verify_rejects_arguments_of_other_types(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="agent: expected the path of a file of save_agent, got RandomAgent"):
+        verify(tmp_path / "a.npz", agent=rollserve.RandomAgent())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="env: expected the id of an environment, or an EnvSpec, got int"):
+        verify(tmp_path / "a.npz", env=5)  # type: ignore[arg-type]
+
+
+def test_receipts_need_the_agent_that_acted(thread_sampler: rollserve.Sampler) -> None:
+    batch, agent = sampled(thread_sampler)
+    wide = {name: array.astype(np.float64) for name, array in agent.parameters.items()}
+    thread_sampler.with_receipt(batch, dataclasses.replace(agent, parameters=wide))
+    other = {name: array * np.float32(2) for name, array in agent.parameters.items()}
+    for wrong in (dataclasses.replace(agent, parameters=other), rollserve.RandomAgent()):
+        with pytest.raises(ValueError, match="agent: expected the one of policy version 1, got another one"):
+            thread_sampler.with_receipt(batch, wrong)
+    thread_sampler.update_agent(other)
+    thread_sampler.with_receipt(batch, agent)
+    with pytest.raises(ValueError, match="agent: expected the one of policy version 1, got another one"):
+        thread_sampler.with_receipt(batch, dataclasses.replace(agent, parameters=other))
 
 
 def test_command_line_says_episode_by_episode_what_is_equal(

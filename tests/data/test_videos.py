@@ -80,8 +80,10 @@ def test_segments_that_cannot_be_replayed_are_refused(batch: rollserve.EpisodeBa
         list(dataclasses.replace(batch, env_seeds=None).replay(0, cartpole))
 
         list(batch.replay(0, lambda: gymnasium.make("CartPole-v1")))
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=f"segment: expected a segment from 0 to {len(batch) - 1}, got {len(batch)}"):
         batch.replay(len(batch), cartpole)
+    with pytest.raises(TypeError, match="make_env: expected a function that makes the environment"):
+        batch.replay(0, cartpole())
 
 
 def test_video_has_the_pictures(batch: rollserve.EpisodeBatch, tmp_path: Path) -> None:
@@ -144,6 +146,6 @@ def test_replay_says_that_seeds_of_blocks_make_no_episode(batch: rollserve.Episo
     assert batch.env_seeds is not None
     shared = dataclasses.replace(batch, env_seeds=np.full_like(batch.env_seeds, 3))
     with raises(
-        ValueError, match="replay: expected .*, got observations before step 0: seeds of native rows make whole"
+        ValueError, match="replay: expected .*, got observations before step 0: the environment is another one, or"
     ):
         list(shared.replay(0, cartpole))

@@ -68,6 +68,11 @@ def go_on(sampler: rollserve.Sampler) -> list[rollserve.EpisodeBatch]:
     return [call() for call in calls]
 
 
+def go_on_anew(sampler: rollserve.Sampler) -> list[rollserve.EpisodeBatch]:
+    """Return the next results of calls in sequences that have lost their environment."""
+    return [sampler.obtain_samples(150), sampler.obtain_fragments(8 * 7), sampler.obtain_fragments(8 * 3, seed=11)]
+
+
 def use(sampler: rollserve.Sampler) -> None:
     """Make calls whose sequences others go on with."""
     sampler.obtain_samples(200)
@@ -209,6 +214,61 @@ def test_agents_without_an_environment_are_left_out(
         else:
             assert equal(shared.obtain_samples(60), thread_sampler.obtain_samples(60))
         assert shared.update_agent(mlp(shared, seed=1)) == version + 1
+
+
+def test_rows_without_an_environment_are_left_out(thread_sampler: rollserve.Sampler, other: rollserve.Sampler) -> None:
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    use(thread_sampler)
+    for number in range(4):  # until the first environment is not kept any more
+        thread_sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 20 + number})
+    saved = thread_sampler.save()
+    assert not any(record.HasField("rows") for record in records(saved))
+    other.restore(saved)
+    for expected, batch in zip(go_on_anew(thread_sampler), go_on_anew(other), strict=True):
+        assert equal(batch, expected)
+
+
+def test_rows_without_an_environment_of_an_older_file_are_left_out(
+    thread_sampler: rollserve.Sampler, other: rollserve.Sampler
+) -> None:
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    use(thread_sampler)
+    rows = [record for record in records(thread_sampler.save()) if record.HasField("rows")]
+    for number in range(4):
+        thread_sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 20 + number})
+    other.restore(file_of(records(thread_sampler.save())[:-1] + rows))
+    for expected, batch in zip(go_on_anew(thread_sampler), go_on_anew(other), strict=True):
+        assert equal(batch, expected)
+
+
+def test_old_versions_of_each_worker_are_left_out_when_the_number_of_workers_changes(
+    thread_sampler: rollserve.Sampler, other: rollserve.Sampler
+) -> None:
+    limits = [{"max_episode_steps": number} for number in (20, 30)]
+    thread_sampler.update_env(per_worker=[rollserve.EnvSpec("CartPole-v1", each) for each in limits])
+    thread_sampler.update_agent(per_worker=[mlp(thread_sampler, seed=seed) for seed in range(2)])
+    thread_sampler.update_env("CartPole-v1")
+    thread_sampler.update_agent(mlp(thread_sampler))
+    thread_sampler.resize(3)
+    other.restore(thread_sampler.save())
+    status = other.status()
+    assert (status.policy_version, status.env_version, status.num_workers) == (2, 3, 3)
+    assert equal(other.obtain_samples(100), thread_sampler.obtain_samples(100))
+
+
+def test_server_that_keeps_fewer_versions_leaves_out_the_older_ones(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    thread_sampler.update_agent(mlp(thread_sampler))
+    use(thread_sampler)
+    thread_sampler.update_env("Acrobot-v1")
+    thread_sampler.update_agent(mlp(thread_sampler))
+    running = local_server(
+        *OPTIONS, "--keep-versions", "1", log=tmp_path / "server.log", environment=server_environment()
+    )
+    with running as server, rollserve.connect(server.address) as sampler:
+        sampler.restore(thread_sampler.save())
+        assert equal(sampler.obtain_samples(60), thread_sampler.obtain_samples(60))
 
 
 def test_async_sampler_saves_and_restores(thread_sampler: rollserve.Sampler, other_server: LocalServer) -> None:
@@ -366,12 +426,14 @@ def test_incomplete_file_is_refused(thread_sampler: rollserve.Sampler, size: int
 
 
 def test_changed_file_is_refused(thread_sampler: rollserve.Sampler) -> None:
-    saved = bytearray(thread_sampler.save())
-    saved[saved.index(b"CartPole")] = ord("D")
-    with pytest.raises(rollserve.InvalidArgumentError, match="changed bytes"):
-        thread_sampler.restore(bytes(saved))
-    with pytest.raises(rollserve.InvalidArgumentError, match="up to the end of the file"):
-        thread_sampler.restore(thread_sampler.save() + b"more")
+    saved = thread_sampler.save()
+    for position in (17, 30, 40, saved.index(b"CartPole"), len(saved) - 40, len(saved) - 1):
+        changed = bytearray(saved)
+        changed[position] ^= 4
+        with pytest.raises(rollserve.InvalidArgumentError, match="got a file that was changed or cut off"):
+            thread_sampler.restore(bytes(changed))
+    with pytest.raises(rollserve.InvalidArgumentError, match="got a file that was changed or cut off"):
+        thread_sampler.restore(saved + b"more")
 
 
 def test_server_with_other_rows_refuses(thread_sampler: rollserve.Sampler, tmp_path: Path) -> None:

@@ -291,6 +291,8 @@ def test_command_writes_a_video(
     shown = f"episode 2 of seed 1, policy version 1: {num_frames} pictures of 600 x 400, 50 per second"
     assert shown in capsys.readouterr().out
     assert path.read_bytes()[4:8] == b"ftyp"
+    assert main([*command[:-1], str(tmp_path / "episode.gif")]) == 1
+    assert "out: expected a file FILE.mp4" in capsys.readouterr().err
     assert main([*command, "--policy-version", "9"]) == 1
     assert "POLICY_VERSION" in capsys.readouterr().err
 

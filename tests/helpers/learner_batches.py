@@ -36,7 +36,7 @@ def random_batch(
         "truncated": generator.random(num_segments) < 0.4,
         "agent_infos": {
             "value": generator.normal(size=num_steps).astype(dtype),
-            "log_prob": generator.normal(size=num_steps).astype(dtype) - 1,
+            "log_prob": -np.abs(generator.normal(size=num_steps).astype(dtype) - 1),
         },
         "env_infos": {"x": rows},
         "first_steps": generator.integers(0, 2, num_segments) * 7,

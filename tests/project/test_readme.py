@@ -6,16 +6,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import rollserve
-from rollserve_server.local import LocalServer
+from rollserve_server.local import LocalServer, local_server
 from rollserve_server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+SERVER = re.findall(r"^rollserve-server (.*) --listen 127.0.0.1:50051$", README, re.MULTILINE)
 EXAMPLES = re.findall(r"<!-- tested -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
 
 
@@ -23,12 +25,21 @@ def test_readme_has_a_shell_and_a_python_example() -> None:
     assert [language for language, _ in EXAMPLES] == ["bash", "python"]
 
 
+@pytest.fixture(scope="module")
+def readme_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """The README's own server, with threads as workers."""
+    (options,) = SERVER
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with local_server(*options.split(), "--backend", "in-process", log=log) as running:
+        yield running
+
+
 @pytest.mark.parametrize(("language", "code"), EXAMPLES, ids=[language for language, _ in EXAMPLES])
-def test_readme_example_runs(
-    language: str, code: str, server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path
+def test_readme_example_runs_on_its_own_server(
+    language: str, code: str, readme_server: LocalServer, tmp_path: Path
 ) -> None:
     assert "127.0.0.1:50051" in code
-    code = code.replace("127.0.0.1:50051", server.address)
+    code = code.replace("127.0.0.1:50051", readme_server.address)
     command = ["bash", "-euc", code] if language == "bash" else [sys.executable, "-W", "error", "-c", code]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     shown = subprocess.run(

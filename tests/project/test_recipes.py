@@ -55,10 +55,10 @@ def test_rows_recipe_equals_estimates_of_each_segment(sampler: rollserve.Sampler
     sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 30})
     names: dict[str, Any] = {"sampler": sampler, "np": np, "critic": lambda observations: observations.sum(axis=-1)}
     exec(RECIPES["rows"], names)
-    account = sampler.obtain_fragments(800).account
+    account = sampler.obtain_fragments(1_280).account
     assert account is not None
-    assert account.row_step_count == 100
-    batch = sampler.obtain_fragments(800, seed=account.seed)
+    assert account.row_step_count == 160
+    batch = sampler.obtain_fragments(1_280, seed=account.seed)
     assert batch.row_indices is not None
     assert batch.truncated.any()
     assert batch.terminated.any()
@@ -114,7 +114,7 @@ def test_ppo_recipe_learns_from_each_step_four_times(sampler: rollserve.Sampler)
     batch, last_values = names["batch"], names["last_values"]
     expected = np.concatenate([advantages(batch, i) for i in range(len(batch))])
     assert np.allclose(batch.advantages(0.99, 0.95, batch.observations.sum(axis=-1), last_values).advantages, expected)
-    assert len(updates) == 4 * 4
+    assert len(updates) == 4 * 5
     learned = np.concatenate([update[3] for update in updates])
     assert np.allclose(np.sort(learned), np.repeat(np.sort(names["advantages"]), 4))
 
@@ -146,7 +146,7 @@ def test_normalization_recipe_learns_from_what_acted(sampler: rollserve.Sampler,
     held = sampler.agent_parameters()
     assert np.allclose(held["observation/mean"], rows.mean(axis=0), rtol=1e-12)
     assert np.allclose(held["observation/variance"], rows.var(axis=0), rtol=1e-12)
-    assert names["returns"].count == len(rows) == 4000
+    assert names["returns"].count == len(rows) == {"normalization": 6_400, "stream_moments": 4_000}[recipe]
     client = rollserve.RunningReturns(0.99)
     for batch in learned:
         client.add(batch)
@@ -164,9 +164,9 @@ def test_onnx_normalization_recipe_acts_as_the_formula(server: LocalServer) -> N
 @pytest.mark.parametrize("recipe", ["sac", "prioritized"])
 def test_replay_recipe_draws_from_all_calls(sampler: rollserve.Sampler, recipe: str) -> None:
     names, updates = learn(sampler, recipe)
-    assert len(names["buffer"]) == 400
+    assert len(names["buffer"]) == 640
     assert [len(update[2]) for update in updates] == [256] * 5
-    assert set((names["part"].indices // 80).tolist()) == set(range(5))
+    assert set((names["part"].indices // 128).tolist()) == set(range(5))
 
 
 def test_sequences_recipe_learns_from_each_step_once(sampler: rollserve.Sampler) -> None:
@@ -174,7 +174,7 @@ def test_sequences_recipe_learns_from_each_step_once(sampler: rollserve.Sampler)
     core = rollserve.MlpAgent.initial(status.observation_space, status.action_space, core="gru", core_size=8, seed=0)
     sampler.update_agent(core)
     names, _ = learn(sampler, "sequences")
-    assert names["found"]["learned"].sum() == 800
+    assert names["found"]["learned"].sum() == 1_280
     assert np.isfinite(names["loss"])
     assert names["found"]["initial_states"].keys() == {"h"}
 

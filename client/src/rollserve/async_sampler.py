@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -20,7 +21,7 @@ from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.connection import Connection
 from rollserve._calls.evaluations import Reader, receive_async
-from rollserve._calls.receipts import with_receipt
+from rollserve._calls.receipts import acting_version, with_receipt
 from rollserve._calls.rendering import DEFAULT_RENDER_SECONDS, read_video_async, render_request
 from rollserve._calls.saving import read_saved_async, restore_request
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
@@ -31,6 +32,7 @@ from rollserve.cross_play import CrossPlay, Pairings
 from rollserve.dataset_streams import AsyncDatasetStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
+from rollserve.errors import PreconditionError
 from rollserve.record_streams import AsyncRecordStream, records_request
 from rollserve.samplers import samplers_from_proto
 from rollserve.status import SamplerStatus, status_from_proto
@@ -307,14 +309,19 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
         Args:
             batch: batch of this sampler, of the present version of its environment.
-            agent: the agent that acted, for its digest; None leaves it out.
+            agent: the agent that acted, for its digest; None leaves it out. It is compared with the version that acted,
+                which the server sends if it still keeps it: the kind, and the parameters of MLPs.
             timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Raises:
             ValueError: a batch without an account, another version of the environment, environments that differ between
-                rows, or arguments of the environment that clients do not see.
+                rows, arguments of the environment that clients do not see, or an agent that is not the one that acted.
         """
-        return with_receipt(batch, await self.status(timeout=timeout), agent)
+        held = None
+        if agent is not None:
+            with contextlib.suppress(PreconditionError):  # it is not kept any more, or a pickle
+                held = await self.agent(acting_version(batch), timeout=timeout)
+        return with_receipt(batch, await self.status(timeout=timeout), agent, held)
 
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """Return the state of the sampler and of its workers, and its counters."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import bridges, learning
-from rollserve._checks import check_type
+from rollserve._checks import check_type, type_error
 from rollserve._codec.batch_fields import (
     END_FIELDS,
     FIELDS,
@@ -43,7 +43,7 @@ from rollserve._codec.initial_states import later_initial_states
 from rollserve._codec.row_layout import columns_by_row
 from rollserve._formats.minari_writer import write_minari
 from rollserve._formats.parquet import write_parquet
-from rollserve._formats.replays import replayed_frames
+from rollserve._formats.replays import checked_segment, replayed_frames
 from rollserve._formats.rllib_json import write_rllib_json
 from rollserve.errors import mismatch
 from rollserve.receipts import Receipt
@@ -60,10 +60,14 @@ if TYPE_CHECKING:
     from rollserve.rounds import Round
     from rollserve.spaces import Space
 
-__all__ = ["EpisodeBatch", "StepType", "with_spaces"]
+__all__ = ["EpisodeBatch", "StepType", "derived", "with_spaces"]
 
 _RECEIPT = "receipt"
 """Column of a saved batch that holds the receipt's JSON."""
+
+
+_NOT_DERIVED = ("account", "round", "receipt")
+"""Fields that are of a whole batch, and not of some of its rows."""
 
 
 class StepType(enum.IntEnum):
@@ -648,11 +652,10 @@ class EpisodeBatch:
             start, stop, step = segments.indices(len(self))
             if step != 1:
                 raise ValueError(f"segments: {mismatch('a slice without a step', segments)}")
-            bounds = np.append(self._starts, self.num_steps)
-            return self._like(
-                self._slices(slice(int(bounds[start]), int(bounds[max(start, stop)])), slice(start, stop))
-            )
-        return self._like(learning.take_segments(self, segments))
+            stop = max(start, stop)
+            begin, end = (int(self._starts[i]) if i < len(self) else self.num_steps for i in (start, stop))
+            return derived(self, self._slices(slice(begin, end), slice(start, stop)))
+        return derived(self, learning.take_segments(self, segments))
 
     def cut(self, length: int) -> EpisodeBatch:
         """Return the batch with each segment cut into fragments of `length` steps; the last of each may be shorter.
@@ -665,7 +668,7 @@ class EpisodeBatch:
             TypeError: a length that is not an integer.
             ValueError: a length below 1.
         """
-        return self._like(learning.cut_segments(self, length))
+        return derived(self, learning.cut_segments(self, length))
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch for each segment, whose arrays are views of this batch's arrays."""
@@ -676,11 +679,7 @@ class EpisodeBatch:
 
     def steps_of(self, segments: np.ndarray) -> np.ndarray:
         """Return the rows of the steps of the segments at these positions, one segment behind the other."""
-        lengths = self.lengths[segments]
-        ends = np.cumsum(lengths)
-        rows: np.ndarray = np.arange(ends[-1] if len(ends) else 0)
-        rows += np.repeat(self._starts[segments] - (ends - lengths), lengths)
-        return rows
+        return learning.rows_of(self._starts[segments], self.lengths[segments])
 
     @classmethod
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
@@ -688,7 +687,8 @@ class EpisodeBatch:
 
         Infos that a batch lacks become gaps. Raw rewards and actions of the environment that only some batches have
         are the rewards and actions of the others. Seeds, worker indices and last values are None if one of the batches
-        has none. Spaces are kept if all batches have the same objects. The account is None.
+        has none. Spaces are kept if all batches have the same objects. Account and receipt are None: write batches with
+        receipts one by one, for example with `to_minari(append=True)`.
 
         >>> batch = rollserve.EpisodeBatch.concatenate(*stream).joined()  # doctest: +SKIP
 
@@ -948,10 +948,13 @@ class EpisodeBatch:
 
         Raises:
             IndexError: no such segment.
+            TypeError: an environment in place of a function that makes it.
             ValueError: a segment that is no whole episode with a seed, an environment that renders no arrays, or an
                 episode that differs from the recorded one, where it differs.
         """
-        position = range(len(self))[segment]
+        position = checked_segment(self, segment)
+        if not callable(make_env):
+            raise type_error("make_env", "a function that makes the environment, such as a lambda", make_env)
         options = None if reset_options is None else dict(reset_options)
         whole = self.take([position])
         return replayed_frames(make_env, whole, options, observations=compare_observations)
@@ -1006,22 +1009,31 @@ class EpisodeBatch:
         sums: np.ndarray = np.add.reduceat(rewards, self._starts) if len(self) else rewards[:0]
         return sums
 
-    def _like(self, fields: Mapping[str, Any]) -> EpisodeBatch:
-        """Return a batch of other fields with the spaces of this one."""
-        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
-        return EpisodeBatch(**{**fields, **spaces})
-
     def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
         """Return views of all columns for a range of segments and the range of their steps."""
         columns: dict[str, Any] = {}
-        for name in STEP_COLUMNS:
-            column = getattr(self, name)
-            columns[name] = None if column is None else map_columns(lambda array: array[steps], column)
-        for name in (*SEGMENT_COLUMNS, *HEADERS):
-            header = getattr(self, name)
-            columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
+        for names, rows in ((STEP_COLUMNS, steps), ((*SEGMENT_COLUMNS, *HEADERS), segments)):
+            for name in names:
+                column = getattr(self, name)
+                if isinstance(column, np.ndarray):
+                    columns[name] = column[rows]
+                else:
+                    columns[name] = None if column is None else {leaf: each[rows] for leaf, each in column.items()}
         columns["observation_space"], columns["action_space"] = self.observation_space, self.action_space
         return columns
+
+
+def derived(batch: EpisodeBatch, fields: Mapping[str, Any]) -> EpisodeBatch:
+    """Return a batch of rows of another batch, with its spaces, without checking their columns again.
+
+    Args:
+        batch: the other batch.
+        fields: all columns and headers.
+    """
+    spaces = {"observation_space": batch.observation_space, "action_space": batch.action_space}
+    made = EpisodeBatch.__new__(EpisodeBatch)
+    vars(made).update({**dict.fromkeys(_NOT_DERIVED), **fields, **spaces})
+    return made
 
 
 def with_spaces(batch: EpisodeBatch, spaces: tuple[Space, Space]) -> EpisodeBatch:

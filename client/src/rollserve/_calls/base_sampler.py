@@ -220,7 +220,7 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
         batch_size: int = 256,
         num_epochs: int | None = 1,
         shuffle_seed: int | None = None,
-        shuffle_steps: int = 1 << 17,
+        shuffle_steps: int | None = None,
         shard: tuple[int, int] = (0, 1),
         position: Position | Sequence[int] | None = None,
         infos: bool = True,
@@ -241,7 +241,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
             batch_size: number of segments of each batch.
             num_epochs: number of times that all segments are read; None for ever.
             shuffle_seed: seed of a random order.
-            shuffle_steps: number of steps in the buffer that shuffles segments, up to 2**24.
+            shuffle_steps: number of steps in the buffer that shuffles segments, by default 131,072 and at most 2**24;
+                only with a seed.
             shard: (i, n) for the i-th of n parts of the data.
             position: position of an equal stream, to go on behind its last batch.
             infos: whether to read the infos of environments.

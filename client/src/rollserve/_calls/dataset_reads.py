@@ -14,6 +14,7 @@ from rollserve._calls.requests import sampling_options
 from rollserve._calls.responses import holds_batch, read_response
 from rollserve._checks import check_choice, check_count, check_flag, check_integer, check_type
 from rollserve.data.reader import Position
+from rollserve.data.shuffling import checked_shuffle
 from rollserve.data.sources import Files, Live, MixPosition
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
@@ -163,21 +164,19 @@ def _source(field: str, source: Files | Live, weight: float) -> datasets_pb2.Dat
     for name in ("length", "num_epochs"):
         if (value := getattr(source, name)) is not None:
             check_count(f"{field}.{name}", value)
-    check_count(f"{field}.shuffle_steps", source.shuffle_steps)
+    shuffle = checked_shuffle(f"{field}.", source.shuffle_seed, source.shuffle_steps)
     check_flag(f"{field}.infos", source.infos)
     index, count = source.shard
     if not 0 <= index < count:
         raise InvalidArgumentError.of(f"{field}.shard", expected=f"a part from 0 to {count - 1}", got=index)
-    shuffle = None
-    if source.shuffle_seed is not None:
-        check_integer(f"{field}.shuffle_seed", source.shuffle_seed, 64, signed=False)
-        shuffle = datasets_pb2.DatasetShuffle(seed=source.shuffle_seed, step_count=source.shuffle_steps)
     files = datasets_pb2.DatasetFiles(
         paths=[os.fspath(path) for path in paths],
         format=source.format or "",
         fragment_length=source.length,
         epoch_count=source.num_epochs or 0,
-        shuffle=shuffle,
+        shuffle=None
+        if shuffle is None
+        else datasets_pb2.DatasetShuffle(seed=shuffle.seed, step_count=shuffle.num_steps),
         shard=None if count == 1 else datasets_pb2.DatasetShard(index=index, count=count),
         skip_infos=not source.infos,
         dones=source.dones or "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from google.protobuf import json_format
 
 from rollserve._checks import check_type
@@ -12,21 +13,36 @@ from rollserve.data.agent_files import agent_digest
 from rollserve.environments import env_spec_to_proto
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
+from rollserve.mlp_agent import MlpAgent
 from rollserve.receipts import Receipt, column_digests
 
 if TYPE_CHECKING:
+    from rollserve.account import Account
     from rollserve.agents import Agent
     from rollserve.status import SamplerStatus
 
-__all__ = ["with_receipt"]
+__all__ = ["acting_version", "with_receipt"]
 
 
-def with_receipt(batch: EpisodeBatch, status: SamplerStatus, agent: Agent | None) -> EpisodeBatch:
-    """Return the batch with a receipt; see `Sampler.with_receipt`."""
-    check_type("batch", batch, EpisodeBatch, "the batch of an environment with one agent")
-    account = batch.account
-    if account is None:
-        raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
+def acting_version(batch: EpisodeBatch) -> int:
+    """Return the version of the agent that acted in a batch; raise as `with_receipt` for one without an account."""
+    return _account(batch).policy_version
+
+
+def with_receipt(
+    batch: EpisodeBatch, status: SamplerStatus, agent: Agent | None, held: Agent | None = None
+) -> EpisodeBatch:
+    """Return the batch with a receipt; see `Sampler.with_receipt`.
+
+    Args:
+        batch: the batch.
+        status: status of the sampler.
+        agent: the agent whose digest the receipt has; None for none.
+        held: the agent that acted, as the server holds it; None if it does not any more.
+    """
+    account = _account(batch)
+    if agent is not None and held is not None and not _may_be_same(agent, held):
+        raise ValueError(f"agent: {mismatch(f'the one of policy version {account.policy_version}', 'another one')}")
     if account.env_version != status.env_version:
         text = mismatch(f"environment version {account.env_version}, as of the batch", status.env_version)
         raise ValueError(f"env_version: {text}: call this before the environment is updated")
@@ -47,6 +63,26 @@ def with_receipt(batch: EpisodeBatch, status: SamplerStatus, agent: Agent | None
         account={name: value for name, value in _counts(account).items() if isinstance(value, int)},
     )
     return dataclasses.replace(batch, receipt=receipt)
+
+
+def _account(batch: EpisodeBatch) -> Account:
+    check_type("batch", batch, EpisodeBatch, "the batch of an environment with one agent")
+    if batch.account is None:
+        raise ValueError(f"account: {mismatch('the whole result of a call', 'a batch without an account')}")
+    return batch.account
+
+
+def _may_be_same(agent: Agent, held: Agent) -> bool:
+    """Whether agents are of one kind and, if they are MLPs, have the same parameters in the dtypes that are held.
+
+    Other kinds are not compared further: a model that is held has the present parameters in place of its own.
+    """
+    if not (isinstance(agent, MlpAgent) and isinstance(held, MlpAgent)):
+        return type(agent) is type(held)
+    return agent.parameters.keys() == held.parameters.keys() and all(
+        np.array_equal(value, np.asarray(agent.parameters[name]).astype(value.dtype))
+        for name, value in held.parameters.items()
+    )
 
 
 def _counts(account: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rollserve._calls.requests import exploration_of
 from rollserve._checks import check_flag, check_integer, check_type
 from rollserve._codec.columns import leaves_of
 from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
-from rollserve._formats.replays import ObservationArrays, checksums, recorded_episode
+from rollserve._formats.replays import ObservationArrays, checked_segment, checksums, recorded_episode
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -76,7 +76,7 @@ def render_request(
         check_type("batch", batch, EpisodeBatch, "an EpisodeBatch")
         if given:
             raise ValueError(f"{given[0]}: {mismatch('none beside a batch, whose episode has its actions', 'one')}")
-        request.recorded.CopyFrom(_recorded(batch.take([range(len(batch))[segment]])))
+        request.recorded.CopyFrom(_recorded(batch.take([checked_segment(batch, segment)])))
         if env_version is None and batch.account is not None and batch.account.env_version:
             env_version = batch.account.env_version
     elif index is None:

@@ -20,6 +20,7 @@ __all__ = [
     "ObservationChecksums",
     "Observations",
     "RecordedEpisode",
+    "checked_segment",
     "checksums",
     "frame_of",
     "has_own_seeds",
@@ -99,6 +100,15 @@ class RecordedEpisode:
     def num_steps(self) -> int:
         """Number of steps, T."""
         return len(next(iter(self.actions.values()), ()))
+
+
+def checked_segment(batch: Any, segment: int) -> int:
+    """Return the position of a segment, negative ones counted from the end; raise IndexError for no segment's."""
+    try:
+        return range(len(batch))[segment]
+    except IndexError:
+        expected = f"a segment from 0 to {len(batch) - 1}" if len(batch) else "a batch with segments"
+        raise IndexError(f"segment: {mismatch(expected, segment)}") from None
 
 
 def has_own_seeds(batch: Any) -> bool:
@@ -224,7 +234,7 @@ def replayed_frames(
                 next(steps)
             except StopIteration as end:
                 if end.value:
-                    hint = "seeds of native rows make whole blocks of episodes only"
+                    hint = "the environment is another one, or the episode one of native rows, whose seeds make blocks"
                     raise ValueError(f"replay: {mismatch('the recorded episode', end.value, hint)}") from None
                 return
             yield frame_of(env)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from rollserve._calls.rendering import DEFAULT_RENDER_SECONDS
 from rollserve.cli.files import check_writable, write
+from rollserve.errors import InvalidArgumentError
 from rollserve.video import Overlay
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def add_video(commands: Commands, common: argparse.ArgumentParser) -> None:
 
 
 def _video(sampler: Sampler, options: argparse.Namespace) -> None:
+    if options.out.suffix.lower() not in ("", ".mp4"):
+        raise InvalidArgumentError.of("out", expected="a file FILE.mp4, because videos are MP4", got=options.out)
     check_writable(options.out)
     video = sampler.render(
         seed=options.seed,

@@ -26,6 +26,8 @@ Format = Literal["minari", "d4rl", "rllib-json", "parquet", "rollserve"]
 _STARTS: dict[bytes, Format] = {b"PK\x03\x04": "rollserve", b"\x89HDF": "d4rl", b"PAR1": "parquet", b"{": "rllib-json"}
 """Formats by the first bytes of their files."""
 _METADATA = "metadata.json"
+_MAX_SHOWN = 4
+"""Datasets of a folder that an error names."""
 
 
 def open_source(
@@ -49,7 +51,7 @@ def open_source(
         raise InvalidArgumentError.of("path", expected=expected, got=f"{datasets[0]} and others")
     files = [file for each in paths for file in (_files_in(each) if each.is_dir() else [each])]
     if not files:
-        raise InvalidArgumentError.of("path", expected="at least one file", got=f"none in {paths}")
+        raise InvalidArgumentError.of("path", expected="a dataset, or at least one file", got=_described(paths))
     formats = {file: file_format or _format_of(file) for file in files}
     if len(set(formats.values())) > 1:
         listed = ", ".join(f"{file.name} ({found})" for file, found in list(formats.items())[:4])
@@ -75,6 +77,13 @@ def _paths(path: Any) -> list[Path]:
     if not isinstance(path, Sequence) or not all(isinstance(each, str | os.PathLike) for each in path):
         raise type_error("path", "a path or a sequence of paths", path)
     return [Path(each) for each in path]
+
+
+def _described(paths: Sequence[Path]) -> str:
+    """Return what is in paths without files, with the datasets that a folder of several has."""
+    found = [each.relative_to(paths[0]) for each in sorted(paths[0].iterdir()) if each.is_dir() and _is_minari(each)]
+    got = f"folders without files: {', '.join(map(str, paths))}" if paths else "no path"
+    return f"{got}; {paths[0]} has the datasets {', '.join(map(str, found[:_MAX_SHOWN]))}" if found else got
 
 
 def _is_minari(folder: Path) -> bool:

@@ -18,13 +18,15 @@ __all__ = ["Files", "Live", "MixPosition"]
 class Files:
     """Files in the folder of a server, and how it reads them; as the arguments of `rollserve.data.read`.
 
+    The number of segments of a batch is an argument of `read_mix`, the same for all files.
+
     Attributes:
         path: a path within the server's `--data-dir`, or several of them.
         format: format of the files; None for the one that their first bytes tell.
         length: number of steps of fragments; 1 for transitions; None for whole episodes.
         num_epochs: number of times that all segments are read; None for ever.
         shuffle_seed: seed of a random order; None for the order of the files.
-        shuffle_steps: number of steps in the buffer that shuffles segments.
+        shuffle_steps: number of steps in the buffer that shuffles segments, by default 131,072; only with a seed.
         shard: (i, n) for the i-th of n parts of the data.
         infos: whether to read the infos of environments.
         dones: what the column `dones` of RLlib's old files stands for.
@@ -35,7 +37,7 @@ class Files:
     length: int | None = None
     num_epochs: int | None = 1
     shuffle_seed: int | None = None
-    shuffle_steps: int = 1 << 17
+    shuffle_steps: int | None = None
     shard: tuple[int, int] = (0, 1)
     infos: bool = True
     dones: str | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve._checks import check_type
 from rollserve._formats.gymnasium_spaces import space_of_gymnasium
 from rollserve.data.agent_files import load_agent
 from rollserve.data.log_probs import log_probs
@@ -110,10 +111,15 @@ def verify(
 
     Raises:
         ImportError: gymnasium is not installed.
+        TypeError: an argument of the wrong type, such as an agent in place of its file.
         ValueError: files without receipts, an environment that cannot be replayed, or an agent that cannot be
             evaluated.
         OSError: no such file.
     """
+    if agent is not None:
+        check_type("agent", agent, str | os.PathLike, "the path of a file of save_agent")
+    if env is not None:
+        check_type("env", env, str | EnvSpec, "the id of an environment, or an EnvSpec")
     with read(path) as reader:
         batches = list(reader)
         if not batches:
@@ -144,7 +150,7 @@ def _parts(
     """Yield the segments of each receipt."""
     if not receipts:
         if env is None:
-            hint = "`env` names the environment of files without one"
+            hint = "files without one need the environment, as `env` or on the command line as --env"
             raise ValueError(f"receipt: {mismatch('a receipt in the files', 'none', hint)}")
         yield batch, None
         return

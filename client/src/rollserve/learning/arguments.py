@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._checks import check_type
-from rollserve._codec.columns import mask_name
+from rollserve._codec.columns import leaves_of, mask_name
 from rollserve.errors import mismatch
 
 __all__ = [
@@ -18,10 +18,14 @@ __all__ = [
     "check_generator",
     "check_positive",
     "checked_last_values",
+    "checked_log_probs",
     "checked_values",
     "float_type",
     "infos_or",
 ]
+
+_MAX_LOG_PROB = 1e-3
+"""Largest logarithm of a probability, after rounding."""
 
 
 def check_count(name: str, value: Any, *, low: int = 1, high: int | None = None) -> int:
@@ -104,6 +108,25 @@ def infos_or(batch: Any, name: str, values: Any, info: str) -> np.ndarray:
             raise ValueError(f"{name}: {mismatch('a number for each step', None, hint)}")
         values = batch.agent_infos[info]
     return checked_values(name, values, len(batch.rewards))
+
+
+def checked_log_probs(batch: Any, target: Any, behavior: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return log-probabilities of the actions for the target policy and for the one that acted, (T,) each.
+
+    Raises:
+        ValueError: other shapes or dtypes, no log-probabilities of the policy that acted, or positive ones of discrete
+            actions, as probabilities in their place would be.
+    """
+    arrays = {
+        "target_log_probs": checked_values("target_log_probs", target, len(batch.rewards)),
+        "behavior_log_probs": infos_or(batch, "behavior_log_probs", behavior, "log_prob"),
+    }
+    if all(leaf.dtype.kind in "biu" for leaf in leaves_of(batch.actions).values()):
+        for name, array in arrays.items():
+            if (array > _MAX_LOG_PROB).any():
+                expected = "logarithms of probabilities, which are at most 0"
+                raise ValueError(f"{name}: {mismatch(expected, array.max())}")
+    return arrays["target_log_probs"], arrays["behavior_log_probs"]
 
 
 def float_type(*arrays: np.ndarray) -> np.dtype[Any]:

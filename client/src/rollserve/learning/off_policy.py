@@ -20,6 +20,7 @@ from rollserve.learning.arguments import (
     check_fraction,
     check_positive,
     checked_last_values,
+    checked_log_probs,
     checked_values,
     float_type,
     infos_or,
@@ -91,8 +92,7 @@ def retrace(
 
 def _ratios(batch: Any, target_log_probs: Any, behavior_log_probs: Any) -> np.ndarray:
     """Return how many times as probable each action is for the target policy as for the one that acted, (T,)."""
-    target = checked_values("target_log_probs", target_log_probs, len(batch.rewards))
-    behavior = infos_or(batch, "behavior_log_probs", behavior_log_probs, "log_prob")
+    target, behavior = checked_log_probs(batch, target_log_probs, behavior_log_probs)
     dtype = float_type(target, behavior)
     with np.errstate(over="ignore"):  # what overflows is infinite, and clipped
         ratios: np.ndarray = np.exp(target.astype(dtype, copy=False) - behavior)

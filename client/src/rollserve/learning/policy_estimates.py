@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rollserve.errors import mismatch
-from rollserve.learning.arguments import check_fraction, checked_values, infos_or
+from rollserve.learning.arguments import check_fraction, checked_log_probs, checked_values
 from rollserve.learning.recurrences import backward_recurrence
 
 __all__ = ["Estimate", "PolicyEstimates", "policy_estimates"]
@@ -83,8 +83,8 @@ def policy_estimates(
         missing = "q_values" if q_values is None else "values"
         raise ValueError(f"{missing}: {mismatch('values beside the others, for the doubly robust estimate', None)}")
     _check_episodes(batch)
-    target = checked_values("target_log_probs", target_log_probs, len(batch.rewards)).astype(np.float64)
-    ratios = target - infos_or(batch, "behavior_log_probs", behavior_log_probs, "log_prob")
+    target, behavior = checked_log_probs(batch, target_log_probs, behavior_log_probs)
+    ratios = target.astype(np.float64) - behavior
     starts = np.cumsum(batch.lengths) - batch.lengths
     ends = starts + batch.lengths - 1
     steps = np.arange(len(batch.rewards)) - np.repeat(starts, batch.lengths)

@@ -22,7 +22,8 @@ class DataFolder:
 
     def __init__(self, path: Path | None) -> None:
         """Allow the paths in a folder, or none at all."""
-        self._path = path
+        # Absolute, so that errors of the files can be told from it.
+        self._path = None if path is None else path.absolute()
 
     @property
     def root(self) -> str:
@@ -58,7 +59,9 @@ class DataFolder:
             path = self._allowed(field, text)
             if not path.exists():
                 got, reason = repr(shorten(text, _MAX_SHOWN)), Reason.DATASET_NOT_FOUND
-                raise NotFoundError.of(field, expected="a path in the folder of datasets", got=got, reason=reason)
+                raise NotFoundError.of(
+                    field, expected="a path that exists in the folder of datasets", got=got, reason=reason
+                )
             found.append(path)
         return found
 

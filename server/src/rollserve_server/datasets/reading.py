@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -37,7 +38,10 @@ class _Read:
         self._readers: list[data.Reader | None] = []
         for number, (files, position) in enumerate(zip(request["files"], request["positions"], strict=True)):
             self._readers.append(None if files is None else _opened(number, files, position, request["batch_size"]))
-        sources = [self._drawn(number, reader) for number, reader in enumerate(self._readers)]
+        sources = [
+            self._drawn(number, reader, "" if files is None else files["folder"])
+            for number, (reader, files) in enumerate(zip(self._readers, request["files"], strict=True))
+        ]
         self._num_drawn: int = request["num_drawn"]
         self._mix = data.mix(
             list(zip(sources, request["weights"], strict=True)),
@@ -76,11 +80,11 @@ class _Read:
         }
         return answer, messages
 
-    def _drawn(self, number: int, reader: Iterable[EpisodeBatch] | None) -> Iterator[_Drawn]:
+    def _drawn(self, number: int, reader: Iterable[EpisodeBatch] | None, folder: str) -> Iterator[_Drawn]:
         if reader is None:
             while True:
                 yield _Drawn(number, None)
-        yield from (_Drawn(number, batch) for batch in _readable(number, reader))
+        yield from (_Drawn(number, batch) for batch in _readable(number, reader, folder))
 
 
 def main() -> None:
@@ -104,8 +108,8 @@ def _opened(number: int, files: Mapping[str, Any], position: Sequence[int], batc
         return data.read(**options, position=position, batch_size=batch_size)
 
 
-def _readable(number: int, reader: Iterable[EpisodeBatch]) -> Iterator[EpisodeBatch]:
-    with _naming(number, ""):
+def _readable(number: int, reader: Iterable[EpisodeBatch], folder: str) -> Iterator[EpisodeBatch]:
+    with _naming(number, folder):
         yield from reader
 
 
@@ -115,11 +119,20 @@ def _naming(number: int, folder: str) -> Iterator[None]:
     try:
         yield
     except InvalidArgumentError as error:
-        field = f"sources[{number}].files.{error.field}"
-        raise RefusedError("INVALID_VALUE", error.message.removeprefix(f"{error.field}: "), field=field) from None
+        field, text = f"sources[{number}].files.{error.field}", error.message.removeprefix(f"{error.field}: ")
+        raise RefusedError("INVALID_VALUE", _within(folder, text), field=field) from None
     except (OSError, ValueError, TypeError) as error:
-        text = " ".join(str(error).split()).replace(f"{folder}/", "")
+        text = " ".join(_within(folder, str(error)).split())
         raise RefusedError("DATASET_UNREADABLE", text, field=f"sources[{number}].files") from None
+
+
+def _within(folder: str, text: str) -> str:
+    """Return a text whose paths begin in a folder, `.` for the folder itself.
+
+    A path that only goes on with the same names, such as `/a/data` behind another folder, is none of the folder's.
+    """
+    paths = rf"(?<![\w./-]){re.escape(folder)}(/|(?![\w-]))"
+    return re.sub(paths, lambda found: "" if found[1] else ".", text)
 
 
 def _content(reader: data.Reader | None) -> datasets_pb2.DatasetContent:

@@ -20,7 +20,7 @@ from rollserve.spaces import space_to_proto
 from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets import Recorder
 from rollserve_server.envs import describe_space
-from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError, within
+from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.responses import delivered_messages
@@ -84,7 +84,7 @@ class Recordings:
         async with contextlib.AsyncExitStack() as stack:
             claim = await stack.enter_async_context(self._claimed(folder))
             status = pool.status()
-            request = _with_versions(request, status, pool)
+            request = await _with_versions(request, status, pool)
             opening = await self._opening(request, folder, status, pool)
             recorder = await Recorder.start(opening, _space_messages(status))
             job = _Job(request, pool, rpc, recorder)
@@ -292,12 +292,13 @@ class _Job:
         )
 
 
-def _with_versions(request: RecordingRequest, status: PoolStatus, pool: Pool) -> RecordingRequest:
+async def _with_versions(request: RecordingRequest, status: PoolStatus, pool: Pool) -> RecordingRequest:
     """Return the request with the versions that all its calls sample with.
 
     Raises:
-        InvalidValueError: environments that a dataset of Minari does not hold, or another version than the current one.
-        NotReadyError: there is no agent, or its version is not kept.
+        InvalidValueError: environments that a dataset of Minari does not hold, another version than the current one, or
+            an agent that cannot act as freely as requested.
+        NotReadyError: there is no agent, it does not fit, or its version is not kept.
     """
     if status.env.agents:
         raise InvalidValueError.of("", expected="an environment with one agent for a recording", got="many agents")
@@ -308,10 +309,10 @@ def _with_versions(request: RecordingRequest, status: PoolStatus, pool: Pool) ->
     if env_version not in (None, status.env_version):
         expected = f"the current version {status.env_version}, or none"
         raise InvalidValueError.of("options.environment_version", expected=expected, got=env_version)
-    with within("options"):
-        policy_version, _ = pool.agents.agent(request.options.policy_version, 0, "")
-    options = dataclasses.replace(request.options, policy_version=policy_version, env_version=status.env_version)
-    return dataclasses.replace(request, options=options)
+    options = dataclasses.replace(request.options, env_version=status.env_version)
+    # Refused before there is a dataset, which would be an empty one.
+    policy_version = await pool.acting_version(options, request.num_workers)
+    return dataclasses.replace(request, options=dataclasses.replace(options, policy_version=policy_version))
 
 
 def _space_messages(status: PoolStatus) -> list[bytes]:

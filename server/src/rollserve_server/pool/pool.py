@@ -403,6 +403,19 @@ class Pool:
         await self._parts.journal.write()
         return previous
 
+    async def acting_version(self, options: SamplingOptions, num_workers: int | None = None) -> int:
+        """Return the version of the agent that would act in calls with these options now.
+
+        Args:
+            options: options of the calls.
+            num_workers: number of workers that they ask for; None for any number.
+
+        Raises:
+            InvalidValueError: the agent cannot act as freely as that.
+            NotReadyError: as of `sample`.
+        """
+        return await self._samplings.acting_version(options, num_workers)
+
     def sample(
         self, request: SampleRequest, receiver: Receiver = NEVER_STALLED
     ) -> AsyncGenerator[AgentUpdated | Beginning | Delivery | Progress | Account, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING
@@ -46,13 +47,17 @@ async def save(parts: PoolParts) -> SavedSampler:
 
     Agents are left out if they fit none of the environments: no call can use them, and no sampler would accept them.
     """
-    saved = _snapshot(parts)
-    fitting = {number: agents for number, agents in saved.agents.items() if await _fits(parts, number, saved.envs)}
+    saved = _usable(_snapshot(parts), parts.settings.versions.keep_versions)
+    with contextlib.ExitStack() as using:  # an update meanwhile drops none of them
+        for versions, numbers in ((parts.versions.envs, saved.envs), (parts.versions.agents, saved.agents)):
+            for number in numbers:
+                using.enter_context(versions.using(number))
+        fitting = {number: agents for number, agents in saved.agents.items() if await _fits(parts, number, saved.envs)}
     return dataclasses.replace(saved, agents=fitting)
 
 
 def _snapshot(parts: PoolParts) -> SavedSampler:
-    """Return the sampler with all agents."""
+    """Return the sampler with everything that it keeps."""
     versions = parts.versions
     return SavedSampler(
         software=__version__,
@@ -67,6 +72,31 @@ def _snapshot(parts: PoolParts) -> SavedSampler:
         own=parts.sequences.save(),
         rows=parts.row_sequences.save(),
     )
+
+
+def _usable(saved: SavedSampler, num_kept: int) -> SavedSampler:
+    """Return a saved sampler without what no call can use, and no sampler would accept.
+
+    Args:
+        saved: the sampler.
+        num_kept: number of versions of the environments that a sampler keeps. Others are only in use by calls, and
+            rows can outlive their environments.
+    """
+    newest, alike = max(saved.envs, default=0), (1, saved.num_workers)
+    envs = {
+        number: envs
+        for number, envs in saved.envs.items()
+        # Older versions for each worker stay behind when the number of workers changes.
+        if number == newest or (number > newest - num_kept and len(envs.specs) in alike)
+    }
+    agents = {
+        number: agents
+        for number, agents in saved.agents.items()
+        if number == saved.policy_version or len(agents.agents) in alike
+    }
+    # Rows of an unknown version above the newest are no leftovers: they are refused.
+    rows = [each for each in saved.rows.sequences if (of := each.state.kind.env_version) in envs or of > newest]
+    return dataclasses.replace(saved, envs=envs, agents=agents, rows=saved.rows._replace(sequences=rows))
 
 
 async def _fits(parts: PoolParts, policy_version: int, envs: Iterable[int]) -> bool:
@@ -107,13 +137,15 @@ async def restore_into(parts: PoolParts, saved: SavedSampler, client_id: str = "
     """
     if not saved.envs:
         raise InvalidValueError.of("environments", expected="at least one version", got="none")
+    num_saved_envs = len(saved.envs)
+    saved = _usable(saved, parts.settings.versions.keep_versions)
     await parts.workers.start(saved.num_workers)
     for number, envs in sorted(saved.envs.items()):
         with within(f"environments[{number}]"):
             await _install(parts, number, envs, client_id)
     for number, agents in sorted(saved.agents.items()):
         with within(f"agents[{number}]"):
-            await _prepare(parts, number, agents, client_id)
+            await _prepare(parts, number, agents, client_id, may_misfit=len(saved.envs) < num_saved_envs)
     if saved.policy_version > parts.versions.agents.number:
         parts.versions.agents.skip_to(saved.policy_version + 1)
     parts.versions.mark_restored()
@@ -151,8 +183,16 @@ def _update_of(specs: WorkerSpecs) -> EnvUpdate:
     return RowUpdates(specs.specs) if isinstance(specs, RowSpecs) else specs
 
 
-async def _prepare(parts: PoolParts, number: int, saved: SavedAgents, client_id: str) -> None:
-    """Add a version of the agents, which fits one of the environments: the newest that accepts it."""
+async def _prepare(parts: PoolParts, number: int, saved: SavedAgents, client_id: str, *, may_misfit: bool) -> None:
+    """Add a version of the agents, which fits one of the environments: the newest that accepts it.
+
+    Args:
+        parts: parts of the pool.
+        number: number of the version.
+        saved: the agents.
+        client_id: id of the client to whom the version belongs.
+        may_misfit: whether agents that fit no environment are left out, because theirs may have been.
+    """
     versions, settings = parts.versions, parts.settings.agents
     if len(saved.agents) not in (1, len(versions.workers)):
         expected = f"1 or {len(versions.workers)}, one for each worker"
@@ -170,7 +210,8 @@ async def _prepare(parts: PoolParts, number: int, saved: SavedAgents, client_id:
             versions.agents.add(AgentVersion.restored(specs, [client_id], saved.updated_seconds))
             return
     assert failure is not None  # noqa: S101  # there is an environment
-    raise failure
+    if not may_misfit:
+        raise failure
 
 
 def _check_rows(parts: PoolParts, saved: SavedRowSequence) -> None:

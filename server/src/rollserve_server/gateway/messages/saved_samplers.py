@@ -162,28 +162,36 @@ def _records(saved: SavedSampler) -> Iterator[pb.SavedRecord]:
 
 
 def _read_records(data: bytes, parse: Callable[[bytes], pb.SavedRecord]) -> Sequence[pb.SavedRecord]:
-    """Return all records but the end, which is checked."""
+    """Return all records but the end, once its digest is that of the bytes before it."""
     if not data.startswith(_MAGIC):
         raise InvalidValueError.of("", expected="the file of a saved sampler", got="other bytes")
     view, place = memoryview(data), len(_MAGIC)
-    records: list[pb.SavedRecord] = []
-    while True:
+    contents: list[memoryview] = []
+    while place < len(data):
         start = place + _LENGTH_BYTES
         stop = start + int.from_bytes(view[place:start], "little")
-        if start > len(data) or stop > len(data):
-            raise InvalidValueError.of("", expected="a whole file", got=f"its first {len(data)} bytes")
-        if len(records) == _MAX_RECORDS:
+        if stop > len(data):
+            raise _changed_error()
+        if len(contents) > _MAX_RECORDS:
             raise InvalidValueError.of("", expected=f"at most {_MAX_RECORDS} records", got="more")
-        record = parse(bytes(view[start:stop]))
-        if record.HasField("end"):
-            break
-        records.append(record)
-        place = stop
-    if stop != len(data):
-        raise InvalidValueError.of("", expected=f"{stop} bytes, up to the end of the file", got=len(data))
-    if hashlib.sha256(view[:place]).digest() != record.end.sha256:
-        raise InvalidValueError.of("", expected="bytes with the digest of its end", got="changed bytes")
-    return records
+        contents.append(view[start:stop])
+        end_place, place = place, stop
+    if not contents or _digest_in(contents[-1], parse) != hashlib.sha256(view[:end_place]).digest():
+        raise _changed_error()
+    return [parse(bytes(content)) for content in contents[:-1]]
+
+
+def _digest_in(content: memoryview, parse: Callable[[bytes], pb.SavedRecord]) -> bytes | None:
+    """Return the digest in the last record of a file; None if that is no end."""
+    try:
+        record = parse(bytes(content))
+    except InvalidValueError:
+        return None
+    return record.end.sha256 if record.HasField("end") else None
+
+
+def _changed_error() -> InvalidValueError:
+    return InvalidValueError.of("", expected="the bytes that were saved", got="a file that was changed or cut off")
 
 
 def _check_format(number: int) -> None:

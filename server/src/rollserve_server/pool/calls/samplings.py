@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.calls.stream_sequence import StreamSequence
     from rollserve_server.pool.interface.expectation import Expectation
-    from rollserve_server.pool.interface.requests import SampleRequest
+    from rollserve_server.pool.interface.requests import SampleRequest, SamplingOptions
     from rollserve_server.pool.interface.results import Beginning, Delivery
     from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
     from rollserve_server.pool.sequences.own_sequence import OwnSequence
@@ -166,6 +166,18 @@ class Samplings:
         return await self.update_agent(
             [update], options.expected, per_worker=False, field="options.agent_update", check=check
         )
+
+    async def acting_version(self, options: SamplingOptions, num_workers: int | None) -> int:
+        """Return the version that acts in calls with these options and number of workers; raises as `begin`."""
+        parts = self._parts
+        check_run(options.run, parts.run)
+        policy_version, env_version = parts.selection.choose_policy(options), parts.selection.choose_env(options)
+        with parts.versions.agents.using(policy_version), parts.versions.envs.using(env_version):
+            await parts.selection.check_fit(policy_version, env_version)
+            parts.selection.check_exploration(policy_version, options.exploration)
+            check_num_workers(num_workers, len(parts.workers.workforce))
+            parts.selection.check_num_workers(policy_version, env_version, len(parts.workers.workforce))
+        return policy_version
 
     async def begin(
         self, request: SampleRequest, stack: AsyncExitStack, stream: StreamSequence | None = None
