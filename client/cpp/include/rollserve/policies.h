@@ -14,7 +14,7 @@ namespace rollserve {
 struct PolicyChoice {
   std::string policy;        ///< The name of the policy.
   std::int64_t version = 0;  ///< 0 for the policy's current version, -k for the k-th before it, or a version's number.
-  double weight = 1;         ///< A positive number; the chance of the choice is its part of the sum of all weights.
+  double weight = 1;         ///< From 0; its part of the sum of all weights is the chance. A choice of 0 never acts.
 };
 
 /// The agent of a name.

@@ -5,7 +5,8 @@ package io.github.rollserve;
  *
  * @param policy the name of the policy
  * @param version 0 for the policy's current version, -k for the k-th version before it, or the number of a version
- * @param weight a positive number; the chance of the choice is its part of the sum of the rule's weights
+ * @param weight a number from 0; the chance of the choice is its part of the sum of the rule's weights, and with 0 the
+ *     choice is held for evaluations and never acts
  */
 public record PolicyChoice(String policy, long version, double weight) {
     /**
