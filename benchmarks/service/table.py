@@ -126,7 +126,8 @@ def _notes(figures: Mapping[str, float]) -> list[str]:
     if "ratio_to_plain" in figures:
         notes.append(f"{figures['ratio_to_plain']:.2f} x plaintext")
     if "ratio_to_minari" in figures:
-        notes.append(f"{figures['ratio_to_minari']:.2f} x Minari's iterator")
+        chunked = f"{figures['chunked_ratio_to_minari']:.2f} x with files by Minari"
+        notes.append(f"{figures['ratio_to_minari']:.2f} x Minari's iterator, {chunked}")
         notes.append(
             f"shuffled {figures['ratio_of_shuffled']:.2f} of ordered, of transitions "
             f"{figures['ratio_of_shuffled_transitions']:.2f}"

@@ -303,6 +303,15 @@ def test_lines_of_json_of_other_forms_are_refused(line: dict[str, object], text:
         read_all(tmp_path / "a.json")
 
 
+def test_lines_of_json_whose_rows_fit_only_together_are_refused(tmp_path: Path) -> None:
+    line = {"type": "SampleBatch", "obs": [1.0, 2.0], "actions": [0, 1], "rewards": [1.0, 1.0]}
+    line |= {"terminateds": [False, True]}
+    others = {**line, "obs": [1.0, 2.0, 3.0]}, {**line, "obs": [1.0]}
+    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, (line, *others))))
+    with pytest.raises(ValueError, match=f"^{tmp_path}.*observations: expected 2 rows, as rewards, got shape"):
+        read_all(tmp_path / "a.json")
+
+
 def test_columns_that_do_not_fit_a_given_space_name_the_file(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "a.parquet")
     space = rollserve.spaces.Box(-1.0, 1.0, (3,), np.dtype(np.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,26 @@ def test_episodes_over_several_lines_are_fragments_that_join(tmp_path: Path) -> 
     batch = rollserve.EpisodeBatch.concatenate(*reader)
     assert (batch.lengths.tolist(), batch.first_steps.tolist()) == ([3, 2], [0, 3])
     assert batch.joined().lengths.tolist() == [5]
+
+
+def test_lines_with_other_columns_are_read_one_after_the_other(tmp_path: Path) -> None:
+    """Lines are segments whether they are alike or not, and NaN is a number, though JSON has none."""
+    line = {"type": "SampleBatch", "obs": [1.0, 2.0], "actions": [0, 1], "rewards": [1.0, math.nan]}
+    line |= {"terminateds": [False, False]}
+    others = {**line, "x": [3, 4]}, {**line, "x": [0.5, 1.5], "state_in_0": [[0.0]]}
+    path = tmp_path / "a.json"
+    path.write_text("\n".join(map(json.dumps, (line, line, *others, line))))
+    for options in ({}, {"batch_size": 1}, {"shard": (0, 1)}):
+        batch = rollserve.EpisodeBatch.concatenate(*rollserve.data.read(path, **options))  # type: ignore[arg-type]
+        assert batch.lengths.tolist() == [2] * 5
+        assert np.array_equal(batch.rewards, [1.0, math.nan] * 5, equal_nan=True)
+        assert batch.agent_infos["x"].tolist() == [0, 0, 0, 0, 3, 4, 0.5, 1.5, 0, 0]
+        assert batch.agent_infos["_x"].tolist() == [False] * 4 + [True] * 4 + [False] * 2
+    whole = rollserve.data.read(path, batch_size=1)
+    batches = [(batch, whole.position) for batch in whole]
+    for number, (_, position) in enumerate(batches):
+        rest = [*rollserve.data.read(path, batch_size=1, position=position)]
+        assert [batch.agent_infos.keys() for batch in rest] == [b.agent_infos.keys() for b, _ in batches[number + 1 :]]
 
 
 def test_one_policy_of_several_agents_is_read_and_several_are_refused(tmp_path: Path) -> None:

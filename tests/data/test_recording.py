@@ -29,8 +29,11 @@ import rollserve
 from rollserve import EpisodeBatch, Reason
 from rollserve.cli import main
 from rollserve.data import verify
+from rollserve.spaces import space_to_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_server.datasets import Recorder
+from rollserve_server.errors import OverLimitError
 from rollserve_server.local import LocalServer, local_server
 
 OPTIONS = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")
@@ -305,3 +308,39 @@ def test_dataset_clones_the_behaviour_in_a_script_that_knows_only_minari(
     command = [sys.executable, str(script), name]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert float(done.stdout.split()[-1]) > 400
+
+
+async def test_nothing_is_added_behind_an_addition_that_found_no_room(
+    recording: tuple[rollserve.Sampler, str, Path],
+) -> None:
+    sampler, name, folder = recording
+    address = sampler.__reduce__()[1][0].target  # type: ignore[index]
+    options = pb.SamplingOptions(seed=5, max_message_bytes=1 << 16)
+    with grpc.insecure_channel(address) as channel:
+        request = pb.ObtainSamplesRequest(step_count=10_000, options=options)
+        responses = [each for each in SamplerServiceStub(channel).ObtainSamples(request) if each.HasField("batch")]
+    messages = [response.SerializeToString() for response in responses]
+    spaces = sampler.obtain_samples(1, return_spaces=True)
+    assert spaces.observation_space is not None
+    assert spaces.action_space is not None
+    opening = {
+        "folder": str(folder),
+        "dataset": name,
+        "metadata": {},
+        "origin": {"seed": 5, "first_episode_index": 0, "rows_of_a_block": None},
+        "env": {"id": "CartPole-v1", "kwargs": {}, "wrappers": []},
+        "receipt": None,
+    }
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, before[1]))  # of the process that writes, too
+    try:
+        space_messages = [space_to_proto(each) for each in (spaces.observation_space, spaces.action_space)]
+        recorder = await Recorder.start(opening, [each.SerializeToString() for each in space_messages])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    for part in (messages[:-1], messages[-1:]):  # the last one alone would have room
+        with pytest.raises(OverLimitError, match="expected room for the dataset"):
+            await recorder.add(part)
+    await recorder.end("failed")
+    await recorder.close()
+    assert minari.MinariDataset(folder / "data").total_episodes == 0

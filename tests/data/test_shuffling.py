@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from data.conftest import assert_same
 from learner_batches import random_batch
 
 import rollserve
@@ -58,6 +60,33 @@ def test_small_buffer_moves_steps_by_about_its_size() -> None:
     # its place within the part that leaves is uniform.
     assert abs(np.abs(shifts).mean() / size - 0.4) < 0.15
     assert (np.abs(shifts) < 8 * size).mean() > 0.995
+
+
+@pytest.mark.parametrize("length", [None, 1, 4])
+@pytest.mark.parametrize("num_steps", [20, 90, 10_000])
+def test_fragments_of_all_batches_come_once_each(length: int | None, num_steps: int) -> None:
+    """Each is the one that cutting first gives, with its states and values."""
+    batch = with_states(random_batch([5, 1, 12, 7, 3, 30, 2, 9], 0, first_steps=np.zeros(8, np.int64)))
+    parts = batch if length is None else batch.cut(length)
+    batches = [batch.take(slice(start, start + 3)) for start in range(0, len(batch), 3)]
+    found = [*shuffled(batches, num_steps, np.random.default_rng(1), length=length, page_size=2)]
+    assert num_steps > batch.num_steps or len(found) > 1
+    together = EpisodeBatch.concatenate(*found)
+    assert not np.array_equal(together.observations, parts.observations)
+    assert_same(parts, together.take(np.lexsort((together.first_steps, together.episode_indices))))
+
+
+def with_states(batch: EpisodeBatch) -> EpisodeBatch:
+    """Return the batch with recurrent states of all steps, and values and states after the segments."""
+    starts = np.cumsum(batch.lengths) - batch.lengths
+    states = np.arange(batch.num_steps, dtype=float)[:, np.newaxis]
+    return dataclasses.replace(
+        batch,
+        agent_infos={**batch.agent_infos, "state/h": states},
+        initial_states={"h": states[starts]},
+        last_states={"h": states[starts] + 0.5},
+        last_values=np.arange(len(batch), dtype=float),
+    )
 
 
 def test_order_depends_on_seed_and_epoch_alone(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 Rates are steps per second of CPU time, of all threads of the process, which other processes disturb less than the
 clock. Each reader makes batches: observations before and after, actions, rewards and flags of the same episodes.
-Minari's own iterator yields episodes, which are concatenated. RLlib's `JsonReader` yields sample batches, which RLlib
-concatenates; where RLlib is not installed, that figure is missing.
+Minari's own iterator yields episodes, which are concatenated. The same episodes are read from a dataset that Rollserve
+has written, and from one that Minari has written, whose arrays are in chunks. RLlib's `JsonReader` yields sample
+batches, which RLlib concatenates; where RLlib is not installed, that figure is missing.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import minari
 import numpy as np
+from minari.data_collector.episode_buffer import EpisodeBuffer
 
 import rollserve
 from benchmarks.service.results import Options, Result, check
@@ -29,7 +32,7 @@ __all__ = ["DATASETS", "measure_datasets"]
 
 DATASETS = {"w9-short-episodes": (2000, 20, 300), "w9-long-episodes": (400, 1000, 1001)}
 """Numbers of episodes, and bounds of their lengths: from the first number to below the second."""
-_DATASET = "benchmark/episodes-v0"
+_DATASET, _MINARIS_DATASET = "benchmark/episodes-v0", "benchmark/episodes-by-minari-v0"
 _BATCH_SIZE = 256
 _RLLIB_BATCH_STEPS = 4000
 
@@ -46,12 +49,15 @@ def measure_datasets(name: str, options: Options) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder, _datasets_in(folder):
         root = Path(folder)
         batch.to_minari(_DATASET)
+        _write_by_minari(batch)
         batch.to_rllib_json(root / "a.json", compress=("obs", "new_obs"))
         batch.to_parquet(root / "a.parquet")
         batch.save(root / "a.npz")
         readers = {
             "": lambda: _read(root / _DATASET),
-            "minari_": _read_by_minari,
+            "minari_": lambda: _read_by_minari(_DATASET),
+            "chunked_": lambda: _read(root / _MINARIS_DATASET),
+            "minari_chunked_": lambda: _read_by_minari(_MINARIS_DATASET),
             "shuffled_": lambda: _read(root / _DATASET, shuffle_seed=1),
             "transitions_": lambda: _read(root / _DATASET, length=1),
             "shuffled_transitions_": lambda: _read(root / _DATASET, length=1, shuffle_seed=1),
@@ -79,6 +85,9 @@ def _round(readers: dict[str, Callable[[], float]], batch: EpisodeBatch) -> dict
         check(np.isclose(total, expected, rtol=1e-6, atol=1e-3), f"{name}rewards: expected {expected}, got {total}")
     own = figures["steps_per_second"]
     figures["ratio_to_minari"] = own / figures["minari_steps_per_second"]
+    figures["chunked_ratio_to_minari"] = (
+        figures["chunked_steps_per_second"] / figures["minari_chunked_steps_per_second"]
+    )
     figures["ratio_of_shuffled"] = figures["shuffled_steps_per_second"] / own
     figures["ratio_of_shuffled_transitions"] = (
         figures["shuffled_transitions_steps_per_second"] / figures["transitions_steps_per_second"]
@@ -112,10 +121,34 @@ def _read(path: Path, **options: Any) -> float:
         return sum(float(batch.rewards.sum()) for batch in reader)
 
 
-def _read_by_minari() -> float:
+def _write_by_minari(batch: EpisodeBatch) -> None:
+    """Write episodes by Minari itself, with the seeds of their resets."""
+    buffers = []
+    for number, episode in enumerate(batch.split()):
+        is_last = np.arange(episode.num_steps) == episode.num_steps - 1
+        columns = {
+            "observations": np.concatenate([episode.observations, episode.last_observations]),
+            "actions": episode.actions,
+            "rewards": episode.rewards,
+            "terminations": np.zeros(episode.num_steps, np.bool_),
+            "truncations": is_last,
+        }
+        buffers.append(EpisodeBuffer(id=number, seed=number, infos={}, **columns))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # metadata that the dataset lacks
+        minari.create_dataset_from_buffers(
+            _MINARIS_DATASET,
+            buffers,
+            observation_space=gymnasium.spaces.Box(-np.inf, np.inf, (17,), np.float64),
+            action_space=gymnasium.spaces.Box(-np.inf, np.inf, (6,), np.float32),
+            data_format="hdf5",
+        )
+
+
+def _read_by_minari(dataset: str) -> float:
     """Make batches of the episodes that Minari's iterator yields."""
     total, episodes = 0.0, []
-    for episode in minari.load_dataset(_DATASET).iterate_episodes():
+    for episode in minari.load_dataset(dataset).iterate_episodes():
         episodes.append(episode)
         if len(episodes) == _BATCH_SIZE:
             total += _concatenated(episodes)

@@ -60,10 +60,14 @@ if TYPE_CHECKING:
     from rollserve.rounds import Round
     from rollserve.spaces import Space
 
-__all__ = ["EpisodeBatch", "StepType", "with_spaces"]
+__all__ = ["EpisodeBatch", "StepType", "derived", "with_spaces"]
 
 _RECEIPT = "receipt"
 """Column of a saved batch that holds the receipt's JSON."""
+
+
+_NOT_DERIVED = ("account", "round", "receipt")
+"""Fields that are of a whole batch, and not of some of its rows."""
 
 
 class StepType(enum.IntEnum):
@@ -648,11 +652,10 @@ class EpisodeBatch:
             start, stop, step = segments.indices(len(self))
             if step != 1:
                 raise ValueError(f"segments: {mismatch('a slice without a step', segments)}")
-            bounds = np.append(self._starts, self.num_steps)
-            return self._like(
-                self._slices(slice(int(bounds[start]), int(bounds[max(start, stop)])), slice(start, stop))
-            )
-        return self._like(learning.take_segments(self, segments))
+            stop = max(start, stop)
+            begin, end = (int(self._starts[i]) if i < len(self) else self.num_steps for i in (start, stop))
+            return derived(self, self._slices(slice(begin, end), slice(start, stop)))
+        return derived(self, learning.take_segments(self, segments))
 
     def cut(self, length: int) -> EpisodeBatch:
         """Return the batch with each segment cut into fragments of `length` steps; the last of each may be shorter.
@@ -665,7 +668,7 @@ class EpisodeBatch:
             TypeError: a length that is not an integer.
             ValueError: a length below 1.
         """
-        return self._like(learning.cut_segments(self, length))
+        return derived(self, learning.cut_segments(self, length))
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch for each segment, whose arrays are views of this batch's arrays."""
@@ -676,11 +679,7 @@ class EpisodeBatch:
 
     def steps_of(self, segments: np.ndarray) -> np.ndarray:
         """Return the rows of the steps of the segments at these positions, one segment behind the other."""
-        lengths = self.lengths[segments]
-        ends = np.cumsum(lengths)
-        rows: np.ndarray = np.arange(ends[-1] if len(ends) else 0)
-        rows += np.repeat(self._starts[segments] - (ends - lengths), lengths)
-        return rows
+        return learning.rows_of(self._starts[segments], self.lengths[segments])
 
     @classmethod
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
@@ -1006,22 +1005,31 @@ class EpisodeBatch:
         sums: np.ndarray = np.add.reduceat(rewards, self._starts) if len(self) else rewards[:0]
         return sums
 
-    def _like(self, fields: Mapping[str, Any]) -> EpisodeBatch:
-        """Return a batch of other fields with the spaces of this one."""
-        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
-        return EpisodeBatch(**{**fields, **spaces})
-
     def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
         """Return views of all columns for a range of segments and the range of their steps."""
         columns: dict[str, Any] = {}
-        for name in STEP_COLUMNS:
-            column = getattr(self, name)
-            columns[name] = None if column is None else map_columns(lambda array: array[steps], column)
-        for name in (*SEGMENT_COLUMNS, *HEADERS):
-            header = getattr(self, name)
-            columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
+        for names, rows in ((STEP_COLUMNS, steps), ((*SEGMENT_COLUMNS, *HEADERS), segments)):
+            for name in names:
+                column = getattr(self, name)
+                if isinstance(column, np.ndarray):
+                    columns[name] = column[rows]
+                else:
+                    columns[name] = None if column is None else {leaf: each[rows] for leaf, each in column.items()}
         columns["observation_space"], columns["action_space"] = self.observation_space, self.action_space
         return columns
+
+
+def derived(batch: EpisodeBatch, fields: Mapping[str, Any]) -> EpisodeBatch:
+    """Return a batch of rows of another batch, with its spaces, without checking their columns again.
+
+    Args:
+        batch: the other batch.
+        fields: all columns and headers.
+    """
+    spaces = {"observation_space": batch.observation_space, "action_space": batch.action_space}
+    made = EpisodeBatch.__new__(EpisodeBatch)
+    vars(made).update({**dict.fromkeys(_NOT_DERIVED), **fields, **spaces})
+    return made
 
 
 def with_spaces(batch: EpisodeBatch, spaces: tuple[Space, Space]) -> EpisodeBatch:

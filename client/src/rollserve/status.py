@@ -211,7 +211,7 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         quota=quota_from_proto(message.quota),
         agents=tuple(message.agents),
         policies=dict(message.policies),
-        packages=dict(message.packages),
+        packages=dict(sorted(message.packages.items())),
     )
 
 

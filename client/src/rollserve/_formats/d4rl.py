@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ class D4rlSource(Source):
         check_bytes(name, column.nbytes)
         return flags_of(name, column[()], len(column))
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]:
         with file_error(self._path, "columns of D4RL"):
             starts = np.append(0, self._ends)
             steps = [slice(int(starts[unit]), int(starts[unit + 1])) for unit in units]
@@ -131,7 +132,7 @@ class D4rlSource(Source):
                 agent_infos=agent_infos,
                 env_infos=infos,
             )
-            return segments_of(table)
+            return [segments_of(table)]
 
     def _rows(self, name: str, rows: slice, kept: np.ndarray) -> np.ndarray:
         """Return some rows of a column."""

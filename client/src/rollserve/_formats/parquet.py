@@ -72,7 +72,7 @@ class ParquetSource(Source):
         for file in self._files:
             file.close()
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]:
         index = self._owners[units[0]][0]
         file, begins = self._files[index], self._begins[index]
         spans = [
@@ -82,8 +82,8 @@ class ParquetSource(Source):
             rows = np.concatenate([np.arange(low, high) for low, high in spans])
             columns = file.rows(spans[0][0], spans[-1][1], rows - spans[0][0], infos=self._infos)
             if file.is_own:
-                return _own_fields(columns)
-            return segments_of(table_of(nested(_without_nulls(columns)), self._dones))
+                return [_own_fields(columns)]
+            return [segments_of(table_of(nested(_without_nulls(columns)), self._dones))]
 
 
 class _ParquetFile:

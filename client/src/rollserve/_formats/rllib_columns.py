@@ -11,7 +11,7 @@ from rollserve._formats.sources import check_numbers
 from rollserve._formats.step_tables import StepTable, begins_of, flags_of, single_values
 from rollserve.errors import mismatch
 
-__all__ = ["AGENTS", "AGENT_NAMES", "IGNORED", "KNOWN", "missing_of", "table_of"]
+__all__ = ["AGENTS", "AGENT_NAMES", "IGNORED", "KNOWN", "is_ignored", "missing_of", "table_of"]
 
 AGENT_NAMES = {"action_logp": "log_prob", "vf_preds": "value"}
 """RLlib's names of the agent's infos that have another name here."""
@@ -30,12 +30,18 @@ KNOWN = {
 """Names of columns that are no infos of the agent."""
 
 
-def table_of(columns: Mapping[str, Any], dones: str | None) -> StepTable:
+def is_ignored(name: str) -> bool:
+    """Whether a column has no counterpart in a batch, and tells no segments apart."""
+    return (name in IGNORED and name not in AGENTS) or name.startswith(_IGNORED_PREFIXES)
+
+
+def table_of(columns: Mapping[str, Any], dones: str | None, begins: np.ndarray | None = None) -> StepTable:
     """Return the table of steps that columns by RLlib's names are.
 
     Args:
         columns: arrays with a row for each step, or nested dicts of them.
         dones: `terminated` or `truncated`, what the column `dones` of old files stands for, which merges both.
+        begins: (T,) bool, further steps that segments begin with.
 
     Raises:
         ValueError: missing columns, `dones` without knowing what it stands for, or columns of objects.
@@ -44,9 +50,12 @@ def table_of(columns: Mapping[str, Any], dones: str | None) -> StepTable:
     terminated, truncated = _flags(columns, dones, len(rewards))
     episodes, steps = (_integers(name, columns) for name in ("eps_id", "t"))
     after = next((columns[name] for name in _AFTER if name in columns), None)
-    begins = begins_of(terminated | truncated, episodes, *(_labels(name, columns, len(rewards)) for name in AGENTS))
+    labels = (_labels(name, columns, len(rewards)) for name in AGENTS)
+    all_begins = begins_of(terminated | truncated, episodes, *labels)
     if steps is not None:
-        begins[1:] |= steps[1:] != steps[:-1] + 1
+        all_begins[1:] |= steps[1:] != steps[:-1] + 1
+    if begins is not None:
+        all_begins |= begins
     return StepTable(
         leaves(_OBSERVATIONS[0], _first(columns, _OBSERVATIONS)),
         None if after is None else leaves(_AFTER[0], after),
@@ -54,7 +63,7 @@ def table_of(columns: Mapping[str, Any], dones: str | None) -> StepTable:
         rewards,
         terminated,
         truncated,
-        begins,
+        all_begins,
         steps=steps,
         episodes=episodes,
         agent_infos=_agent_infos(columns),

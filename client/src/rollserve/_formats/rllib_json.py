@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,10 @@ import numpy as np
 from rollserve._checks import check_names
 from rollserve._codec.columns import columns_of, leaves_of, mask_name
 from rollserve._formats.packed_arrays import pack_array, unpack_array
-from rollserve._formats.rllib_columns import AGENT_NAMES, KNOWN, missing_of, table_of
-from rollserve._formats.sources import Source, check_bytes, file_error
+from rollserve._formats.rllib_columns import AGENT_NAMES, KNOWN, is_ignored, missing_of, table_of
+from rollserve._formats.sources import EXTRA, Source, check_bytes, file_error
 from rollserve._formats.step_tables import segments_of
+from rollserve.bridges.loading import load
 from rollserve.bridges.trees import nested, step_positions
 from rollserve.errors import mismatch
 from rollserve.learning.transitions import transitions
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["RllibJsonSource", "write_rllib_json"]
 
 _MAX_LINE_BYTES = 1 << 28
+_CHUNK_BYTES, _MAX_CHUNK_LINES = 1 << 22, 256
 
 
 class RllibJsonSource(Source):
@@ -46,17 +50,24 @@ class RllibJsonSource(Source):
         self._lines = [(path, *span) for path in paths for span in _lines(path)]
         if not self._lines:
             raise ValueError(f"{paths[0]}: {mismatch('lines of JSON', 'an empty file')}")
-        self.chunks = [range(line, line + 1) for line in range(len(self._lines))]
+        self.chunks = list(_chunks(self._lines))
         self.missing = missing_of(self._columns(0), dones)
 
-    def _read(self, units: range) -> dict[str, Any]:
-        (unit,) = units
-        path, start, _ = self._lines[unit]
-        columns = self._columns(unit)
-        with file_error(path, f"a sample batch in the line at byte {start}"):
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]:
+        path, start, _ = self._lines[units[0]]
+        lines = []
+        num_bytes = 0
+        for unit in units:
+            columns = self._columns(unit)
+            num_bytes += _num_bytes(columns)
+            with file_error(path, f"a sample batch in the line at byte {self._lines[unit][1]}"):
+                check_bytes("columns", num_bytes)
             if not self._infos:
                 columns.pop("infos", None)
-            return segments_of(table_of(columns, self._dones))
+            lines.append(columns)
+        with file_error(path, f"sample batches in the lines from byte {start} on"):
+            groups = map(_joined, _alike(lines))
+            return [segments_of(table_of(columns, self._dones, begins)) for columns, begins in groups]
 
     def _columns(self, unit: int) -> dict[str, Any]:
         """Return the columns of a line by RLlib's names."""
@@ -66,17 +77,68 @@ class RllibJsonSource(Source):
                 raise ValueError(mismatch(f"at most {_MAX_LINE_BYTES} bytes", end - start))
             with open(path, "rb") as file:
                 file.seek(start)
-                record = json.loads(file.read(end - start))
+                record = _parsed(file.read(end - start))
             if not isinstance(record, dict):
                 raise ValueError(mismatch("an object", type(record).__name__))
-            columns = _one_policy(record)
-            unpacked: dict[str, Any] = {}
-            num_bytes = 0
-            for name, value in columns.items():
-                unpacked[name] = _unpacked(name, value)
-                num_bytes += _num_bytes(unpacked[name])
-                check_bytes("columns", num_bytes)
-            return unpacked
+            columns = _one_policy(record).items()
+            return {name: _unpacked(name, value) for name, value in columns if not is_ignored(name)}
+
+
+def _chunks(lines: Sequence[tuple[Path, int, int]]) -> Iterator[range]:
+    """Yield ranges of consecutive lines of one file, which are read at once."""
+    first = 0
+    for number, (path, _, end) in enumerate(lines):
+        following = lines[number + 1] if number + 1 < len(lines) else None
+        size = end - lines[first][1]
+        if following is None or following[0] != path or size >= _CHUNK_BYTES or number + 1 - first >= _MAX_CHUNK_LINES:
+            yield range(first, number + 1)
+            first = number + 1
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return load("orjson", EXTRA).loads(line)
+    except ValueError:
+        return json.loads(line)  # Python's own takes what RLlib writes beyond the standard, such as NaN
+
+
+def _alike(lines: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield lines that follow each other in groups, whose columns have the same names, dtypes and shapes of rows."""
+    for _, group in itertools.groupby(lines, lambda columns: [*_forms(columns, columns.get("rewards"))]):
+        yield list(group)
+
+
+def _forms(column: Any, rewards: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path of each leaf of a column, and what has to be equal in lines whose columns are concatenated.
+
+    A leaf with another number of rows than the rewards is like no other, so that its line is refused for itself.
+    """
+    if isinstance(column, dict):
+        for name in sorted(column):
+            yield from _forms(column[name], rewards, f"{path}/{name}")
+    elif not isinstance(column, list | np.ndarray) or np.ndim(rewards) == 0 or len(column) != len(rewards):
+        yield path, object()
+    else:
+        yield path, (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else None
+
+
+def _joined(lines: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Return the columns of alike lines one behind the other, and where lines begin, (T,) bool; None for one line."""
+    if len(lines) == 1:
+        return lines[0], None
+    lengths = [len(line["rewards"]) for line in lines]
+    begins = np.zeros(sum(lengths) + 1, np.bool_)
+    begins[np.cumsum([0, *lengths])] = True
+    return _concatenated(lines), begins[:-1]
+
+
+def _concatenated(columns: Sequence[Any]) -> Any:
+    match columns[0]:
+        case dict():
+            return {name: _concatenated([column[name] for column in columns]) for name in columns[0]}
+        case np.ndarray():
+            return np.concatenate(columns)
+    return [row for column in columns for row in column]
 
 
 def write_rllib_json(batch: Any, path: str | os.PathLike[str], *, compress: Iterable[str], append: bool) -> None:
@@ -162,10 +224,14 @@ def _one_policy(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(name: str, value: Any) -> Any:
+    """Return a column with arrays for its leaves, except dicts and rows of several shapes, which stay lists."""
     if isinstance(value, str):
         return unpack_array(name, value)
     if isinstance(value, dict):
         return {key: _unpacked(f"{name}/{key}", child) for key, child in value.items()}
+    if isinstance(value, list) and value and not isinstance(value[0], dict):
+        with contextlib.suppress(ValueError):
+            return np.asarray(value)
     return value
 
 

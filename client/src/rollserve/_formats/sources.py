@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollserve._codec.column_files import UNREADABLE_ERRORS
 from rollserve.errors import InvalidArgumentError, mismatch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollserve.spaces import Space
 
-__all__ = ["EXTRA", "Source", "UnreadableError", "check_bytes", "check_numbers", "file_error"]
+__all__ = ["EXTRA", "RandomAccess", "Source", "UnreadableError", "check_bytes", "check_numbers", "file_error"]
 
 EXTRA = "data"
 """Extra of this package that installs the libraries of all formats."""
@@ -26,11 +26,24 @@ _MAX_CHUNK_BYTES = 1 << 30
 """Bytes of the columns of one chunk: what a file claims beyond that is refused before memory is taken for it."""
 
 
-class Source(abc.ABC):
-    """Segments in files of one format, in units that can be read in any order.
+class RandomAccess(NamedTuple):
+    """Bounds of a source whose units are a segment each, and as fast to read in random order as one after the other.
 
     Attributes:
-        chunks: consecutive ranges of units. A range is read at once where units are read in order.
+        max_units: number of units that may be read at once.
+        mean_steps: mean number of their steps.
+    """
+
+    max_units: int
+    mean_steps: float
+
+
+class Source(abc.ABC):
+    """Segments in files of one format, in units.
+
+    Attributes:
+        chunks: consecutive ranges of units, from 0 on. A range is read at once where units are read in order.
+        random_access: how units are read in random order; None if chunks are read in random order.
         missing: what the format or the files lack, with the consequence, by the field of `EpisodeBatch`.
         spaces: spaces of observations and actions, or None if the files do not hold them.
         receipts: receipts in the files, as JSON.
@@ -38,6 +51,7 @@ class Source(abc.ABC):
     """
 
     chunks: Sequence[range]
+    random_access: RandomAccess | None = None
     missing: Mapping[str, str]
     spaces: tuple[Space, Space] | None = None
     receipts: Sequence[str] = ()
@@ -46,8 +60,11 @@ class Source(abc.ABC):
         self.path = paths[0]
         self._stamps = {path: _stamp(path) for path in paths}
 
-    def read(self, units: range) -> dict[str, Any]:
-        """Return the fields of a batch of the segments in some units.
+    def read(self, units: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the fields of batches of the segments in some units, in their order.
+
+        Args:
+            units: the units: of one chunk; any, in any order, of a source with random access.
 
         Raises:
             ValueError: content that cannot be read, or files that have changed since the source was opened.
@@ -57,7 +74,7 @@ class Source(abc.ABC):
             return self._read(units)
 
     @abc.abstractmethod
-    def _read(self, units: range) -> dict[str, Any]: ...
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]: ...
 
     def close(self) -> None:  # noqa: B027  # formats whose files are not kept open have nothing to do
         """Close the files."""

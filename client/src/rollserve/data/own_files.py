@@ -47,9 +47,9 @@ class OwnSource(Source):
         self.receipts = receipts
         self.chunks = [range(low, high) for low, high in itertools.pairwise(self._firsts) if low < high]
 
-    def _read(self, units: range) -> dict[str, Any]:
+    def _read(self, units: Sequence[int]) -> list[dict[str, Any]]:
         index = bisect.bisect(self._firsts, units[0]) - 1
         batch = EpisodeBatch.load(self._paths[index])
         if len(units) < len(batch):
             batch = batch.take([unit - self._firsts[index] for unit in units])
-        return {name: getattr(batch, name) for name in FIELDS if self._infos or name not in _INFOS}
+        return [{name: getattr(batch, name) for name in FIELDS if self._infos or name not in _INFOS}]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -74,7 +75,7 @@ def read(
         num_epochs: number of times that all segments are read; None for ever.
         shuffle_seed: seed of a random order, another one in each epoch; None for the order of the files.
         shuffle_steps: number of steps in the buffer that shuffles segments, by default 131,072; only with a seed.
-            Chunks are read in random order, too.
+            Chunks, or Minari's episodes, are read in random order, too.
         shard: (i, n) for the i-th of n parts of the data: i from 0 to n - 1. Parts do not overlap.
         position: position of a reader with the same arguments, to go on behind its last batch. In the order of the
             files, what was read is skipped; a shuffled epoch is read from its beginning, and dropped up to the
@@ -230,25 +231,50 @@ class Reader(Iterator[EpisodeBatch]):
         """Yield batches of any size, each with its chunk and the number of segments before it in the chunk."""
         if self._shuffle is None:
             for number in range(chunk, len(self._source.chunks)):
-                for batch in self._chunk(number):
-                    yield number, 0, batch
+                first = 0
+                for batch in self._batches_of([self._shard_of(self._source.chunks[number])]):
+                    cut = batch if self._length is None else batch.cut(self._length)
+                    yield number, first, cut
+                    first += len(cut)
             return
         seed, num_steps = self._shuffle
-        generator = np.random.default_rng([seed, epoch, self._shard[0]])
-        order = generator.permutation(len(self._source.chunks)).tolist()
-        chunks = (batch for number in order for batch in self._chunk(number))
         first = 0
-        for batch in shuffled(chunks, num_steps, generator):
+        for batch in self._shuffled(num_steps, np.random.default_rng([seed, epoch, self._shard[0]])):
             yield 0, first, batch
             first += len(batch)
 
-    def _chunk(self, number: int) -> Iterator[EpisodeBatch]:
-        """Yield the batch of this reader's part of a chunk, if it has one."""
-        chunk, (index, count) = self._source.chunks[number], self._shard
-        units = range(chunk.start + (index - chunk.start) % count, chunk.stop, count)
-        if not units:
+    def _shuffled(self, num_steps: int, generator: np.random.Generator) -> Iterator[EpisodeBatch]:
+        """Yield batches of this reader's part in random order."""
+        chunks, access = self._source.chunks, self._source.random_access
+        options: dict[str, Any] = {"length": self._length, "page_size": self._batch_size}
+        if access is None:
+            order = generator.permutation(len(chunks)).tolist()
+            batches = self._batches_of(self._shard_of(chunks[number]) for number in order)
+            yield from shuffled(batches, num_steps, generator, **options)
             return
-        fields = self._source.read(units)
+        units = generator.permutation(self._shard_of(range(chunks[-1].stop if chunks else 0)))
+        num_groups = max(round(len(units) * access.mean_steps / num_steps), 1)
+        is_buffer = len(units) <= num_groups * access.max_units  # whether a group fills the buffer
+        if not is_buffer:
+            num_groups = math.ceil(len(units) / access.max_units)
+        batches = self._batches_of(group.tolist() for group in np.array_split(units, num_groups))
+        # Whole segments are in random order already; fragments of one are shuffled with those of others.
+        if self._length is not None:
+            batches = shuffled(batches, 1 if is_buffer else num_steps, generator, leaving=1.0, **options)
+        yield from batches
+
+    def _shard_of(self, chunk: range) -> range:
+        """Return this reader's part of a chunk."""
+        index, count = self._shard
+        return range(chunk.start + (index - chunk.start) % count, chunk.stop, count)
+
+    def _batches_of(self, groups: Iterable[Sequence[int]]) -> Iterator[EpisodeBatch]:
+        """Yield the batches of each group of units that is not empty."""
+        for units in groups:
+            if units:
+                yield from map(self._batch_of, self._source.read(units))
+
+    def _batch_of(self, fields: dict[str, Any]) -> EpisodeBatch:
         with file_error(self._source.path, "columns of a batch"):
             for name, space in zip(_SPACES, self._given_spaces, strict=True):
                 if space is None:
@@ -258,8 +284,7 @@ class Reader(Iterator[EpisodeBatch]):
                         fields[column] = fitted(column, fields[column], space)
                     except ValueError as error:
                         raise ValueError(f"{error}: the argument `{name}` asks for that") from None
-            batch = EpisodeBatch(**fields, observation_space=self.observation_space, action_space=self.action_space)
-        yield batch if self._length is None else batch.cut(self._length)
+            return EpisodeBatch(**fields, observation_space=self.observation_space, action_space=self.action_space)
 
 
 def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:

@@ -3,7 +3,7 @@
 The methods of `EpisodeBatch` of the same names call them, and have their documentation.
 """
 
-from rollserve.learning.fragments import cut_segments, take_segments
+from rollserve.learning.fragments import Fragments, cut_segments, rows_of, take_segments
 from rollserve.learning.minibatches import minibatches, shuffled
 from rollserve.learning.off_policy import retrace, vtrace
 from rollserve.learning.policy_estimates import Estimate, PolicyEstimates, policy_estimates
@@ -15,6 +15,7 @@ from rollserve.learning.transitions import Transitions, transitions
 __all__ = [
     "Advantages",
     "Estimate",
+    "Fragments",
     "PolicyEstimates",
     "RunningReturns",
     "Transitions",
@@ -26,6 +27,7 @@ __all__ = [
     "policy_estimates",
     "retrace",
     "return_moments_of",
+    "rows_of",
     "scaled_rewards",
     "sequences",
     "shuffled",

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve._codec.batch_fields import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
-from rollserve._codec.columns import Columns, is_mask, leaves_of, map_columns, mask_name
+from rollserve._codec.columns import Columns, columns_of, is_mask, leaves_of, map_columns, mask_name
 from rollserve._codec.initial_states import STEP_STATES
 from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["cut_segments", "take_segments"]
+__all__ = ["Fragments", "cut_segments", "rows_of", "take_segments"]
 
 
 def take_segments(batch: Any, segments: ArrayLike) -> dict[str, Any]:
@@ -29,40 +29,121 @@ def take_segments(batch: Any, segments: ArrayLike) -> dict[str, Any]:
     if positions.size and not 0 <= positions.min() <= positions.max() < len(batch):
         text = mismatch(f"positions from 0 to {len(batch) - 1}", f"{positions.min()} to {positions.max()}")
         raise ValueError(f"segments: {text}")
-    steps = batch.steps_of(positions)
-    fields: dict[str, Any] = {}
-    for name in (*STEP_COLUMNS, *SEGMENT_COLUMNS, *HEADERS):
-        column, rows = getattr(batch, name), steps if name in STEP_COLUMNS else positions
-        fields[name] = None if column is None else _take(column, rows)
-    return fields
+    return Fragments(batch, None).take(positions)
 
 
 def cut_segments(batch: Any, length: int) -> dict[str, Any]:
     """Return the fields of a batch whose segments are cut into fragments; see `EpisodeBatch.cut`."""
-    length = check_count("length", length)
-    counts = -(-batch.lengths // length)
-    owners = np.repeat(np.arange(len(batch)), counts)
-    parts = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    lengths = np.minimum(length, batch.lengths[owners] - parts * length)
-    is_last = parts == counts[owners] - 1
-    begins, continued = np.cumsum(lengths) - lengths, parts > 0
-    nexts = (begins + lengths)[~is_last]  # the step after each fragment that does not end its segment
-    fields: dict[str, Any] = {name: getattr(batch, name) for name in STEP_COLUMNS}
-    for name in (*SEGMENT_COLUMNS, *HEADERS):
-        column = getattr(batch, name)
-        fields[name] = None if column is None else _take(column, owners)
-    fields["lengths"] = lengths
-    fields["first_steps"] = batch.first_steps[owners] + parts * length
-    fields["returns_before"] = _returns_before(batch, owners, parts, begins)
-    for name in ("terminated", "truncated"):
-        fields[name] = fields[name] & is_last
-    for name, array in leaves_of(fields["last_observations"]).items():
-        array[~is_last] = leaves_of(batch.observations)[name][nexts]
-    if batch.last_values is not None:
-        fields["last_values"] = _last_values(batch, fields["last_values"], ~is_last, nexts)
-    fields["initial_states"] = _with_states(fields["initial_states"], continued, begins[continued], batch.agent_infos)
-    fields["last_states"] = _with_states(fields["last_states"], ~is_last, nexts, batch.agent_infos)
-    return fields
+    return Fragments(batch, check_count("length", length)).all()
+
+
+_OWN_FIELDS = ("last_observations", "lengths", "first_steps", "returns_before")
+
+
+class Fragments:
+    """Fragments that the segments of a batch are cut into, in their order. Their columns are made on demand.
+
+    Args:
+        batch: the batch.
+        length: number of steps of a fragment, the last of a segment may have fewer; None for whole segments.
+
+    Attributes:
+        lengths: (M,), number of steps of each.
+    """
+
+    def __init__(self, batch: Any, length: int | None) -> None:
+        self._batch = batch
+        counts = np.ones(len(batch), np.int64) if length is None else -(-batch.lengths // length)
+        ends = np.cumsum(counts)
+        self._owners = np.repeat(np.arange(len(batch)), counts)
+        self._offsets = (np.arange(len(self._owners)) - np.repeat(ends - counts, counts)) * (length or 1)
+        self._is_last = np.zeros(len(self._owners), np.bool_)
+        self._is_last[ends - 1] = True
+        if length is None:
+            self.lengths, self._returns_before = batch.lengths, batch.returns_before
+        else:
+            self.lengths = np.minimum(length, batch.lengths[self._owners] - self._offsets)
+        self._begins = np.cumsum(self.lengths) - self.lengths
+        if length is not None:
+            self._returns_before = _returns_before(batch, counts, self._begins)
+
+    def all(self) -> dict[str, Any]:
+        """Return the fields of all fragments; columns of steps are the batch's own."""
+        return self._fields(lambda array: array, are_all=True)
+
+    def take(self, positions: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the fields of some fragments in new arrays, given their positions (K,) among all."""
+        return self._fields(lambda array: np.take(array, positions), are_all=False)
+
+    def _fields(self, chosen: Callable[[np.ndarray], np.ndarray], *, are_all: bool) -> dict[str, Any]:
+        """Return the fields of chosen fragments, given what picks their elements of arrays (M,)."""
+        batch, owners, lengths, begins = self._batch, *map(chosen, (self._owners, self.lengths, self._begins))
+        offsets, is_last = chosen(self._offsets), chosen(self._is_last)
+        fields: dict[str, Any] = {name: getattr(batch, name) for name in STEP_COLUMNS}
+        if not are_all:
+            rows = rows_of(begins, lengths)
+            fields = {name: None if column is None else _take(column, rows) for name, column in fields.items()}
+        for name in (*SEGMENT_COLUMNS, *HEADERS):
+            if name not in _OWN_FIELDS:
+                column = getattr(batch, name)
+                fields[name] = None if column is None else _take(column, owners)
+        fields["lengths"] = lengths
+        fields["first_steps"] = np.take(batch.first_steps, owners) + offsets
+        fields["returns_before"] = chosen(self._returns_before)
+        for name in ("terminated", "truncated"):
+            fields[name] &= is_last
+        cut, continued = np.flatnonzero(~is_last), np.flatnonzero(offsets)
+        nexts = (begins + lengths)[cut]  # the step after each fragment that does not end its segment
+        fields["last_observations"] = _last_observations(batch, owners, cut, nexts)
+        if batch.last_values is not None:
+            fields["last_values"] = self._last_values(fields["last_values"], cut, nexts)
+        initial_states, last_states = fields["initial_states"], fields["last_states"]
+        fields["initial_states"] = _with_states(initial_states, continued, begins[continued], batch.agent_infos)
+        fields["last_states"] = _with_states(last_states, cut, nexts, batch.agent_infos)
+        return fields
+
+    def _last_values(self, values: np.ndarray, cut: NDArray[np.int64], nexts: NDArray[np.int64]) -> np.ndarray | None:
+        """Return the value after each fragment; None if the batch does not know those inside its segments."""
+        infos = self._batch.agent_infos
+        if self._is_last.all():
+            return values
+        if "value" not in infos or mask_name("value") in infos:
+            return None
+        values[cut] = infos["value"][nexts]
+        return values
+
+
+def rows_of(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of segments, one segment behind the other, given where they begin and their lengths."""
+    ends = np.cumsum(lengths)
+    if len(ends) and ends[-1] == len(ends):  # a step each
+        return begins
+    rows: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0)
+    rows += np.repeat(begins - (ends - lengths), lengths)
+    return rows
+
+
+def _last_observations(
+    batch: Any, owners: NDArray[np.int64], cut: NDArray[np.int64], nexts: NDArray[np.int64]
+) -> Columns:
+    """Return the observations after fragments: the batch's next ones of cut fragments, and else the last of segments.
+
+    Most rows are copied once: all are taken from where most of them are, and the others are put in their place.
+    """
+    are_cut_mostly = len(cut) > len(owners) // 2
+    rows = np.zeros_like(owners)
+    rows[cut] = nexts
+    whole = np.ones(len(owners), np.bool_)
+    whole[cut] = False
+    before, found = leaves_of(batch.observations), {}
+    for name, last in leaves_of(batch.last_observations).items():
+        if are_cut_mostly:
+            found[name] = np.take(before[name], rows, axis=0)
+            found[name][whole] = last[owners[whole]]
+        else:
+            found[name] = np.take(last, owners, axis=0)
+            found[name][cut] = before[name][nexts]
+    return columns_of(found)
 
 
 def _take(column: Columns, rows: NDArray[np.int64]) -> Columns:
@@ -70,42 +151,30 @@ def _take(column: Columns, rows: NDArray[np.int64]) -> Columns:
     return map_columns(lambda array: np.take(array, rows, axis=0), column)
 
 
-def _returns_before(
-    batch: Any, owners: NDArray[np.int64], parts: NDArray[np.int64], begins: NDArray[np.int64]
-) -> np.ndarray:
+def _returns_before(batch: Any, counts: NDArray[np.int64], begins: NDArray[np.int64]) -> np.ndarray:
     """Return the sum of raw rewards of each fragment's episode before it, added one by one, as servers add them."""
     rewards = batch.rewards if batch.raw_rewards is None else batch.raw_rewards
-    before: np.ndarray = batch.returns_before[owners].astype(np.float64)
-    starts = np.cumsum(batch.lengths) - batch.lengths
-    for segment in np.unique(owners[parts > 0]).tolist():
-        low, high = np.searchsorted(owners, [segment, segment + 1]).tolist()
-        start, end = int(starts[segment]), int(begins[high - 1])
-        sums = np.add.accumulate(np.append(before[low], rewards[start:end]))
-        before[low:high] = sums[begins[low:high] - start]
+    before: np.ndarray = np.repeat(batch.returns_before.astype(np.float64), counts)
+    ends = np.cumsum(counts)
+    cut = counts > 1
+    for low, high in zip((ends - counts)[cut].tolist(), ends[cut].tolist(), strict=True):
+        rows = begins[low:high]
+        sums = np.add.accumulate(np.concatenate((before[low : low + 1], rewards[rows[0] : rows[-1]])))
+        before[low:high] = sums[rows - rows[0]]
     return before
-
-
-def _last_values(batch: Any, values: np.ndarray, cut: NDArray[np.bool_], nexts: NDArray[np.int64]) -> np.ndarray | None:
-    """Return the value after each fragment; None if the batch does not know those inside its segments."""
-    if not cut.any():
-        return values
-    if "value" not in batch.agent_infos or mask_name("value") in batch.agent_infos:
-        return None
-    values[cut] = batch.agent_infos["value"][nexts]
-    return values
 
 
 def _with_states(
     states: Mapping[str, np.ndarray],
-    replaced: NDArray[np.bool_],
+    replaced: NDArray[np.int64],
     steps: NDArray[np.int64],
     agent_infos: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """Return recurrent states whose replaced rows are the states before steps, or gaps if no info has them."""
     found = dict(states)
-    for name in [name for name in states if not is_mask(name, states)] if replaced.any() else []:
+    for name in [name for name in states if not is_mask(name, states)] if len(replaced) else []:
         step_states = agent_infos.get(f"{STEP_STATES}{name}")
         found[name][replaced] = 0 if step_states is None else step_states[steps]
         if step_states is None:
-            found.setdefault(mask_name(name), np.ones(len(replaced), np.bool_))[replaced] = False
+            found.setdefault(mask_name(name), np.ones(len(found[name]), np.bool_))[replaced] = False
     return found

@@ -52,6 +52,7 @@ class _Recording:
         self._lock = _locked(self._folder)
         self._receipt: Mapping[str, Any] | None = request["receipt"]
         self._parts: list[EpisodeBatch] = []
+        self._error: Exception | None = None
         origin: dict[str, Any] = dict(request["origin"])
         writer = self._opened(origin) if MinariWriter.exists(self._folder) else None
         if writer is not None:
@@ -89,7 +90,16 @@ class _Recording:
         return writer
 
     def add(self, messages: Sequence[memoryview]) -> None:
-        """Add the episodes that are whole by now."""
+        """Add the episodes that are whole by now. After an error, nothing is added: episodes would be missing."""
+        if self._error is not None:
+            raise self._error
+        try:
+            self._add(messages)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _add(self, messages: Sequence[memoryview]) -> None:
         whole = list(self._whole(messages))
         if whole:
             batches = list(_merged(whole))

@@ -47,10 +47,15 @@ final class MultiAgentDecoder {
         BatchDecoder.check("terminated", message.getTerminatedList(), size);
         BatchDecoder.check("truncated", message.getTruncatedList(), size);
         BatchDecoder.check("agent_step_counts", message.getAgentStepCountsList(), size);
+        int[] lengths = BatchDecoder.lengths(message.getLengthsList());
+        long numSteps = Arrays.stream(lengths).asLongStream().sum();
+        if (numSteps > Integer.MAX_VALUE) {
+            throw Errors.malformed("lengths", "fewer than 2^31 steps in all", numSteps);
+        }
         return new EpisodeParts(
             BatchDecoder.longs(message.getEpisodeIndicesList()),
             BatchDecoder.longs(message.getFirstStepsList()),
-            BatchDecoder.lengths(message.getLengthsList()),
+            lengths,
             BatchDecoder.booleans(message.getTerminatedList()),
             BatchDecoder.booleans(message.getTruncatedList()),
             unsigned(message.getAgentStepCountsList()));

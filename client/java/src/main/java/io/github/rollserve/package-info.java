@@ -18,7 +18,7 @@
  * {@link io.github.rollserve.Policies} have names.
  *
  * <p>In the comments, N is the number of segments of a batch, E the number of its episodes where there are many agents,
- * T the number of steps of all its segments or episodes together, and {@code *O}, {@code *A}, {@code *I}, {@code *H} and
+ * and T the number of steps of all its segments or episodes. {@code *O}, {@code *A}, {@code *I}, {@code *H} and
  * {@code *S} are the axes of one observation, action, info, recurrent state or global state.
  * Seeds have 64 bits: {@link Long#toUnsignedString(long)} prints them.
  */

@@ -234,6 +234,8 @@ class MultiAgentTest {
         assertThrows(ServerException.class, () -> obtain(1, 1,
             episodes("4:0+1.").setGlobalStates(tensor(DataType.FLOAT32, new Number[] {1}))));
         assertThrows(ServerException.class, () -> obtain(2, 1, episodes("4:0+1.")));
+        assertThrows(ServerException.class, () -> obtain(2, 1,
+            episodes("4:0+1.", "5:0+1.").setLengths(0, Integer.MAX_VALUE).setLengths(1, Integer.MAX_VALUE)));
     }
 
     @Test
@@ -318,11 +320,19 @@ class MultiAgentTest {
 
     @Test
     void confidenceIntervalsHaveStudentsBounds() {
-        assertEquals(12.706204736174659, StudentsT.bound(1), 1e-10);
-        assertEquals(4.302652729749458, StudentsT.bound(2), 1e-10);
-        assertEquals(2.2281388519862735, StudentsT.bound(10), 1e-10);
-        assertEquals(2.0930240544083105, StudentsT.bound(19), 1e-10);
-        assertEquals(1.9623390808263312, StudentsT.bound(1000), 1e-10);
-        assertEquals(1.9623367052792953, StudentsT.bound(1001), 1e-10);
+        Map<Integer, Double> bounds = Map.of(
+            1, 12.706204736174659, 10, 2.2281388519862735, 19, 2.0930240544083105, 1000, 1.9623390808263312,
+            1001, 1.9623367052792953);
+        bounds.forEach((degrees, bound) -> {
+            double[][] returns = new double[degrees + 1][1];
+            for (int i = 0; i < returns.length; i += 2) {
+                returns[i][0] = 1;
+            }
+            List<PolicyVersion> policies = List.of(new PolicyVersion("main", 1));
+            Evaluation.Summary summary =
+                new AgentReturns(List.of("a"), policies, returns, new int[returns.length][1]).byAgent().get("a");
+            double half = (summary.confidenceHigh().orElseThrow() - summary.confidenceLow().orElseThrow()) / 2;
+            assertEquals(bound, half / (summary.std().orElseThrow() / Math.sqrt(returns.length)), 1e-9);
+        });
     }
 }
