@@ -83,8 +83,12 @@ def test_empty_and_unknown_files_are_refused(tmp_path: Path) -> None:
     ):
         rollserve.data.read(tmp_path / "empty")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(rollserve.InvalidArgumentError, match="path: expected at least one file, got none"):
+    with pytest.raises(
+        rollserve.InvalidArgumentError, match="path: expected a dataset, or at least one file, got folders without"
+    ):
         rollserve.data.read(tmp_path / "nothing")
+    with pytest.raises(rollserve.InvalidArgumentError, match=r"path: expected a dataset, .*, got no path"):
+        rollserve.data.read([])
     with pytest.raises(FileNotFoundError):
         rollserve.data.read(tmp_path / "missing")
 
@@ -124,7 +128,9 @@ def test_objects_are_refused_by_name(tmp_path: Path) -> None:
     path = write_minari(whole_episodes(), tmp_path)
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         file["episode_0/infos/event"] = ["a"] * 6
-    with pytest.raises(ValueError, match=r"infos/event: expected numbers or truth values, got object: `infos=False`"):
+    with pytest.raises(
+        ValueError, match=r"infos/event: expected numbers or truth values, got object: `read\(…, infos=False\)`"
+    ):
         read_all(path)
     assert next(rollserve.data.read(path, infos=False)).num_steps == whole_episodes().num_steps
     np.savez(tmp_path / "pickled.npz", lengths=np.array([1]), rewards=np.array([{}]))
