@@ -37,6 +37,14 @@ def test_rules_go_to_names_then_positions_then_the_longest_prefix(mapping: dict[
         assert rule == (list(mapping).index(keys[0]) if keys else None)
 
 
+@given(CHOICES, st.lists(st.booleans(), min_size=4, max_size=4), st.floats(0, 1, exclude_max=True))
+def test_choices_of_weight_0_are_never_drawn(choices: Any, zeros: list[bool], number: float) -> None:
+    kept = [(*choice[:2], 0.0 if is_zero else choice[2]) for choice, is_zero in zip(choices, zeros, strict=False)]
+    if any(choice[2] for choice in kept):
+        drawn = PolicyMap.of({"a": kept}).rules[0].choose(number)
+        assert drawn == PolicyMap.of({"a": [choice for choice in kept if choice[2]]}).rules[0].choose(number)
+
+
 @given(CHOICES, st.floats(0, 1, exclude_max=True))
 def test_choices_are_the_part_of_their_weights_that_the_number_falls_into(choices: Any, number: float) -> None:
     rule = PolicyMap.of({"a": choices}).rules[0]
@@ -75,10 +83,15 @@ def test_by_names_gives_policies_the_agents_that_are_called_like_them() -> None:
         ({"a": []}, rollserve.InvalidArgumentError, r"policy_map\['a'\]: expected a policy, .* got none"),
         ({"a": 3}, TypeError, r"policy_map\['a'\]: expected a policy, a pair"),
         ({"a": ("p", 0.5)}, TypeError, r"policy_map\['a'\]: expected an integer"),
-        ({"a": [("p", 0)]}, TypeError, r"policy_map\['a'\]\[0\]: expected a triple"),
-        ({"a": [("p", 0, -1.0)]}, rollserve.InvalidArgumentError, "expected a positive, finite weight, got -1.0"),
-        ({"a": [("p", 0, math.inf)]}, rollserve.InvalidArgumentError, "expected a positive, finite weight, got inf"),
-        ({"a": [("p", 0, 1e308), ("p", 1, 1e308)]}, rollserve.InvalidArgumentError, "weights with a finite sum"),
+        (
+            {"a": [("p", 0)]},
+            TypeError,
+            r"policy_map\['a'\]\[0\]: expected a triple \(policy, version, weight\), got \('p', 0\)",
+        ),
+        ({"a": [("p", 0, -1.0)]}, rollserve.InvalidArgumentError, "expected a finite weight from 0, got -1.0"),
+        ({"a": [("p", 0, math.inf)]}, rollserve.InvalidArgumentError, "expected a finite weight from 0, got inf"),
+        ({"a": [("p", 0, 1e308), ("p", 1, 1e308)]}, rollserve.InvalidArgumentError, "a positive, finite sum"),
+        ({"a": [("p", 0, 0.0)]}, rollserve.InvalidArgumentError, r"a positive, finite sum, got \[0.0\]"),
         ({"a": ""}, rollserve.InvalidArgumentError, "expected the name of a policy, got an empty text"),
         ({-1: "p"}, rollserve.InvalidArgumentError, r"policy_map\[-1\]: expected an integer from 0"),
         ({1.5: "p"}, TypeError, r"policy_map\[1.5\]: expected an agent's name"),

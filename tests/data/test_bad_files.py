@@ -128,9 +128,7 @@ def test_objects_are_refused_by_name(tmp_path: Path) -> None:
     path = write_minari(whole_episodes(), tmp_path)
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         file["episode_0/infos/event"] = ["a"] * 6
-    with pytest.raises(
-        ValueError, match=r"infos/event: expected numbers or truth values, got object: `read\(…, infos=False\)`"
-    ):
+    with pytest.raises(ValueError, match=r"infos/event: expected numbers or truth values, got object: `read"):
         read_all(path)
     assert next(rollserve.data.read(path, infos=False)).num_steps == whole_episodes().num_steps
     np.savez(tmp_path / "pickled.npz", lengths=np.array([1]), rewards=np.array([{}]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from many_agents import CONNECT_FOUR, CROWD, POLICIES, RELAY, check_against_plain_loops
+from many_agents import CONNECT_FOUR, CROWD, DUEL, POLICIES, RELAY, check_against_plain_loops
 from support import equal, raises
 
 import rollserve
@@ -22,13 +22,13 @@ from rollserve import (
     MultiAgentBatch,
     Policies,
     PolicyVersion,
+    PreconditionError,
     RandomAgent,
     Reason,
     Sampler,
 )
 from rollserve_server.local import LocalServer
 
-DUEL = EnvSpec("classic/rps-v2", {"max_cycles": 1}, multi_agent="aec")
 ROCK, PAPER, SCISSORS = (rollserve.ConstantAgent(np.int64(action)) for action in range(3))
 HANDS = {"rock": ROCK, "paper": PAPER, "scissors": SCISSORS, "random": RandomAgent()}
 
@@ -129,6 +129,24 @@ def test_cross_play_pairs_policies_in_both_seats(duel: Sampler) -> None:
     assert "1.00 ± 0.06" in lines[1]
 
 
+def test_policies_of_weight_0_are_held_for_evaluations_and_do_not_act(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(DUEL)
+    held = [("rock", 0, 1.0), ("rock", -1, 0.0), ("random", 0, 0.0)]
+    first = thread_sampler.update_agent(Policies({"rock": ROCK, "random": RandomAgent()}, {"*": held}))
+    for hand in (PAPER, SCISSORS, PAPER, SCISSORS, PAPER, SCISSORS):
+        thread_sampler.update_agent({"rock": hand})
+    # A random agent could not be deterministic: it does not act.
+    batch = MultiAgentBatch.of(thread_sampler.obtain_samples(40, deterministic=True))
+    assert {part.policy for part in batch.policies} == {"rock"}
+    assert set(batch.by_policy()["rock"].policy_versions) == {first + 6}
+    table = thread_sampler.cross_play(["rock", ("rock", -1), "random"], 4)
+    assert list(map(str, table.players)) == [f"rock@{first + 6}", f"rock@{first + 5}", f"random@{first}"]
+    assert table.win_rates[0, 1] == 1.0
+    thread_sampler.update_agent(Policies({}, {"*": "rock"}))
+    with raises(PreconditionError, reason=Reason.NO_AGENT, match="no policy 'random' is held; a map that does not"):
+        thread_sampler.update_agent({"random": {"0/weight": np.zeros(3)}})
+
+
 def test_cross_play_pairs_players_with_opponents_in_their_seats(duel: Sampler) -> None:
     table = duel.cross_play(["paper"], 40, opponents=["scissors", ("rock", 1)], seats=("player_0", 1))
     assert list(map(str, table.players)) == ["paper@1", "scissors@1", "rock@1"]
@@ -175,7 +193,6 @@ def test_async_cross_play_equals_the_other(duel: Sampler, thread_server: LocalSe
             "options.policy_maps[1]",
             "versions of 'rock' that are held, .*'2', '1'.*, got 7",
         ),
-        ({"policy_map": {"*": ("paper", -1)}}, "options.policy_maps[0]", "got -1, counted from the current one"),
         ({"policy_map": {0: "paper"}}, "options.policy_maps[0].rules", "a rule for each of .* none for 'player_1'"),
         (
             {"policy_map": [{"*": "paper"}, {"*": "paper", "player_2": "rock"}]},
@@ -211,6 +228,14 @@ def test_maps_need_many_agents(thread_sampler: Sampler) -> None:
     [
         (["paper"], {}, InvalidArgumentError, "players: expected at least two players, got 1"),
         (["paper", "paper"], {}, InvalidArgumentError, "players: expected players that differ"),
+        (["paper", ("paper", 0)], {}, InvalidArgumentError, "players: expected players that differ"),
+        (
+            ["rock", ("rock", 2), "paper"],
+            {},
+            InvalidArgumentError,
+            r"versions of policies that differ, got .*, which are only rock@2, paper@1",
+        ),
+        (["paper"], {"opponents": [("paper", -1)]}, InvalidArgumentError, "which are only paper@1"),
         ("paper", {}, TypeError, "players: expected a sequence of policies"),
         (["paper", 3], {}, TypeError, r"players\[1\]: expected a policy"),
         (["paper"], {"opponents": []}, InvalidArgumentError, "opponents: expected players that differ"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from many_agents import CONNECT_FOUR, CROWD, MASKED, MASKED_BY_INFO, POLICIES, RELAY, SPREAD
+from many_agents import CONNECT_FOUR, CROWD, DUEL, MASKED, MASKED_BY_INFO, POLICIES, RELAY, SPREAD
 from support import equal, raises
 
 import rollserve
@@ -44,7 +44,7 @@ def crowd(thread_sampler: Sampler) -> Sampler:
         (
             RANDOM,
             "all_workers.agent.random",
-            "expected policies by name, for the agents .*, got one agent of kind random",
+            r"expected policies by name, such as \{'policy': agent\}, for the agents .*, got one agent of kind random",
         ),
         ({"runner": RANDOM, "ghost": RANDOM}, f"{POLICIES_FIELD}.policies['ghost']", "one of the agents .* for none"),
         (
@@ -75,11 +75,6 @@ def crowd(thread_sampler: Sampler) -> Sampler:
             Policies({"a": RANDOM}, {"*": "a"}),
             f"{POLICIES_FIELD}.policies['a']",
             "agents with the same spaces, as 'runner_0' has with Box.* got 'guard' with Dict",
-        ),
-        (
-            Policies({"runner": RANDOM}, {"runner_*": [("runner", -7, 1.0)], "guard": "guard", "late": "late"}),
-            f"{POLICIES_FIELD}.policy_map",
-            "versions of 'runner' that are held, .* got -7, counted from the current one",
         ),
         (
             Policies({}, {"runner_*": ("runner", 1 << 40), "guard": "guard", "late": "late"}),
@@ -127,6 +122,27 @@ def test_updates_after_another_environment_name_the_map_that_stays(
     assert thread_sampler.obtain_samples(10).num_steps >= 10
 
 
+def test_policies_that_are_not_called_like_agents_need_a_map(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(SPREAD)
+    hint = re.escape("give a map from agents to policies, such as {'agent_0': 'blue', '*': 'red'}")
+    with raises(InvalidArgumentError, field=f"{POLICIES_FIELD}.policy_map.rules", match=f"none for 'agent_0': {hint}"):
+        thread_sampler.update_agent({"red": RANDOM, "blue": RANDOM})
+    thread_sampler.update_agent(Policies({"red": RANDOM, "blue": RANDOM}, {"agent_0": "red", "*": "blue"}))
+    assert thread_sampler.status().policies == {"red": 1, "blue": 1}
+
+
+def test_versions_before_the_first_are_the_oldest_one_that_is_held(thread_sampler: Sampler) -> None:
+    thread_sampler.update_env(DUEL)
+    opponents = Policies({"main": RANDOM}, {0: "main", 1: [("main", 0, 0.5), ("main", -2, 0.5)]})
+    first = thread_sampler.update_agent(opponents)
+    drawn = []
+    for _ in range(4):
+        batch = MultiAgentBatch.of(thread_sampler.obtain_samples(40, seed=1)).by_agent()["player_1"]
+        drawn.append({int(version) - first for version in batch.policy_versions})
+        thread_sampler.update_agent({"main": RANDOM})
+    assert drawn == [{0}, {0, 1}, {0, 2}, {1, 3}]
+
+
 def test_parts_of_policies_that_are_not_there_are_refused(thread_sampler: Sampler) -> None:
     thread_sampler.update_env(CROWD)
     with raises(PreconditionError, reason=Reason.NO_AGENT):
@@ -143,10 +159,12 @@ def test_policies_by_name_need_an_environment_with_many_agents(thread_sampler: S
         thread_sampler.update_agent({"main": RANDOM})
     thread_sampler.update_agent(RANDOM)
     thread_sampler.update_env(SPREAD)
-    with raises(PreconditionError, reason=Reason.AGENT_MISFIT, match="expected policies by name"):
+    with raises(
+        PreconditionError, reason=Reason.AGENT_MISFIT, match="call update_agent first: .*expected policies by name"
+    ):
         thread_sampler.obtain_samples(10)
     thread_sampler.update_agent({"main": RANDOM})
-    with raises(InvalidArgumentError, match="updates of policies by name"):
+    with raises(InvalidArgumentError, match=r"updates by name, because .*\['main'\], got one without a name"):
         thread_sampler.update_agent({"0/weight": np.zeros(3)})
     thread_sampler.update_env("CartPole-v1")
     with raises(PreconditionError, reason=Reason.AGENT_MISFIT, match="expected an agent"):
@@ -196,7 +214,7 @@ def test_rows_of_their_own_have_one_agent(crowd: Sampler) -> None:
         ({"policy_map": policies_pb2.PolicyMap(rules=[{"name": "a"}])}, "rules[0].choices: expected a policy"),
         (
             {"policy_map": policies_pb2.PolicyMap(rules=[{"name": "a", "choices": [{"policy": "x"}]}])},
-            "positive, finite",
+            "positive, finite sum",
         ),
     ],
 )
@@ -230,13 +248,15 @@ def test_spaces_of_policies_are_checked(crowd: Sampler) -> None:
 
 
 def test_agents_are_returned_by_policy(crowd: Sampler) -> None:
-    spaces = crowd.status().observation_space.spaces, crowd.status().action_space.spaces  # type: ignore[union-attr]
-    agent = MlpAgent.initial(spaces[0]["runner_0"], spaces[1]["runner_0"])
+    status = crowd.status()
+    spaces = status.observation_space["runner_0"], status.action_space["runner_0"]  # type: ignore[index]
+    assert set(status.action_space) == set(status.agents)  # type: ignore[arg-type]
+    agent = MlpAgent.initial(*spaces)
     crowd.update_agent({"runner": agent})
     held = crowd.agent(policy="runner")
     assert isinstance(held, MlpAgent)
     assert all(np.array_equal(held.parameters[name], value) for name, value in agent.parameters.items())
-    for policy, got in (("ghost", "'ghost'"), (None, "''")):
+    for policy, got in (("ghost", "'ghost'"), (None, "none")):
         with raises(InvalidArgumentError, field="policy", match=f"one of the policies .*'runner'.* got {got}"):
             crowd.agent(policy=policy)
     crowd.update_env("CartPole-v1")
@@ -281,6 +301,8 @@ def test_what_batches_of_one_agent_have_is_refused_by_name(crowd: Sampler) -> No
         batch.policys  # noqa: B018
     with raises(TypeError, field="batch", match="of an environment with one agent, got MultiAgentBatch"):
         crowd.with_receipt(batch)
+    with pytest.raises(TypeError, match=r"batches\[0\]: .*MultiAgentBatch\.concatenate joins .* got MultiAgentBatch"):
+        rollserve.EpisodeBatch.concatenate(batch, batch)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ CROWD = EnvSpec("sample_envs:crowd", {"length": 15}, multi_agent="parallel")
 PHOENIX = EnvSpec("sample_envs:phoenix", multi_agent="aec")
 RELAY = EnvSpec("sample_envs:relay", {"num_agents": 4}, multi_agent="aec")
 SPREAD = EnvSpec("mpe/simple_spread-v3", {"max_cycles": 10}, multi_agent="parallel")
+DUEL = EnvSpec("classic/rps-v2", {"max_cycles": 1}, multi_agent="aec")
 CONNECT_FOUR = EnvSpec("classic/connect_four-v3", multi_agent="aec")
 
 MASKED = RandomAgent(ActionMask(observation="action_mask"))

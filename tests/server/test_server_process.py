@@ -27,9 +27,11 @@ from support import raises, server_environment
 import rollserve
 from rollserve.v1.sampler_service_pb2 import ObtainSamplesRequest
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_server.errors import DomainError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import InProcessBackend, ServerBackend
 from rollserve_server.serving import Extras, process
+from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.settings import Settings
 
 SERVER = Path(sys.executable).with_name("rollserve-server")
@@ -185,6 +187,21 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
     ("options", "quotes"),
     [
         (("--env", "Nope-v0"), ("env: ", "'Nope-v0'")),
+        (
+            ("--env", "classic/connect_fuor-v3", "--multi-agent", "aec"),
+            ("env: ", "did you mean 'classic/connect_four-v3'"),
+        ),
+        (
+            (
+                "--env",
+                "mpe/simple_spread-v3",
+                "--multi-agent",
+                "parallel",
+                "--wrappers",
+                '[{"name": "frame_stack_v9"}]',
+            ),
+            ("wrappers[0].name: ", "did you mean 'frame_stack_v"),
+        ),
         (("--env", "CartPole-v1", "--env-kwargs", '{"nope": 1}'), ("env_kwargs: ", "CartPole-v1")),
         (("--env", "CartPole-v1", "--min-healthy-workers", "3", "--workers", "2"), ("min_healthy_workers: ", "3")),
         (
@@ -197,6 +214,8 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
     ],
     ids=[
         "id",
+        "id of many agents",
+        "wrapper of many agents",
         "arguments",
         "numbers of workers",
         "memory of threads",
@@ -222,6 +241,18 @@ def test_invalid_setting_is_reported_before_ray_starts(
     for quote in quotes:
         assert quote.replace("{taken}", taken) in line
     assert list(tmp_path.iterdir()) == []  # not even Ray's folder
+
+
+def test_environment_with_many_agents_passes_the_checks_before_ray_starts() -> None:
+    wrappers = [{"name": "frame_stack_v1", "kwargs": {"stack_size": 2}}]
+    many = {"env": "mpe/simple_spread-v3", "multi_agent": "parallel", "wrappers": wrappers}
+    profiles = {"four": {"env": "classic/connect_four-v3", "multi_agent": "aec"}}
+    settings = Settings.from_flat({**many, "profiles": profiles})
+    check_settings(settings)
+    check_environment(settings)
+    wrong = Settings.from_flat({**many, "profiles": {"four": {**profiles["four"], "multi_agent": "parallel"}}})
+    with pytest.raises(DomainError, match=r"profiles\.four.*parallel environments"):
+        check_environment(wrong)
 
 
 def test_choices_are_accepted_in_any_case() -> None:

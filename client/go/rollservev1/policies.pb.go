@@ -86,8 +86,8 @@ type PolicyRule struct {
 	//	*PolicyRule_Prefix
 	//	*PolicyRule_Position
 	Agents isPolicyRule_Agents `protobuf_oneof:"agents"`
-	// What may act; at least one, else INVALID_ARGUMENT. One of several is drawn for each episode from the episode's own
-	// random numbers, for all agents of the rule together.
+	// What may act; at least one, whose weights have a positive and finite sum, else INVALID_ARGUMENT. One of several is
+	// drawn for each episode from the episode's own random numbers, for all agents of the rule together.
 	Choices []*PolicyChoice `protobuf:"bytes,4,rep,name=choices,proto3" json:"choices,omitempty"`
 }
 
@@ -191,11 +191,12 @@ type PolicyChoice struct {
 
 	// The policy's name. INVALID_ARGUMENT if there is no such policy.
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// The version: 0 for the policy's current one, -k for the k-th version of this policy before it, or a version's number.
-	// INVALID_ARGUMENT for a version that is not held: the sampler keeps a policy's versions with those of its agent, and
-	// those that its map names.
+	// The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
+	// fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
+	// versions with those of its agent, and those that its map names.
 	Version int64 `protobuf:"zigzag64,2,opt,name=version,proto3" json:"version,omitempty"`
-	// A positive and finite number, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights.
+	// A finite number from 0, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights. A choice
+	// of weight 0 never acts: the sampler holds its version, for maps of evaluations.
 	Weight float64 `protobuf:"fixed64,3,opt,name=weight,proto3" json:"weight,omitempty"`
 }
 

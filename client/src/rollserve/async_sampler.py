@@ -264,7 +264,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         pairings = Pairings.of(players, opponents, seats)
         with pairings.evaluated():
             evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
-        return CrossPlay.of(evaluation, seats)
+        return pairings.results(evaluation)
 
     async def evaluate_population(
         self,

@@ -45,10 +45,12 @@ class Pairings:
     Attributes:
         lineups: a map from agents to policies for each pairing.
         seats: the agents of both seats.
+        players: the players and the opponents, each once.
     """
 
     lineups: tuple[PolicyMap, ...]
     seats: tuple[Seat, Seat]
+    players: tuple[tuple[str, int], ...]
 
     @classmethod
     def of(cls, players: Sequence[Player], opponents: Sequence[Player] | None, seats: tuple[Seat, Seat]) -> Pairings:
@@ -58,7 +60,7 @@ class Pairings:
             TypeError: an argument of the wrong type.
             InvalidArgumentError: too few players, one twice, or other than two seats.
         """
-        first = _checked_players("players", players)
+        first = second = _checked_players("players", players)
         if not isinstance(seats, Sequence) or isinstance(seats, str):
             raise type_error("seats", "a pair of keys of a policy map, or of tuples of them", seats)
         if len(seats) != 2:
@@ -72,14 +74,15 @@ class Pairings:
             # Both orders, because seats differ.
             pairs = [pair for each in itertools.combinations(first, 2) for pair in (each, each[::-1])]
         else:
-            pairs = list(itertools.product(first, _checked_players("opponents", opponents)))
+            second = _checked_players("opponents", opponents)
+            pairs = list(itertools.product(first, second))
         lineups = tuple(
             PolicyMap.of(
                 {key: player for seat, player in zip(seats, pair, strict=True) for key in _keys(seat)}, "seats"
             )
             for pair in pairs
         )
-        return cls(lineups, (seats[0], seats[1]))
+        return cls(lineups, (seats[0], seats[1]), tuple(dict.fromkeys([*first, *second])))
 
     def options(self, options: EvaluationOptions) -> EvaluationOptions:
         """Return options of an evaluation with the lineups.
@@ -105,6 +108,18 @@ class Pairings:
                 raise
             expected = "keys of agents that leave out none"
             raise InvalidArgumentError.of("seats", expected=expected, got=repr(self.seats), hint=str(error)) from None
+
+    def results(self, evaluation: Evaluation) -> CrossPlay:
+        """Return the results of an evaluation with the lineups.
+
+        Raises:
+            InvalidArgumentError: as of `CrossPlay.of`, or two players are the same version of a policy.
+        """
+        results = CrossPlay.of(evaluation, self.seats)
+        if len(results.players) < len(self.players):
+            got = f"{list(self.players)}, which are only {', '.join(map(str, results.players))}"
+            raise InvalidArgumentError.of("players", expected="versions of policies that differ", got=got)
+        return results
 
     def num_episodes(self, num_per_pairing: int) -> int:
         """Return the number of episodes of an evaluation in which each pairing has so many."""
@@ -217,16 +232,18 @@ class CrossPlay:
         return "\n".join(lines)
 
 
-def _checked_players(name: str, players: Sequence[Player]) -> list[Player]:
+def _checked_players(name: str, players: Sequence[Player]) -> list[tuple[str, int]]:
+    """Return players as pairs (policy, version); the version of a policy alone is 0."""
     check_type(name, players, Sequence, "a sequence of policies")
     if isinstance(players, str):
         raise type_error(name, "a sequence of policies", players)
     for position, player in enumerate(players):
         if not isinstance(player, str | tuple):
             raise type_error(f"{name}[{position}]", "a policy, or a pair (policy, version)", player)
-    if not players or len(set(players)) < len(players):
+    pairs: list[Any] = [player if isinstance(player, tuple) else (player, 0) for player in players]
+    if not pairs or len(set(pairs)) < len(pairs):
         raise InvalidArgumentError.of(name, expected="players that differ, at least one", got=list(players))
-    return list(players)
+    return pairs
 
 
 def _keys(seat: Seat) -> tuple[str | int, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import bridges, learning
-from rollserve._checks import type_error
+from rollserve._checks import check_type, type_error
 from rollserve._codec.batch_fields import (
     END_FIELDS,
     FIELDS,
@@ -693,10 +693,14 @@ class EpisodeBatch:
         >>> batch = rollserve.EpisodeBatch.concatenate(*stream).joined()  # doctest: +SKIP
 
         Raises:
+            TypeError: a batch of another class, such as of an environment with many agents.
             ValueError: no batches, or columns that do not match; the message begins with the column's name.
         """
         if not batches:
             raise ValueError(f"batches: {mismatch('at least one', 'none')}")
+        for position, batch in enumerate(batches):
+            expected = "an EpisodeBatch (MultiAgentBatch.concatenate joins batches of many agents)"
+            check_type(f"batches[{position}]", batch, EpisodeBatch, expected)
         columns: dict[str, Any] = {}
         for name in FIELDS:
             parts = [getattr(batch, name) for batch in batches]

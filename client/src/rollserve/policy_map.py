@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._checks import check_integer, check_text, type_error
-from rollserve.errors import InvalidArgumentError
+from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.v1 import policies_pb2
 
 __all__ = ["PolicyChoice", "PolicyMap", "PolicyRule", "is_called_like", "policy_map_from_proto", "policy_map_to_proto"]
@@ -25,8 +26,10 @@ class PolicyChoice:
 
     Attributes:
         policy: name of the policy.
-        version: 0 for the policy's current version, -k for the k-th version before it, or the version's number.
-        weight: a positive number; the chance of the choice is its part of the sum of the rule's weights.
+        version: 0 for the policy's current version, -k for the k-th version before it (the oldest one if fewer are
+            held), or the version's number.
+        weight: a number from 0; the chance of the choice is its part of the sum of the rule's weights. A choice of
+            weight 0 never acts: the sampler holds its version for evaluations.
     """
 
     policy: str
@@ -42,20 +45,26 @@ class PolicyRule:
         agents: the agent's name; its position among the environment's possible agents; or with `is_prefix`, what the
             names of the agents begin with.
         is_prefix: whether `agents` is a prefix.
-        choices: what may act. One choice is drawn for each episode, for all agents of the rule together.
+        choices: what is held. One choice is drawn for each episode, for all agents of the rule together.
     """
 
     agents: str | int
     is_prefix: bool
     choices: tuple[PolicyChoice, ...]
 
+    @property
+    def acting_choices(self) -> tuple[PolicyChoice, ...]:
+        """The choices that may be drawn: all but those of weight 0."""
+        return tuple(choice for choice in self.choices if choice.weight)
+
     def choose(self, number: float) -> PolicyChoice:
         """Return the choice for a random number from 0 up to 1."""
-        if len(self.choices) == 1:
-            return self.choices[0]
-        ends = np.cumsum([choice.weight for choice in self.choices])
+        acting = self.acting_choices
+        if len(acting) == 1:
+            return acting[0]
+        ends = np.cumsum([choice.weight for choice in acting])
         position = int(np.searchsorted(ends, number * ends[-1], "right"))
-        return self.choices[min(position, len(self.choices) - 1)]
+        return acting[min(position, len(acting) - 1)]
 
     def matches(self, position: int, agent: str) -> bool:
         """Return whether the rule is one for the agent of this name at this position; others may come before it."""
@@ -92,7 +101,7 @@ class PolicyMap:
 
         Raises:
             TypeError: a key or a value of another form.
-            InvalidArgumentError: an empty mapping or list, or a version or weight out of range.
+            InvalidArgumentError: an empty mapping or list, a version or weight out of range, or weights that are all 0.
         """
         if not isinstance(value, Mapping):
             raise type_error(name, "a mapping from agents to policies", value)
@@ -204,7 +213,7 @@ def _choices(value: Any, name: str) -> list[PolicyChoice]:
 
 def _choice(value: Any, name: str) -> PolicyChoice:
     if not isinstance(value, tuple | list) or len(value) != 3:
-        raise type_error(name, "a triple (policy, version, weight)", value)
+        raise TypeError(f"{name}: {mismatch('a triple (policy, version, weight)', reprlib.repr(value))}")
     policy, version, weight = value
     check_text(name, policy)
     check_integer(name, version, 64, signed=True)
@@ -220,7 +229,8 @@ def _check_choices(choices: Sequence[PolicyChoice], name: str) -> None:
     for choice in choices:
         if not choice.policy:
             raise InvalidArgumentError.of(name, expected="the name of a policy", got="an empty text")
-        if not 0 < choice.weight < math.inf:
-            raise InvalidArgumentError.of(name, expected="a positive, finite weight", got=choice.weight)
-    if not sum(choice.weight for choice in choices) < math.inf:
-        raise InvalidArgumentError.of(name, expected="weights with a finite sum", got=[each.weight for each in choices])
+        if not 0 <= choice.weight < math.inf:
+            raise InvalidArgumentError.of(name, expected="a finite weight from 0", got=choice.weight)
+    if not 0 < sum(choice.weight for choice in choices) < math.inf:
+        expected = "weights with a positive, finite sum"
+        raise InvalidArgumentError.of(name, expected=expected, got=[each.weight for each in choices])

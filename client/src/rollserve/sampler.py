@@ -453,7 +453,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         pairings = Pairings.of(players, opponents, seats)
         with pairings.evaluated():
             evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
-        return CrossPlay.of(evaluation, seats)
+        return pairings.results(evaluation)
 
     def evaluate_population(
         self,

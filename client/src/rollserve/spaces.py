@@ -13,7 +13,7 @@ from rollserve.errors import mismatch
 from rollserve.v1 import space_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 __all__ = [
@@ -148,6 +148,22 @@ class Dict:
 
     spaces: Mapping[str, Space]
 
+    def __getitem__(self, name: str) -> Space:
+        """Return the subspace of a name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self.spaces[name]
+
+    def __len__(self) -> int:
+        """Return the number of subspaces."""
+        return len(self.spaces)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the subspaces."""
+        return iter(self.spaces)
+
     def __str__(self) -> str:
         return f"Dict({', '.join(f'{name}: {space}' for name, space in self.spaces.items())})"
 
@@ -162,6 +178,22 @@ class Tuple:
     """Space of ordered values. Each leaf of a subspace is a column, named `0`, `1`, …, or `0/…` if it is nested."""
 
     spaces: tuple[Space, ...]
+
+    def __getitem__(self, position: int) -> Space:
+        """Return the subspace at a position.
+
+        Raises:
+            IndexError: there is none.
+        """
+        return self.spaces[position]
+
+    def __len__(self) -> int:
+        """Return the number of subspaces."""
+        return len(self.spaces)
+
+    def __iter__(self) -> Iterator[Space]:
+        """Yield the subspaces."""
+        return iter(self.spaces)
 
     def __str__(self) -> str:
         return f"Tuple({', '.join(map(str, self.spaces))})"

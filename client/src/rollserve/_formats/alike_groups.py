@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
-import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollserve._formats.file_bytes import FileBytes, FileRegion
-from rollserve._formats.hdf5_headers import DatasetNumbers, HeaderForm
+from rollserve._formats.hdf5_arrays import Arrays
+from rollserve._formats.hdf5_headers import HeaderForm
 from rollserve._formats.sources import EXTRA, check_bytes
 from rollserve.bridges.loading import load
 
@@ -48,15 +47,13 @@ class AlikeGroups:
     """
 
     def __init__(self, path: Path, file: Any, names: Collection[bytes]) -> None:
-        self._file, self._bytes = file, FileBytes(path)
-        self._names = names
+        self._file, self._bytes, self._names = file, FileBytes(path), names
         self._forms: list[_Form] = []
         self._places: dict[bytes, int] = {}
         self._begins = np.zeros(0, np.int64)
         properties = file.id.get_create_plist()
-        version = properties.get_version()[0]  # files of version 0 have headers of another kind
-        is_known = version >= 2 and properties.get_sizes() == (8, 8) and not properties.get_userblock()
-        self._num_tries = _MAX_TRIES if is_known else 0
+        has_plain_places = properties.get_sizes() == (8, 8) and not properties.get_userblock()
+        self._num_tries = _MAX_TRIES if has_plain_places else 0
 
     def close(self) -> None:
         """Close the file."""
@@ -70,7 +67,7 @@ class AlikeGroups:
             example: reads a group by HDF5; returns None if the file has other bytes than the arrays.
 
         Raises:
-            ValueError: an example that cannot be read, or a file that is cut off.
+            ValueError: an example that cannot be read, a file that is cut off, or more bytes than a chunk may have.
         """
         if not (self._forms or self._num_tries):
             return {}
@@ -78,13 +75,11 @@ class AlikeGroups:
         region = self._region(places)
         found: dict[int, AlikeGroup] = {}
         rest = np.flatnonzero(places >= 0)
-
         for form in self._forms:
-            rest = self._take(_Alike(form, region, places[rest], self._bytes), numbers, rest, found)
+            rest = self._take(_Alike(form, region, places[rest]), numbers, rest, found)
         while len(rest) and self._num_tries:
             self._num_tries -= 1
-            first = numbers[rest[0]]
-            learned = self._learn(region, places[rest], functools.partial(example, first))
+            learned = self._learn(region, places[rest], functools.partial(example, numbers[rest[0]]))
             if learned is None:
                 rest = rest[1:]
             else:
@@ -96,7 +91,7 @@ class AlikeGroups:
     def _take(
         alike: _Alike, numbers: Sequence[int], rest: NDArray[np.intp], found: dict[int, AlikeGroup]
     ) -> NDArray[np.intp]:
-        """Add the groups that have a form to those that were found, and return the positions of the others."""
+        """Add the groups of a form to the found ones, and return the positions of the others."""
         for position in np.flatnonzero(alike.is_alike).tolist():
             found[numbers[rest[position]]] = AlikeGroup(alike, position)
         return rest[~alike.is_alike]
@@ -129,12 +124,9 @@ class AlikeGroups:
 
         The result is None if the first has no form, or one that makes other bytes of it than HDF5 does.
         """
-        try:
-            headers = HeaderForm(region, int(places[0]), self._names)
-        except (ValueError, struct.error):
-            return None
-        example = read_first()
-        if example is None or not all(array.size for array in example.arrays.values()):
+        headers = HeaderForm.of_example(region, int(places[0]), self._names)
+        example = read_first() if headers is not None else None
+        if headers is None or example is None or not all(array.size for array in example.arrays.values()):
             return None
         if not (example.arrays.keys() <= headers.paths and example.attributes.keys() <= headers.attributes):
             return None
@@ -142,7 +134,7 @@ class AlikeGroups:
         rows = {
             path: _Rows(array.dtype, array.shape[1:], len(array) - num_rows) for path, array in example.arrays.items()
         }
-        alike = _Alike(_Form(headers, rows, tuple(example.attributes)), region, places, self._bytes)
+        alike = _Alike(_Form(headers, rows, tuple(example.attributes)), region, places)
         return alike if alike.is_alike[0] and _are_same(alike.load(0), example) else None
 
 
@@ -169,11 +161,6 @@ class _Rows(NamedTuple):
     shape: tuple[int, ...]
     num_extra: int
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of a row."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
 
 class _Form(NamedTuple):
     """Form of groups: of their headers, of the rows of their datasets by path, and the attributes they have."""
@@ -181,16 +168,6 @@ class _Form(NamedTuple):
     headers: HeaderForm
     rows: Mapping[str, _Rows]
     attributes: Collection[str]
-
-
-class _Array(NamedTuple):
-    """Places of one dataset's arrays of N groups: in the file, and in a region; -1 where an array is not in it."""
-
-    rows: _Rows
-    places: list[int]
-    sizes: list[int]
-    region: FileRegion
-    offsets: list[int]
 
 
 class _Alike:
@@ -202,46 +179,26 @@ class _Alike:
         num_bytes: size of the arrays of each group.
     """
 
-    def __init__(self, form: _Form, region: FileRegion, places: NDArray[np.int64], file: FileBytes) -> None:
+    def __init__(self, form: _Form, region: FileRegion, places: NDArray[np.int64]) -> None:
         self.form = form
         numbers = form.headers.numbers(region, places)
-        is_alike, num_rows = numbers.is_alike, numbers.datasets[_ROWS].rows
+        self._arrays = dict[str, Arrays]()
+        self.is_alike = numbers.is_alike
         for path, rows in form.rows.items():
-            found, row_bytes = numbers.datasets[path], rows.num_bytes
-            is_alike &= (found.rows == num_rows + rows.num_extra) & (found.rows > 0)
-            is_alike &= (found.rows <= file.size // row_bytes) & (found.sizes == found.rows * row_bytes)
-            is_alike &= (found.places >= 0) & (found.places <= file.size - found.sizes)
-        self.is_alike = is_alike
-        datasets = [numbers.datasets[path] for path in form.rows]
-        num_bytes = np.sum([each.sizes for each in datasets], axis=0)
-        check_bytes("episodes", int(num_bytes[is_alike].sum()))
+            found = numbers.datasets[path]
+            arrays = self._arrays[path] = Arrays(found, region, rows.dtype, rows.shape)
+            self.is_alike &= arrays.is_alike & (found.rows == numbers.datasets[_ROWS].rows + rows.num_extra)
+        num_bytes = np.sum([arrays.num_bytes for arrays in self._arrays.values()], axis=0)
+        check_bytes("episodes", int(num_bytes[self.is_alike].sum()))
         self.num_bytes: list[int] = num_bytes.tolist()
-        self._arrays = {
-            path: _array(rows, found, region, is_alike, file)
-            for (path, rows), found in zip(form.rows.items(), datasets, strict=True)
-        }
+        for arrays in self._arrays.values():
+            arrays.locate(self.is_alike)
         self._attributes = {name: numbers.attributes[name].tolist() for name in form.attributes}
 
     def load(self, position: int) -> Group:
         """Return a group that has the form."""
-        arrays = {}
-        for path, (rows, places, sizes, region, offsets) in self._arrays.items():
-            content = region.array(places[position], sizes[position], offsets[position])
-            arrays[path] = content.view(rows.dtype).reshape(-1, *rows.shape)
+        arrays = {path: arrays.load(position) for path, arrays in self._arrays.items()}
         return Group(arrays, {name: values[position] for name, values in self._attributes.items()})
-
-
-def _array(
-    rows: _Rows, found: DatasetNumbers, region: FileRegion, is_alike: NDArray[np.bool_], file: FileBytes
-) -> _Array:
-    """Return the places of arrays. If most are far from the headers, all are read into a region of their own."""
-    offsets = region.offsets(found.places, found.sizes)
-    far = is_alike & (offsets < 0)
-    if 2 * far.sum() > is_alike.sum():
-        starts, positions = np.unique(found.places[far], return_index=True)
-        region = FileRegion(file, starts, starts + found.sizes[far][positions])
-        offsets = region.offsets(found.places, found.sizes)
-    return _Array(rows, found.places.tolist(), found.sizes.tolist(), region, offsets.tolist())
 
 
 def _are_same(group: Group, other: Group) -> bool:

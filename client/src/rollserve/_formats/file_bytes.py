@@ -55,13 +55,17 @@ class FileRegion:
         starts: (N,), where parts begin, ascending.
         ends: (N,), where they end; parts that overlap end where the next begins. What is beyond 128 MiB in all is left
             out.
+
+    Attributes:
+        file: the file.
     """
 
     def __init__(self, file: FileBytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self._file = file
+        self.file = file
         ends = np.append(np.minimum(ends[:-1], starts[1:]), ends[-1:])
         begins = np.flatnonzero(np.append(len(starts) > 0, starts[1:] != ends[:-1]))  # parts that touch are one
-        starts, ends = starts[begins], ends[np.append(begins[1:], len(ends)) - 1]
+        lasts = np.append(begins[1:], len(ends))[: len(begins)] - 1
+        starts, ends = starts[begins], ends[lasts]
         sizes = np.diff(np.minimum(np.cumsum(ends - starts), _MAX_REGION_BYTES), prepend=0)
         self._starts, self._sizes, self._offsets = starts, sizes, np.cumsum(sizes) - sizes
         self._content = np.empty(int(sizes.sum()), np.uint8)
@@ -76,21 +80,21 @@ class FileRegion:
         if is_here.any():
             windows = np.lib.stride_tricks.sliding_window_view(self._content, size)
             rows[is_here] = windows[offsets[is_here]]
-        others = np.flatnonzero(~is_here & (places >= 0) & (places <= self._file.size - size))
+        others = np.flatnonzero(~is_here & (places >= 0) & (places <= self.file.size - size))
         if len(others) > 1:
             first, last = int(places[others].min()), int(places[others].max())
             if last + size - first <= min(_MAX_GAP * size * len(others), _MAX_REGION_BYTES):
-                near = FileRegion(self._file, np.array([first]), np.array([last + size]))
+                near = FileRegion(self.file, np.array([first]), np.array([last + size]))
                 rows[others] = near.rows(places[others], size)
                 return rows
         for row in others.tolist():
-            self._file.read_into(rows[row], int(places[row]))
+            self.file.read_into(rows[row], int(places[row]))
         return rows
 
     def offsets(self, places: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where bytes of the file are in the region, (N,); -1 where not all of them are."""
+        """Return where bytes of the file are in the region, an offset for each place; -1 where not all of them are."""
         if not len(self._starts):
-            return np.full(len(places), -1)
+            return np.full(places.shape, -1)
         parts = np.maximum(np.searchsorted(self._starts, places, side="right") - 1, 0)
         within = places - self._starts[parts]
         is_here = (within >= 0) & (sizes >= 0) & (sizes <= self._sizes[parts] - within)
@@ -98,9 +102,13 @@ class FileRegion:
         return offsets
 
     def array(self, place: int, size: int, offset: int) -> NDArray[np.uint8]:
-        """Return bytes of the file, given their offset in the region: a view of it, or new ones if this is -1."""
+        """Return bytes of the file, given their offset in the region: a view of it, or new ones if this is -1.
+
+        Raises:
+            ValueError: the file was cut off.
+        """
         if offset >= 0:
             return self._content[offset : offset + size]
         array = np.empty(size, np.uint8)
-        self._file.read_into(array, place)
+        self.file.read_into(array, place)
         return array

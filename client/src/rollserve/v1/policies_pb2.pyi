@@ -55,8 +55,8 @@ class PolicyRule(google.protobuf.message.Message):
     """The agent at this position among the environment's possible agents, from 0."""
     @property
     def choices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PolicyChoice]:
-        """What may act; at least one, else INVALID_ARGUMENT. One of several is drawn for each episode from the episode's own
-        random numbers, for all agents of the rule together.
+        """What may act; at least one, whose weights have a positive and finite sum, else INVALID_ARGUMENT. One of several is
+        drawn for each episode from the episode's own random numbers, for all agents of the rule together.
         """
 
     def __init__(
@@ -85,12 +85,14 @@ class PolicyChoice(google.protobuf.message.Message):
     policy: builtins.str
     """The policy's name. INVALID_ARGUMENT if there is no such policy."""
     version: builtins.int
-    """The version: 0 for the policy's current one, -k for the k-th version of this policy before it, or a version's number.
-    INVALID_ARGUMENT for a version that is not held: the sampler keeps a policy's versions with those of its agent, and
-    those that its map names.
+    """The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
+    fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
+    versions with those of its agent, and those that its map names.
     """
     weight: builtins.float
-    """A positive and finite number, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights."""
+    """A finite number from 0, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights. A choice
+    of weight 0 never acts: the sampler holds its version, for maps of evaluations.
+    """
     def __init__(
         self,
         *,

@@ -79,12 +79,11 @@ _MAX_COMBINATIONS = 1 << 16
 def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
     """Raise InvalidValueError if the agent cannot explore like that; it names a field of the message Exploration.
 
-    Of several policies, each has to explore like that.
+    Of several policies, each that may act has to explore like that.
     """
     if isinstance(spec, PolicySet):
-        for held in spec.policies.values():
-            for each in held:
-                check_exploration(each.spec, exploration)
+        for _, held in spec.acting:
+            check_exploration(held.spec, exploration)
         return
     if exploration.deterministic and isinstance(spec, RandomSpec):
         expected = "false: a random agent has no best action"

@@ -70,6 +70,12 @@ def policies_after(
         else:
             names = [name for name in names if name in sources or any(is_called_like(each, name) for each in agents)]
             policy_map = PolicyMap.by_names(names)
+            if names and agents:
+                example = {agents[0]: names[0], "*": names[-1]}
+                with within("policy_map"):
+                    choices_of_agents(
+                        policy_map, agents, f"give a map from agents to policies, such as {show(example)}"
+                    )
     choices = [choice for rule in policy_map.rules for choice in rule.choices]
     named = {choice.policy for choice in choices}
     for choice in choices:
@@ -166,8 +172,8 @@ def prepare_for_env(
             raise InvalidValueError.of("", expected=expected, got="policies by name")
         return _prepare_policies(agent, observation_space, action_space, settings, agents)
     if agents:
-        expected, got = f"policies by name, for the agents {listed(agents)}", f"one agent of kind {kind_of(agent)}"
-        raise InvalidValueError.of("", expected=expected, got=got)
+        expected = f"policies by name, such as {{'policy': agent}}, for the agents {listed(agents)}"
+        raise InvalidValueError.of("", expected=expected, got=f"one agent of kind {kind_of(agent)}")
     return prepare_agent(agent, observation_space, action_space, settings)
 
 
@@ -286,7 +292,7 @@ def _prepare_policies(
 
 
 def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]]) -> int:
-    """Return the number of the version that a choice names.
+    """Return the number of the version that a choice names: the oldest one if it counts back beyond all that are held.
 
     Args:
         choice: the choice.
@@ -299,8 +305,9 @@ def _number_of(choice: PolicyChoice, versions: Mapping[str, Mapping[int, object]
         raise InvalidValueError.of("", expected=f"policies among {listed(versions)}", got=repr(choice.policy))
     falling = sorted(versions[choice.policy], reverse=True)
     back = -choice.version if choice.version <= 0 else None
-    if (choice.version not in falling) if back is None else (back >= len(falling)):
+    if back is not None:
+        return falling[min(back, len(falling) - 1)]
+    if choice.version not in falling:
         expected = f"versions of {choice.policy!r} that are held, {listed(list(map(str, falling)))}"
-        got = choice.version if back is None else f"{choice.version}, counted from the current one"
-        raise InvalidValueError.of("", expected=expected, got=got)
-    return choice.version if back is None else falling[back]
+        raise InvalidValueError.of("", expected=expected, got=choice.version)
+    return choice.version

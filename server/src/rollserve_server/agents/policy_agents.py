@@ -81,7 +81,7 @@ class PolicyAgents:
         acts_for: dict[int, dict[int, None]] = {}
         for policy_map in policy_set.policy_maps:
             for agent, rule in enumerate(choices_of_agents(policy_map, agents)):
-                for choice in policy_map.rules[rule].choices:
+                for choice in policy_map.rules[rule].acting_choices:
                     found = policy_set.find(choice)
                     held[id(found)], names[id(found)] = found, choice.policy
                     acts_for.setdefault(id(found), {})[agent] = None
@@ -121,7 +121,7 @@ class _Lineup:
         self._rules = choices_of_agents(policy_map, agents)
         # The rules that have agents.
         self._used = {rule: policy_map.rules[rule] for rule in self._rules}
-        self._positions = {choice: find(choice) for rule in self._used.values() for choice in rule.choices}
+        self._positions = {choice: find(choice) for rule in self._used.values() for choice in rule.acting_choices}
 
     def choose(self, numbers: np.ndarray) -> list[int]:
         """Return the position of the policy of each agent, given a random number for each rule."""

@@ -23,16 +23,16 @@ __all__ = ["check_value"]
 def check_value(spec: AgentSpec, policies: Sequence[str] = ()) -> None:
     """Raise InvalidValueError, without a field, if the agent has no value after a segment.
 
-    It needs a float `value` among its infos. Of policies by name, each that is delivered needs one.
+    It needs a float `value` among its infos. Of policies by name, each that acts and is delivered needs one.
 
     Args:
         spec: the agent.
         policies: names of the policies that are delivered; empty for all.
     """
     if isinstance(spec, PolicySet):
-        for name, held in spec.policies.items():
-            for each in held if name in (policies or spec.policies) else ():
-                _check_value(each.spec, f" as policy {name!r}")
+        for name, held in spec.acting:
+            if name in (policies or spec.policies):
+                _check_value(held.spec, f" as policy {name!r}")
     else:
         _check_value(spec, "")
 

@@ -3,8 +3,10 @@
 from rollserve_server.envs.callbacks import Callback, CallbackSteps
 from rollserve_server.envs.determinism import Difference, Trace, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
+from rollserve_server.envs.many.making import find_turn_env
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.many.turns import Turn
+from rollserve_server.envs.many.wrappers import find_turn_wrapper
 from rollserve_server.envs.native.single_rows import why_not_single
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.permissions import check_allowed, check_method_allowed
@@ -64,6 +66,8 @@ __all__ = [
     "differences",
     "episodes_per_row",
     "find_env",
+    "find_turn_env",
+    "find_turn_wrapper",
     "find_wrapper",
     "is_profile",
     "leaf_bounds",

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec
 from rollserve.errors import mismatch
 from rollserve_server.agents import check_providers
-from rollserve_server.envs import Profiles, check_allowed, find_env, find_wrapper, module_of, run_probe, with_envpool
+from rollserve_server.envs import (
+    Profiles,
+    check_allowed,
+    find_env,
+    find_turn_env,
+    find_turn_wrapper,
+    find_wrapper,
+    module_of,
+    run_probe,
+    with_envpool,
+)
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.gateway import check_audit_log, check_certificates
 from rollserve_server.identity import Authentication
@@ -67,10 +77,11 @@ def check_settings(settings: Settings) -> None:
 def _check_spec(spec: EnvSpec, allow: AllowSettings) -> None:
     """Check what of an environment takes no time."""
     check_allowed(spec, allow.allow_module, allow.allow_method)
+    find = find_wrapper if spec.multi_agent is None else find_turn_wrapper
     for position, wrapper in enumerate(spec.wrappers):
         if module_of(wrapper.name) is None:  # on a cluster, only the workers may have the module
             with within(f"wrappers[{position}]"):
-                find_wrapper(wrapper.name)
+                find(wrapper.name)
 
 
 def check_environment(settings: Settings) -> None:
@@ -98,8 +109,12 @@ def _find(spec: WorkerSpecs) -> None:
 
     An id of a module or of EnvPool is not looked for.
     """
-    if isinstance(spec, EnvSpec) and spec.vectorization != "envpool" and module_of(spec.id) is None:
+    if not isinstance(spec, EnvSpec) or spec.vectorization == "envpool" or module_of(spec.id) is not None:
+        return
+    if spec.multi_agent is None:
         find_env(spec.id)
+    else:
+        find_turn_env(spec.id, spec.multi_agent)
 
 
 def _check_save_path(path: Path | None) -> None:

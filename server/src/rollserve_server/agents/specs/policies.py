@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["MEMBER_VERSION", "POLICY_CLASSES", "HeldPolicy", "Lineups", "PolicySet"]
 
@@ -37,8 +37,8 @@ class PolicySet(Generic[_Spec]):
     """Policies by name, as an update sends them or as they were accepted.
 
     Attributes:
-        policies: for each policy the versions that the map names: the current one, earlier ones in falling order up to
-            the oldest one that the map counts back to, and then all that the map names by number.
+        policies: for each policy the versions that the map names, acting or not: the current one, earlier ones in
+            falling order up to the oldest one that the map counts back to, and then all that the map names by number.
         policy_map: map from agents to policies.
     """
 
@@ -50,11 +50,26 @@ class PolicySet(Generic[_Spec]):
         """The maps that episodes have by turns: episode i has the one at position i modulo their number."""
         return (self.policy_map,)
 
+    @property
+    def acting(self) -> Iterator[tuple[str, HeldPolicy[_Spec]]]:
+        """Yield the name of each policy, with each of its versions, that a map may draw for an agent, once each."""
+        found = {
+            id(held): (choice.policy, held)
+            for policy_map in self.policy_maps
+            for rule in policy_map.rules
+            for choice in rule.acting_choices
+            for held in (self.find(choice),)
+        }
+        yield from found.values()
+
     def find(self, choice: PolicyChoice) -> HeldPolicy[_Spec]:
-        """Return the version of a policy that a choice of the map names."""
+        """Return the version of a policy that a choice of the map names.
+
+        A choice that counts back beyond all versions names the oldest one.
+        """
         held = self.policies[choice.policy]
         if choice.version <= 0:
-            return held[-choice.version]
+            return held[min(-choice.version, len(held) - 1)]
         return next(each for each in held if each.version == choice.version)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec, MultiAgentApi
     from rollserve_server.envs.many.turns import TurnEnv
 
-__all__ = ["close_turn_env", "make_turn_env"]
+__all__ = ["close_turn_env", "find_turn_env", "make_turn_env"]
 
 _MPE_ID = re.compile(r"mpe/(\w+)[-_]v(\d+)")
 """Ids of the package mpe2, which has no registry: `mpe/simple_spread-v3` is its module `simple_spread_v3`."""
@@ -47,7 +47,7 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
     current_activity().begin(Phase.MAKING)
     if spec.vectorization == "envpool":
         return _checked(spec, EnvPoolPlayers(spec))
-    make = _factory(spec.id, api)
+    make = find_turn_env(spec.id, api)
     env = call_with_arguments(spec.id, lambda: make(**spec.kwargs))
     try:
         env_class = _checked_class(api, env)
@@ -58,6 +58,24 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
     except BaseException:
         _close(env)
         raise
+
+
+def find_turn_env(env_id: str, api: MultiAgentApi) -> Callable[..., Any]:
+    """Return the function that makes the environment of an id. Imports the id's module, if it has one.
+
+    Raises:
+        NotFoundError: there is no such module, id or function, or its package is not installed; the field is `id`.
+    """
+    module_name, name = module_of(env_id), env_id.rpartition(":")[2]
+    if module_name is not None:
+        return _found(module_name, name, env_id)
+    if importlib.util.find_spec("pettingzoo") is None:
+        text = "PettingZoo is not installed on the server (extra `pettingzoo`)"
+        raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="id")
+    mpe = _MPE_ID.fullmatch(env_id)
+    if mpe is not None:
+        return _found(f"mpe2.{mpe[1]}_v{mpe[2]}", _FACTORIES[api], env_id)
+    return _registered(env_id, api)
 
 
 def close_turn_env(env: TurnEnv) -> None:
@@ -84,20 +102,6 @@ def _check_spec(spec: EnvSpec) -> None:
     if spec.vectorization not in (None, "rows", "envpool"):
         expected = "'rows' or 'envpool', because environments with many agents are stepped one by one"
         raise InvalidValueError.of("vectorization", expected=expected, got=repr(spec.vectorization))
-
-
-def _factory(env_id: str, api: MultiAgentApi) -> Callable[..., Any]:
-    """Return the function that makes the environment of an id."""
-    module_name, name = module_of(env_id), env_id.rpartition(":")[2]
-    if module_name is not None:
-        return _found(module_name, name, env_id)
-    if importlib.util.find_spec("pettingzoo") is None:
-        text = "PettingZoo is not installed on the server (extra `pettingzoo`)"
-        raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="id")
-    mpe = _MPE_ID.fullmatch(env_id)
-    if mpe is not None:
-        return _found(f"mpe2.{mpe[1]}_v{mpe[2]}", _FACTORIES[api], env_id)
-    return _registered(env_id, api)
 
 
 def _registered(env_id: str, api: MultiAgentApi) -> Callable[..., Any]:

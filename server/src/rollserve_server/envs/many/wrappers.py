@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollserve import Wrapper
 
-__all__ = ["wrap"]
+__all__ = ["find_turn_wrapper", "wrap"]
 
 _PETTINGZOO = (
     "AssertOutOfBoundsWrapper",
@@ -76,7 +76,7 @@ def wrap(env: Any, wrapper: Wrapper, expected_class: type) -> Any:
         NotAllowedError: the wrapper is one of PettingZoo's that are forbidden; the field is `name`.
         InvalidValueError: the wrapper refused its arguments or the environment, or is not one of this interface.
     """
-    make = _found(wrapper.name)
+    make = find_turn_wrapper(wrapper.name)
     wrapped = call_with_arguments(wrapper.name, lambda: make(env, **_python_arguments(wrapper.kwargs)))
     if not isinstance(wrapped, expected_class):
         expected = f"a wrapper that returns an environment of PettingZoo's class {expected_class.__name__}"
@@ -84,8 +84,13 @@ def wrap(env: Any, wrapper: Wrapper, expected_class: type) -> Any:
     return wrapped
 
 
-def _found(name: str) -> Callable[..., Any]:
-    """Return the class or function of a wrapper."""
+def find_turn_wrapper(name: str) -> Callable[..., Any]:
+    """Return the class or function of a wrapper, and import its module.
+
+    Raises:
+        NotFoundError: there is no such wrapper, or its package is not installed; the field is `name`.
+        NotAllowedError: the wrapper is one of PettingZoo's that are forbidden; the field is `name`.
+    """
     module_name, short_name = module_of(name), name.rpartition(":")[2]
     if module_name is None:
         module_name = "supersuit" if name in _SUPERSUIT else "pettingzoo.utils.wrappers"

@@ -77,7 +77,7 @@ class AgentQueries:
         if isinstance(agent, PolicySet):
             if policy not in agent.policies:
                 expected = f"one of the policies {listed(agent.policies)}"
-                raise InvalidValueError.of("policy", expected=expected, got=repr(policy))
+                raise InvalidValueError.of("policy", expected=expected, got=repr(policy) if policy else "none")
             return number, agent.policies[policy][0].spec
         if policy:
             raise InvalidValueError.of("policy", expected="none, because there is a single agent", got=repr(policy))

@@ -23,7 +23,7 @@ from rollserve_server.agents import (
     with_kwargs,
     with_parameters,
 )
-from rollserve_server.errors import InvalidValueError, NotReadyError, within
+from rollserve_server.errors import InvalidValueError, NotReadyError, listed, within
 from rollserve_server.pool.interface.updates import AgentChange, AgentUpdated, PolicyUpdates
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
@@ -185,23 +185,27 @@ class AgentUpdates:
                 current = held[0].policies.get(name) if held else None
                 with within(f"policies[{name!r}]"):
                     if isinstance(each, Mapping | AgentChange):
-                        sources[name] = _updated(current[0].spec if current else None, each)
+                        sources[name] = _updated(current[0].spec if current else None, each, name if held else "")
                     else:
                         sources[name] = each
             agents = self._versions.description.agents
             return policies_after(held, sources, update.policy_map, agents, versions.number + 1)
 
 
-def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentChange | None) -> Any:
-    """Return a worker's present agent with an update of a part of it, or as it is."""
+def _updated(held: AgentSpec | None, update: Mapping[str, np.ndarray] | AgentChange | None, policy: str = "") -> Any:
+    """Return a worker's present agent, or a policy beside others, with an update of a part of it, or as it is."""
     if held is None:
         got = "none" if update is None else "a change" if isinstance(update, AgentChange) else "parameters alone"
-        text = f"expected a whole agent, because there is none yet to keep or to change, got {got}"
+        why = "there is none yet to keep or to change"
+        if policy:
+            why = f"no policy {policy!r} is held; a map that does not name a policy drops it"
+        text = f"expected a whole agent, because {why}, got {got}"
         raise NotReadyError(text, reason=Reason.NO_AGENT)
     if update is None:
         return held
     if isinstance(held, PolicySet):
-        raise InvalidValueError.of("", expected="updates of policies by name, as the present ones", got="one without")
+        expected = f"updates by name, because the present agent is the policies {listed(held.policies)}"
+        raise InvalidValueError.of("", expected=expected, got="one without a name")
     if isinstance(update, AgentChange):
         with within("change"):
             return with_kwargs(held, update.kwargs, update.parameters)

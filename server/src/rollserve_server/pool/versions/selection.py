@@ -81,7 +81,7 @@ class Selection:
         """Raise NotReadyError if the agents of a version do not fit environments; both are kept."""
         misfit = await self.misfit(policy_version, env_number)
         if misfit is not None:
-            text = f"the agent does not fit the environment: {misfit.message}"
+            text = f"the agent does not fit the environment, so call UpdateAgent first: {misfit.message}"
             raise NotReadyError(text, reason=Reason.AGENT_MISFIT)
 
     def remember_fit(self, policy_version: int, env_number: int) -> None:

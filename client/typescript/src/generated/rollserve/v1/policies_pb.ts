@@ -74,8 +74,8 @@ export type PolicyRule = Message<"rollserve.v1.PolicyRule"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * What may act; at least one, else INVALID_ARGUMENT. One of several is drawn for each episode from the episode's own
-   * random numbers, for all agents of the rule together.
+   * What may act; at least one, whose weights have a positive and finite sum, else INVALID_ARGUMENT. One of several is
+   * drawn for each episode from the episode's own random numbers, for all agents of the rule together.
    *
    * @generated from field: repeated rollserve.v1.PolicyChoice choices = 4;
    */
@@ -103,16 +103,17 @@ export type PolicyChoice = Message<"rollserve.v1.PolicyChoice"> & {
   policy: string;
 
   /**
-   * The version: 0 for the policy's current one, -k for the k-th version of this policy before it, or a version's number.
-   * INVALID_ARGUMENT for a version that is not held: the sampler keeps a policy's versions with those of its agent, and
-   * those that its map names.
+   * The version: 0 for the policy's current one, -k for the k-th version of this policy before it or the oldest one if
+   * fewer are held, or a version's number. INVALID_ARGUMENT for a number that is not held: the sampler keeps a policy's
+   * versions with those of its agent, and those that its map names.
    *
    * @generated from field: sint64 version = 2;
    */
   version: bigint;
 
   /**
-   * A positive and finite number, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights.
+   * A finite number from 0, else INVALID_ARGUMENT. The chance of a choice is its part of the sum of the weights. A choice
+   * of weight 0 never acts: the sampler holds its version, for maps of evaluations.
    *
    * @generated from field: double weight = 3;
    */
