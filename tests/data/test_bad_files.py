@@ -83,8 +83,12 @@ def test_empty_and_unknown_files_are_refused(tmp_path: Path) -> None:
     ):
         rollserve.data.read(tmp_path / "empty")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(rollserve.InvalidArgumentError, match="path: expected at least one file, got none"):
+    with pytest.raises(
+        rollserve.InvalidArgumentError, match="path: expected a dataset, or at least one file, got folders without"
+    ):
         rollserve.data.read(tmp_path / "nothing")
+    with pytest.raises(rollserve.InvalidArgumentError, match=r"path: expected a dataset, .*, got no path"):
+        rollserve.data.read([])
     with pytest.raises(FileNotFoundError):
         rollserve.data.read(tmp_path / "missing")
 

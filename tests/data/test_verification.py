@@ -374,6 +374,8 @@ def test_receipts_need_the_agent_that_acted(thread_sampler: rollserve.Sampler) -
     for wrong in (dataclasses.replace(agent, parameters=other), rollserve.RandomAgent()):
         with pytest.raises(ValueError, match="agent: expected the one of policy version 1, got another one"):
             thread_sampler.with_receipt(batch, wrong)
+    with pytest.raises(TypeError, match="agent: expected an agent, got dict"):
+        thread_sampler.with_receipt(batch, other)  # type: ignore[arg-type]
     thread_sampler.update_agent(other)
     thread_sampler.with_receipt(batch, agent)
     with pytest.raises(ValueError, match="agent: expected the one of policy version 1, got another one"):

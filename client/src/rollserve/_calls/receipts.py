@@ -40,7 +40,7 @@ def with_receipt(
         agent: the agent whose digest the receipt has; None for none.
         held: the agent that acted, as the server holds it; None if it does not any more.
     """
-    account = _account(batch)
+    account, digest = _account(batch), "" if agent is None else agent_digest(agent)
     if agent is not None and held is not None and not _may_be_same(agent, held):
         raise ValueError(f"agent: {mismatch(f'the one of policy version {account.policy_version}', 'another one')}")
     if account.env_version != status.env_version:
@@ -59,7 +59,7 @@ def with_receipt(
         packages={"rollserve-server": status.server_version, **status.packages},
         seed=account.seed,
         env_version=account.env_version,
-        agent="" if agent is None else agent_digest(agent),
+        agent=digest,
         account={name: value for name, value in _counts(account).items() if isinstance(value, int)},
     )
     return dataclasses.replace(batch, receipt=receipt)

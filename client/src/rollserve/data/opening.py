@@ -81,8 +81,10 @@ def _paths(path: Any) -> list[Path]:
 
 def _described(paths: Sequence[Path]) -> str:
     """Return what is in paths without files, with the datasets that a folder of several has."""
+    if not paths:
+        return "no path"
     found = [each.relative_to(paths[0]) for each in sorted(paths[0].iterdir()) if each.is_dir() and _is_minari(each)]
-    got = f"folders without files: {', '.join(map(str, paths))}" if paths else "no path"
+    got = f"folders without files: {', '.join(map(str, paths))}"
     return f"{got}; {paths[0]} has the datasets {', '.join(map(str, found[:_MAX_SHOWN]))}" if found else got
 
 

@@ -61,6 +61,8 @@ def _refusal(error: Exception) -> dict[str, str]:
             return {"reason": error.reason, "text": text, **named}
         case OSError() if error.errno in _FULL:
             return {"reason": "DISK_FULL", "text": f"expected room for the dataset, got {os.strerror(error.errno)}"}
+        case OSError() if error.filename is not None:  # a path of the server, which clients are not to see
+            return {"reason": "DATASET_UNREADABLE", "text": f"expected a dataset to open, got {error.strerror}"}
         case ImportError():
             return {"reason": "PACKAGE_NOT_FOUND", "text": text}
         case MemoryError():
