@@ -230,7 +230,7 @@ def _evaluation_cases() -> list[Case]:
                 *(_ring(), _policies(_rule("name", "first", _choice("a")), a=_of_ring(5))),
                 *(_policies(a={"parameters": _of_ring(5)["agent"]["parameters"]}), samples()),
                 *(_policies(a, b, a=_of_ring(5), b=_of_ring(6)), samples(deliver=["c"])),
-                *(_policies(_rule("prefix", "", _choice("a", -7))), _policies(a={"agent": mlp(1)}), RANDOM),
+                *(_policies(_rule("prefix", "", _choice("a", 99))), _policies(a={"agent": mlp(1)}), RANDOM),
                 *({**evaluation, "policy_maps": [[_rule("prefix", "", _choice("c"))]]}, samples()),
                 *(env(), RANDOM, samples(deliver=["a"])),
             ],
