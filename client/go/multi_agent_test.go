@@ -228,7 +228,7 @@ func TestMalformedBatchesOfManyAgentsAreServerErrors(t *testing.T) {
 func TestPoliciesAreUpdatedByName(t *testing.T) {
 	server := &script{}
 	sampler := server.connect(t, rollserve.Config{})
-	choices := []rollserve.PolicyChoice{{Policy: "a", Version: -1, Weight: 0.25}, {Policy: "b"}}
+	choices := []rollserve.PolicyChoice{{Policy: "a", Version: -1, Weight: 0.25}, {Policy: "b"}, {Policy: "c", Held: true}}
 	_, err := sampler.UpdateAgent(context.Background(), rollserve.Policies{
 		Updates: map[string]rollserve.AgentUpdate{
 			"a": rollserve.RandomAgent{}, "b": rollserve.Parameters{"w": rollserve.Scalar(1.5)},
@@ -244,7 +244,7 @@ func TestPoliciesAreUpdatedByName(t *testing.T) {
 	same(t, "parameters", update.Policies["b"].GetParameters().GetTensors()[0].GetName(), "w")
 	want := &pb.PolicyMap{Rules: []*pb.PolicyRule{
 		{Agents: &pb.PolicyRule_Name{Name: "red"}, Choices: []*pb.PolicyChoice{
-			{Policy: "a", Version: -1, Weight: 0.25}, {Policy: "b", Weight: 1},
+			{Policy: "a", Version: -1, Weight: 0.25}, {Policy: "b", Weight: 1}, {Policy: "c"},
 		}},
 		{Agents: &pb.PolicyRule_Prefix{Prefix: "bl"}, Choices: []*pb.PolicyChoice{{Policy: "b", Weight: 1}}},
 		{

@@ -42,10 +42,13 @@ type PolicyRule struct {
 type PolicyChoice struct {
 	// Policy is the policy's name.
 	Policy string
-	// Version is 0 for the policy's current version, -k for the k-th version before it, or a version's number.
+	// Version is 0 for the policy's current version, -k for the k-th version before it or the oldest one that is held,
+	// or a version's number.
 	Version int64
 	// Weight is the weight among the choices of the rule; 0 stands for 1. The chance of a choice is its part of the sum.
 	Weight float64
+	// Held tells that the choice never acts, and that the server holds it for evaluations. It has no weight then.
+	Held bool
 }
 
 // ForAgent returns the rule for the agent of a name. One of several choices is drawn for each episode; so it is with
@@ -92,7 +95,9 @@ func (m PolicyMap) message() *pb.PolicyMap {
 		}
 		for _, choice := range each.choices {
 			weight := choice.Weight
-			if weight == 0 {
+			if choice.Held {
+				weight = 0
+			} else if weight == 0 {
 				weight = 1
 			}
 			of := &pb.PolicyChoice{Policy: choice.Policy, Version: choice.Version, Weight: weight}

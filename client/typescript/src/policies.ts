@@ -13,9 +13,15 @@ import { int64, uint32, type Integer } from "./integers.js";
 export interface PolicyChoice {
   /** The name of the policy. */
   readonly policy: string;
-  /** 0, the default, for the policy's current version; -k for the k-th version before it; or a version's number. */
+  /**
+   * 0, the default, for the policy's current version; -k for the k-th version before it, or the oldest one that is
+   * held; or a version's number.
+   */
   readonly version?: Integer;
-  /** The weight among the choices of the rule, 1 by default; the chance of a choice is its part of their sum. */
+  /**
+   * The weight among the choices of the rule, 1 by default; the chance of a choice is its part of their sum. A choice
+   * of weight 0 never acts, and the server holds it for evaluations.
+   */
   readonly weight?: number;
 }
 

@@ -4,7 +4,8 @@ package io.github.rollserve;
  * A version of a policy that may act, with its weight among the choices of a rule of a {@link PolicyMap}.
  *
  * @param policy the name of the policy
- * @param version 0 for the policy's current version, -k for the k-th version before it, or the number of a version
+ * @param version 0 for the policy's current version, -k for the k-th version before it or the oldest one that is held,
+ *     or the number of a version
  * @param weight a number from 0; the chance of the choice is its part of the sum of the rule's weights, and with 0 the
  *     choice is held for evaluations and never acts
  */
@@ -13,7 +14,8 @@ public record PolicyChoice(String policy, long version, double weight) {
      * Chooses a version of a policy, with weight 1.
      *
      * @param policy the name of the policy
-     * @param version 0 for the policy's current version, -k for the k-th version before it, or the number of a version
+     * @param version 0 for the policy's current version, -k for the k-th version before it or the oldest one that is
+     *     held, or the number of a version
      */
     public PolicyChoice(String policy, long version) {
         this(policy, version, 1);
