@@ -36,7 +36,7 @@ Columns = np.ndarray | Mapping[str, np.ndarray]
 
 def leaves_of(columns: Columns) -> Mapping[str, np.ndarray]:
     """Return the arrays by leaf name; a single array has the empty name."""
-    return {"": columns} if isinstance(columns, np.ndarray) else columns
+    return columns if isinstance(columns, Mapping) else {"": columns}
 
 
 def named_arrays(batch: Any) -> Iterator[tuple[str, np.ndarray]]:
@@ -54,9 +54,9 @@ def columns_of(leaves: Mapping[str, np.ndarray]) -> Columns:
 
 def map_columns(function: Callable[[np.ndarray], np.ndarray], columns: Columns) -> Columns:
     """Apply a function to each array of the columns."""
-    if isinstance(columns, np.ndarray):
-        return function(columns)
-    return {name: function(array) for name, array in columns.items()}
+    if isinstance(columns, Mapping):
+        return {name: function(array) for name, array in columns.items()}
+    return function(columns)
 
 
 def concatenate_columns(parts: Sequence[Columns]) -> Columns:

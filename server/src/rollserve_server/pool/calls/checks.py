@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_fragments",
-    "check_member_kind",
     "check_num_outcomes",
     "check_num_steps",
     "check_num_workers",
+    "check_population_request",
     "check_run",
 ]
 
@@ -35,8 +35,11 @@ def check_run(expected: str | None, run: str) -> None:
         raise NotReadyError.of(field, expected=repr(expected), got=got, hint=hint, reason=reason)
 
 
-def check_member_kind(description: EnvDescription, request: PopulationRequest) -> None:
-    """Raise InvalidValueError unless a population's parameters are by policy where an environment has many agents."""
+def check_population_request(description: EnvDescription, request: PopulationRequest) -> None:
+    """Raise InvalidValueError unless members are by policy where there are many agents, and no episode may be skipped."""
+    if request.options.skip_failed:
+        expected = "false for a population, whose members all have the same number of episodes"
+        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
     agents = description.agents
     if agents and not request.policies:
         expected = f"none beside `policies`, because the environment has the agents {listed(agents)}"

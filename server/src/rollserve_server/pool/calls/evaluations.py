@@ -14,7 +14,7 @@ from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import PolicySet, check_members, check_population
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.pool.calls.checks import check_member_kind, check_num_outcomes, check_run
+from rollserve_server.pool.calls.checks import check_num_outcomes, check_population_request, check_run
 from rollserve_server.pool.calls.evaluation import EvaluationCall
 from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
@@ -169,7 +169,7 @@ class Evaluations:
         stack.enter_context(versions.evaluation_envs.using(-number))
         env = versions.env_in_use(number)
         if isinstance(request, PopulationRequest):
-            check_member_kind(env.description, request)
+            check_population_request(env.description, request)
         if not policy_maps:
             # The agent may have been checked against the sampler's own, and another check takes long for a large one.
             checked = number if own is None or env_version not in versions.envs else env_version
@@ -255,9 +255,6 @@ class Evaluations:
         self, request: PopulationRequest, prepared: _Prepared, workforce: Workforce
     ) -> PopulationCall:
         parts, options = self._parts, request.options
-        if options.skip_failed:
-            expected = "false for a population, whose members all have the same number of episodes"
-            raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
         population = Population(
             work_id=next(parts.ids),
             root_seed=prepared.seed,
