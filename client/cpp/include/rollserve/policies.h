@@ -12,10 +12,10 @@ namespace rollserve {
 
 /// A version of a policy that may act, with its weight among the choices of a rule.
 struct PolicyChoice {
-  std::string policy;        ///< The name of the policy.
+  std::string policy;  ///< The name of the policy.
   /// 0 for the policy's current version, -k for the k-th before it or the oldest that is held, or a version's number.
   std::int64_t version = 0;
-  double weight = 1;         ///< From 0; its part of the sum of all weights is the chance. A choice of 0 never acts.
+  double weight = 1;  ///< From 0; its part of the sum of all weights is the chance. A choice of 0 never acts.
 };
 
 /// The agent of a name.

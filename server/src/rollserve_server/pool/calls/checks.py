@@ -36,7 +36,7 @@ def check_run(expected: str | None, run: str) -> None:
 
 
 def check_population_request(description: EnvDescription, request: PopulationRequest) -> None:
-    """Raise InvalidValueError unless members are by policy where there are many agents, and no episode may be skipped."""
+    """Raise InvalidValueError unless members are by policy where there are many agents, and skip no episode."""
     if request.options.skip_failed:
         expected = "false for a population, whose members all have the same number of episodes"
         raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
