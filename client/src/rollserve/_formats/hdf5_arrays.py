@@ -66,7 +66,8 @@ class Arrays:
         self.is_alike = is_alike
         self._shapes, self._pieces = shapes.tolist(), pieces.tolist()
         self._sizes, self._places, self._region = sizes, places, region
-        self._offsets: list[list[int]] = []
+        # Of each group: the size of its pieces, their places in the file, and their offsets in the region.
+        self._located: list[tuple[int, list[int], list[int]]] = []
 
     def locate(self, is_wanted: NDArray[np.bool_]) -> None:
         """Find the arrays of some groups in the region. If most are elsewhere, read them into a region of their own.
@@ -82,7 +83,7 @@ class Arrays:
             starts, positions = np.unique(self._places[is_far], return_index=True)
             self._region = FileRegion(self._region.file, starts, starts + sizes[is_far][positions])
             offsets = self._region.offsets(self._places, sizes)
-        self._offsets = offsets.tolist()
+        self._located = list(zip(self._sizes.tolist(), self._places.tolist(), offsets.tolist(), strict=True))
 
     def load(self, position: int) -> np.ndarray:
         """Return the array of a group that was located, which is a view of the region if it is there in one piece.
@@ -91,16 +92,15 @@ class Arrays:
             ValueError: the file was cut off.
         """
         shape, piece = tuple(self._shapes[position]), tuple(self._pieces[position])
+        size, places, offsets = self._located[position]
         if piece == shape:
-            return self._piece(position, 0, shape)
+            return self._piece(places[0], size, offsets[0], shape)
         array = np.empty(shape, self._dtype)
-        for index, (window, part) in enumerate(_windows(shape, piece)):
-            array[window] = self._piece(position, index, piece)[part]
+        for (window, part), place, offset in zip(_windows(shape, piece), places, offsets, strict=False):
+            array[window] = self._piece(place, size, offset, piece)[part]
         return array
 
-    def _piece(self, position: int, index: int, shape: tuple[int, ...]) -> np.ndarray:
-        offset = self._offsets[position][index]
-        place, size = int(self._places[position, index]), int(self._sizes[position])
+    def _piece(self, place: int, size: int, offset: int, shape: tuple[int, ...]) -> np.ndarray:
         return self._region.array(place, size, offset).view(self._dtype).reshape(shape)
 
 

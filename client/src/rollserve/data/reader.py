@@ -253,15 +253,16 @@ class Reader(Iterator[EpisodeBatch]):
             yield from shuffled(batches, num_steps, generator, **options)
             return
         units = generator.permutation(self._shard_of(range(chunks[-1].stop if chunks else 0)))
+        if self._length is None:  # Whole segments are in random order already.
+            size = max(map(len, chunks), default=1)
+            yield from self._batches_of(group.tolist() for group in np.split(units, range(size, len(units), size)))
+            return
         num_groups = max(round(len(units) * access.mean_steps / num_steps), 1)
         is_buffer = len(units) <= num_groups * access.max_units  # whether a group fills the buffer
         if not is_buffer:
             num_groups = math.ceil(len(units) / access.max_units)
         batches = self._batches_of(group.tolist() for group in np.array_split(units, num_groups))
-        # Whole segments are in random order already; fragments of one are shuffled with those of others.
-        if self._length is not None:
-            batches = shuffled(batches, 1 if is_buffer else num_steps, generator, leaving=1.0, **options)
-        yield from batches
+        yield from shuffled(batches, 1 if is_buffer else num_steps, generator, leaving=1.0, **options)
 
     def _shard_of(self, chunk: range) -> range:
         """Return this reader's part of a chunk."""
