@@ -136,6 +136,8 @@ def _notes(figures: Mapping[str, float]) -> list[str]:
         notes.append(
             f"{figures['ratio_to_rllib']:.1f} x RLlib's JsonReader, from JSON {figures['json_ratio_to_rllib']:.1f} x"
         )
+    if "ratio_to_discarded" in figures:
+        notes.append(f"{figures['ratio_to_discarded']:.2f} x without recording")
     if "ratio_to_untransformed" in figures:
         notes.append(f"{figures['ratio_to_untransformed']:.3f} x without transforms, by CPU time")
     if "ratio_to_raw" in figures:
