@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import weakref
 from pathlib import Path
@@ -33,15 +34,16 @@ class FileBytes:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self.close = weakref.finalize(self, os.close, self._descriptor)
-        self.size = os.fstat(self._descriptor).st_size
+        self._file = io.FileIO(path)
+        self.close = weakref.finalize(self, self._file.close)
+        self.size = os.fstat(self._file.fileno()).st_size
 
     def read_into(self, array: NDArray[np.uint8], place: int) -> None:
         """Fill an array with the bytes at a place; raise ValueError if the file ends before."""
+        self._file.seek(place)
         done = 0
         while done < len(array):
-            count = os.preadv(self._descriptor, [array[done:].data], place + done)
+            count = self._file.readinto(array[done:].data)
             if not count:
                 raise ValueError(mismatch(f"a file of {self.size} bytes", "one that is cut off"))
             done += count
