@@ -60,12 +60,10 @@ if TYPE_CHECKING:
     from rollserve.rounds import Round
     from rollserve.spaces import Space
 
-__all__ = ["EpisodeBatch", "StepType", "derived", "with_spaces"]
+__all__ = ["EpisodeBatch", "StepType", "concatenated", "derived", "with_spaces"]
 
 _RECEIPT = "receipt"
 """Column of a saved batch that holds the receipt's JSON."""
-
-
 _NOT_DERIVED = ("account", "round", "receipt")
 """Fields that are of a whole batch, and not of some of its rows."""
 
@@ -1021,6 +1019,11 @@ class EpisodeBatch:
                     columns[name] = None if column is None else {leaf: each[rows] for leaf, each in column.items()}
         columns["observation_space"], columns["action_space"] = self.observation_space, self.action_space
         return columns
+
+
+def concatenated(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
+    """Return the segments of all batches; a single batch as it is, which `EpisodeBatch.concatenate` would copy."""
+    return batches[0] if len(batches) == 1 else EpisodeBatch.concatenate(*batches)
 
 
 def derived(batch: EpisodeBatch, fields: Mapping[str, Any]) -> EpisodeBatch:

@@ -16,7 +16,7 @@ from rollserve._checks import check_choice, check_count, check_flag, check_integ
 from rollserve.data.reader import Position
 from rollserve.data.shuffling import checked_shuffle
 from rollserve.data.sources import Files, Live, MixPosition
-from rollserve.episode_batch import EpisodeBatch, with_spaces
+from rollserve.episode_batch import EpisodeBatch, concatenated, with_spaces
 from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import datasets_pb2
@@ -151,7 +151,7 @@ def _whole(parts: Sequence[EpisodeBatch], continuing: set[int]) -> EpisodeBatch:
             part = part.take(slice(0, len(part) - 1))
         if len(part):
             joined.append(part)
-    return joined[0] if len(joined) == 1 else EpisodeBatch.concatenate(*joined)
+    return concatenated(joined)
 
 
 def _source(field: str, source: Files | Live, weight: float) -> datasets_pb2.DatasetSource:

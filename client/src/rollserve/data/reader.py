@@ -14,7 +14,7 @@ from rollserve._formats.sources import file_error
 from rollserve.data.opening import Format, open_source
 from rollserve.data.shuffling import Shuffle, checked_shuffle, shuffled
 from rollserve.data.space_checks import fitted
-from rollserve.episode_batch import EpisodeBatch
+from rollserve.episode_batch import EpisodeBatch, concatenated
 from rollserve.errors import InvalidArgumentError
 from rollserve.spaces import Space
 
@@ -218,14 +218,14 @@ class Reader(Iterator[EpisodeBatch]):
                 size, start = size + stop - start, stop
                 if size == self._batch_size:
                     self.position = Position(epoch, number, first + stop)
-                    yield _joined(pending)
+                    yield concatenated(pending)
                     pending, size = [], 0
         if dropped:
             expected = f"at most {self.position.segment - dropped}"
             raise InvalidArgumentError.of("position.segment", expected=expected, got=self.position.segment)
         if pending:
             self.position = Position(epoch + 1)
-            yield _joined(pending)
+            yield concatenated(pending)
 
     def _blocks(self, epoch: int, chunk: int) -> Iterator[tuple[int, int, EpisodeBatch]]:
         """Yield batches of any size, each with its chunk and the number of segments before it in the chunk."""
@@ -286,7 +286,3 @@ class Reader(Iterator[EpisodeBatch]):
                     except ValueError as error:
                         raise ValueError(f"{error}: the argument `{name}` asks for that") from None
             return EpisodeBatch(**fields, observation_space=self.observation_space, action_space=self.action_space)
-
-
-def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
-    return batches[0] if len(batches) == 1 else EpisodeBatch.concatenate(*batches)

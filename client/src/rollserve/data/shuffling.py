@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rollserve._checks import check_count, check_integer
-from rollserve.episode_batch import EpisodeBatch, derived
+from rollserve.episode_batch import EpisodeBatch, concatenated, derived
 from rollserve.errors import InvalidArgumentError
 from rollserve.learning import Fragments
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Shuffle", "checked_shuffle", "shuffled"]
 
-_NUM_STEPS = 1 << 17
+_NUM_STEPS, _PAGE_STEPS = 1 << 17, 1 << 14
+"""Steps of a buffer by default, and of what is copied at a time."""
+_LEAST_SHARE = 0.25
+"""Share of a batch below which its rest is copied, so that the whole need not stay."""
 
 
 class Shuffle(NamedTuple):
@@ -48,10 +51,6 @@ def checked_shuffle(prefix: str, seed: int | None, num_steps: int | None) -> Shu
         expected = "none without shuffle_seed, because the order of the files takes no buffer"
         raise InvalidArgumentError.of(f"{prefix}shuffle_steps", expected=expected, got=num_steps)
     return None
-
-
-_PAGE_STEPS = 1 << 14
-_LEAST_SHARE = 0.25
 
 
 def shuffled(
@@ -140,7 +139,7 @@ class _Buffer:
     def add(self, batches: Sequence[EpisodeBatch]) -> None:
         """Add the segments of batches."""
         if batches:
-            self._parts.append(_Part(_joined(batches), self._length))
+            self._parts.append(_Part(concatenated(batches), self._length))
 
     def leave(self, share: float, generator: np.random.Generator) -> Iterator[EpisodeBatch]:
         """Yield a share of the fragments, which leave the buffer at once."""
@@ -177,15 +176,11 @@ def _page(
         batches.append(parts[number].take(positions[number][own]))
     places = np.empty(len(order), np.int64)
     places[np.argsort(owners, kind="stable")] = np.arange(len(order))
-    page: EpisodeBatch = _joined(batches).take(places)
+    page: EpisodeBatch = concatenated(batches).take(places)
     return page
 
 
 def _without_thin(parts: Sequence[_Part]) -> list[_Part]:
     """Return the parts that are not thin, and what is left in the thin ones as one part."""
     thin = [part.take(part.left) for part in parts if part.is_thin and len(part.left)]
-    return [part for part in parts if not part.is_thin] + ([_Part(_joined(thin), None)] if thin else [])
-
-
-def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
-    return batches[0] if len(batches) == 1 else EpisodeBatch.concatenate(*batches)
+    return [part for part in parts if not part.is_thin] + ([_Part(concatenated(thin), None)] if thin else [])

@@ -23,7 +23,7 @@ from rollserve._calls.joining import join_parts
 from rollserve._calls.responses import read_response
 from rollserve._codec.columns import named_arrays
 from rollserve._formats.minari_writer import MinariWriter
-from rollserve.episode_batch import with_spaces
+from rollserve.episode_batch import concatenated, with_spaces
 from rollserve.receipts import column_digests
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1.space_pb2 import Space as SpaceProto
@@ -224,14 +224,10 @@ def _merged(batches: Sequence[EpisodeBatch]) -> Iterator[EpisodeBatch]:
     run: list[EpisodeBatch] = []
     for batch in batches:
         if run and _form(batch) != _form(run[-1]):
-            yield _concatenated(run)
+            yield concatenated(run)
             run = []
         run.append(batch)
-    yield _concatenated(run)
-
-
-def _concatenated(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
-    return batches[0] if len(batches) == 1 else EpisodeBatch.concatenate(*batches)
+    yield concatenated(run)
 
 
 def _form(batch: EpisodeBatch) -> set[tuple[str, np.dtype, tuple[int, ...]]]:
