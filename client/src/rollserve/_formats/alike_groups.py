@@ -12,6 +12,7 @@ import numpy as np
 from rollserve._formats.file_bytes import FileBytes, FileRegion
 from rollserve._formats.hdf5_arrays import Arrays
 from rollserve._formats.hdf5_headers import HeaderForm
+from rollserve._formats.minari_layout import group_of
 from rollserve._formats.sources import EXTRA, check_bytes
 from rollserve.bridges.loading import load
 
@@ -23,7 +24,6 @@ __all__ = ["AlikeGroup", "AlikeGroups", "Group"]
 _MAX_TRIES = 8
 _MAX_SHARE, _MIN_PART_BYTES = 4, 1 << 16
 """How many times a group's share of the file is read with its header, and how many bytes at least."""
-_PREFIX = b"episode_"
 _ROWS = "rewards"
 
 
@@ -108,7 +108,7 @@ class AlikeGroups:
 
             links.iterate(add, info=True)
             self._begins = np.unique(np.fromiter(places.values(), np.int64, len(places)))
-        return np.array([self._places.get(_PREFIX + b"%d" % number, -1) for number in numbers], np.int64)
+        return np.array([self._places.get(group_of(number), -1) for number in numbers], np.int64)
 
     def _region(self, places: NDArray[np.int64]) -> FileRegion:
         """Return the parts of the file from each group's header to the header of the next group in the file."""

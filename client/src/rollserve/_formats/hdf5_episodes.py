@@ -11,7 +11,7 @@ import numpy as np
 
 from rollserve._formats.alike_groups import AlikeGroups, Group
 from rollserve._formats.gymnasium_spaces import leaf_spaces
-from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, dtype_and_shape, hdf5_path
+from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, dtype_and_shape, group_of, hdf5_path
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
@@ -70,7 +70,8 @@ class Hdf5Episodes:
         self._file = self._h5.File(path, "r")
         self._with_infos = infos
         _keep_little(self._file)
-        rewards = self._file["episode_0/rewards"].dtype if "episode_0" in self._file else np.dtype(np.float64)
+        first = group_of(0)
+        rewards = self._file[first + b"/rewards"].dtype if first in self._file else np.dtype(np.float64)
         check_numbers("rewards", np.empty(0, rewards))
         datasets: list[tuple[bytes, np.dtype, tuple[int, ...], int]] = [(b"rewards", rewards, (), 0)]
         for field, space in zip(("observations", "actions"), spaces, strict=True):
@@ -101,7 +102,7 @@ class Hdf5Episodes:
             ValueError: a receipt that is none.
         """
         unit, num_bytes = units.start, 0
-        while unit in units and (path := f"episode_{unit}/{RECEIPT}") in self._file:
+        while unit in units and (path := f"{group_of(unit).decode()}/{RECEIPT}") in self._file:
             dataset = self._file[path]
             if dataset.shape != (1,) or dataset.dtype.kind != "S":
                 raise ValueError(f"{path}: {mismatch('one text of fixed length', f'{dataset.dtype}, {dataset.shape}')}")
@@ -154,7 +155,7 @@ class Hdf5Episodes:
         return Episode(columns, infos, dict(self._attributes(group)))
 
     def _group(self, unit: int) -> Any:
-        return self._h5.h5g.open(self._file.id, b"episode_%d" % unit)
+        return self._h5.h5g.open(self._file.id, group_of(unit))
 
     def _attributes(self, group: Any) -> Iterator[tuple[str, int]]:
         for name in ATTRIBUTES.values():

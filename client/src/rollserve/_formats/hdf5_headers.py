@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rollserve._formats import hdf5_messages as messages
 from rollserve._formats.lookup3 import ends_are_lookup3
 
 if TYPE_CHECKING:
@@ -31,15 +32,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetNumbers", "GroupNumbers", "HeaderForm"]
 
-_NIL, _DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _EXTERNAL, _LAYOUT = 0x00, 0x01, 0x02, 0x03, 0x06, 0x07, 0x08
-_FILTERS, _ATTRIBUTE, _CONTINUATION, _SYMBOL_TABLE, _TIME, _ATTRIBUTE_INFO = 0x0B, 0x0C, 0x10, 0x11, 0x12, 0x15
 _SHARED = 0x02
 """Flag of a message that another object holds."""
 _ROWS, _PLACE, _SIZE, _CHUNK, _VALUE_OF = "rows", "place", "size", "chunk", "value of "
 """Names of the numbers of an object."""
 _CONTIGUOUS, _CHUNKED = (b"\x03\x01", b"\x04\x01"), b"\x03\x02"
 """Beginnings of layouts: version and class."""
-_UNDEFINED = (1 << 64) - 1
 _CHECKSUM_BYTES, _TREE_HEAD, _SYMBOL_BYTES = 4, 24, 40
 _MAX_BLOCKS, _MAX_BYTES, _MAX_DEPTH = 256, 1 << 15, 16
 
@@ -231,32 +229,32 @@ class _Learner:
                 raise ValueError("a message that is longer than its block")
             if not flags & _SHARED:
                 self._message(block, position, head, kind, content[position : position + size], path)
-            elif kind != _DATATYPE:
+            elif kind != messages.DATATYPE:
                 raise ValueError("a message that is outside of the header")
             position += size
         block.is_fixed[position:] = False  # a gap, and the checksum
 
     def _message(self, block: _Block, position: int, head: int, kind: int, body: bytes, path: str) -> None:
         """Find what differs in a message."""
-        if kind in (_NIL, _TIME):
+        if kind in (messages.NIL, messages.TIME):
             block.is_fixed[position : position + len(body)] = False
-        elif kind == _CONTINUATION:
+        elif kind == messages.CONTINUATION:
             self._continuation(block, position, head, path)
-        elif kind == _LINK:
+        elif kind == messages.LINK:
             self._link(block, position, body, path)
-        elif kind == _SYMBOL_TABLE:
+        elif kind == messages.SYMBOL_TABLE:
             self._symbol_table(block, position, path)
-        elif kind == _DATASPACE:
+        elif kind == messages.DATASPACE:
             self._dataspace(block, position, body, path)
-        elif kind == _LAYOUT:
+        elif kind == messages.LAYOUT:
             self._layout(block, position, body, path)
-        elif kind == _ATTRIBUTE:
+        elif kind == messages.ATTRIBUTE:
             self._attribute(block, position, body, path)
-        elif kind in (_LINK_INFO, _ATTRIBUTE_INFO):
-            order_bytes = (8 if kind == _LINK_INFO else 2) * (body[1] & 1)
-            if struct.unpack_from("<Q", body, 2 + order_bytes)[0] != _UNDEFINED:
+        elif kind in (messages.LINK_INFO, messages.ATTRIBUTE_INFO):
+            order_bytes = (8 if kind == messages.LINK_INFO else 2) * (body[1] & 1)
+            if struct.unpack_from("<Q", body, 2 + order_bytes)[0] != messages.UNDEFINED:
                 raise ValueError("links or attributes outside of the header")
-        elif kind in (_EXTERNAL, _FILTERS):
+        elif kind in (messages.EXTERNAL, messages.FILTERS):
             raise ValueError("a dataset in another file or with filters")
 
     def _continuation(self, block: _Block, position: int, head: int, path: str) -> None:

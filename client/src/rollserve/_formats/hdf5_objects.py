@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from rollserve._formats import hdf5_messages as messages
 from rollserve.errors import mismatch
 
 __all__ = ["ObjectEncoder", "link_groups"]
 
-_DATASPACE, _LINK_INFO, _DATATYPE, _FILL_VALUE, _LINK, _LAYOUT, _GROUP_INFO, _ATTRIBUTE = 1, 2, 3, 5, 6, 8, 10, 12
-_UNDEFINED = (1 << 64) - 1
-"""Address of nothing."""
-_LINKS_IN_HEADER = struct.pack("<BBQQ", 0, 0, _UNDEFINED, _UNDEFINED)
+_LINKS_IN_HEADER = struct.pack("<BBQQ", 0, 0, messages.UNDEFINED, messages.UNDEFINED)
 _GROUP_DEFAULTS = struct.pack("<BB", 0, 0)
 _FILL_DEFAULTS = struct.pack("<BBBBI", 2, 2, 2, 1, 0)  # late allocation, the default value if one is written at all
 _MAX_RANK = 32
@@ -77,10 +75,10 @@ class ObjectEncoder:
         addresses = address + starts * row_bytes if row_bytes else np.full(len(starts), -1)
         header = _Headers(len(starts))
         shape = struct.pack(f"<{rows.ndim - 1}Q", *rows.shape[1:])
-        header.add(_DATASPACE, struct.pack("<BBBxI", 1, rows.ndim, 0, 0), counts, shape)
-        header.add(_DATATYPE, self._datatype(rows.dtype))
-        header.add(_FILL_VALUE, _FILL_DEFAULTS)
-        header.add(_LAYOUT, struct.pack("<BB", 3, 1), addresses, counts * row_bytes)
+        header.add(messages.DATASPACE, struct.pack("<BBBxI", 1, rows.ndim, 0, 0), counts, shape)
+        header.add(messages.DATATYPE, self._datatype(rows.dtype))
+        header.add(messages.FILL_VALUE, _FILL_DEFAULTS)
+        header.add(messages.LAYOUT, struct.pack("<BB", 3, 1), addresses, counts * row_bytes)
         return self._added(header)
 
     def add_groups(self, members: Mapping[str, np.ndarray], attributes: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -101,16 +99,16 @@ class ObjectEncoder:
                 expected = f"names of 1 to {_MAX_NAME_CHARACTERS} characters, not '.' and without '/' and zeros"
                 raise ValueError(f"infos: {mismatch(expected, name[:100])}")
         header = _Headers(len(next(iter(members.values()))))
-        header.add(_LINK_INFO, _LINKS_IN_HEADER)
-        header.add(_GROUP_INFO, _GROUP_DEFAULTS)
+        header.add(messages.LINK_INFO, _LINKS_IN_HEADER)
+        header.add(messages.GROUP_INFO, _GROUP_DEFAULTS)
         for name, addresses in members.items():
             encoded = name.encode()
-            header.add(_LINK, struct.pack("<BBBH", 1, 0x11, 1, len(encoded)), encoded, addresses)
+            header.add(messages.LINK, struct.pack("<BBBH", 1, 0x11, 1, len(encoded)), encoded, addresses)
         for name, values in attributes.items():
             encoded = name.encode() + b"\0"
             sizes = struct.pack("<BxHHH", 1, len(encoded), len(self._int64), 8)
             scalar = struct.pack("<BBBxI", 1, 0, 0, 0)
-            header.add(_ATTRIBUTE, sizes, _padded(encoded), _padded(self._int64), scalar, values)
+            header.add(messages.ATTRIBUTE, sizes, _padded(encoded), _padded(self._int64), scalar, values)
         return self._added(header)
 
     def _datatype(self, dtype: np.dtype) -> bytes:

@@ -17,6 +17,7 @@ __all__ = [
     "RECEIPT",
     "RECEIPTS",
     "dtype_and_shape",
+    "group_of",
     "hdf5_path",
 ]
 
@@ -42,6 +43,11 @@ def dtype_and_shape(space: Any) -> tuple[np.dtype, tuple[int, ...]]:
             return np.dtype(np.uint32), (space.max_length,)
     shape = space.nvec.shape if hasattr(space, "nvec") else tuple(space.shape)
     return np.dtype(getattr(space, "dtype", np.int8)), shape
+
+
+def group_of(episode: int) -> bytes:
+    """Return the name of the group of an episode, given its number in the dataset."""
+    return b"episode_%d" % episode
 
 
 def hdf5_path(field: str, parts: tuple[str | int, ...]) -> bytes:

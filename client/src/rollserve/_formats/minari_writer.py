@@ -16,7 +16,7 @@ from rollserve._formats.growing_file import GrowingFile
 from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve._formats.hdf5_objects import ObjectEncoder, link_groups
 from rollserve._formats.minari_episodes import check_info_names, encode_episodes
-from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape
+from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape, group_of
 from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
@@ -162,7 +162,7 @@ class MinariWriter:
         """Whether the first episode has the seed of its reset."""
         if self._has_seeds is None and self.num_episodes:
             with self._opened() as file:
-                self._has_seeds = _SEED in file["episode_0"].attrs
+                self._has_seeds = _SEED in file[group_of(0)].attrs
         return bool(self._has_seeds)
 
     def _write_episodes(self, batches: Sequence[Any], receipts: Sequence[str | None]) -> None:
@@ -180,9 +180,9 @@ class MinariWriter:
         self._file.append(encoder.parts)
         with self._opened() as file:
             for unit in range(self.num_episodes, len(file)):
-                del file[f"episode_{unit}"]
+                del file[group_of(unit)]
             for numbers, addresses in groups:
-                link_groups(self._h5, file, [b"episode_%d" % number for number in numbers], addresses)
+                link_groups(self._h5, file, list(map(group_of, numbers.tolist())), addresses)
         # HDF5 has counted links that the groups' headers count already.
         starts = [int(addresses[0]) for _, addresses in groups]
         self._file.write_parts({start: encoder.parts[start] for start in starts})
