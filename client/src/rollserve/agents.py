@@ -222,10 +222,10 @@ class Policies:
         policy_map: assignment of agents to policies: a mapping from an agent's name, a prefix with `*` behind it, or a
             position among the environment's agents; to the name of a policy, a pair of name and version, or a list of
             triples (name, version, weight). One triple is drawn for each episode, never one of weight 0, which keeps a
-            policy for evaluations. Version 0 is the policy's current
-            version, -k the k-th version before it or the oldest one if fewer are held, and a positive number what
-            `update_agent` returned for it. None for the present map; at first, a policy acts for agents of its name,
-            or of its name, `_` and more, and a single policy for all.
+            policy for evaluations. Version 0 is the policy's current version, -k the k-th version before it or the
+            oldest one if fewer are held, and a positive number what `update_agent` returned for it. None for the
+            present map; at first, a policy acts for agents of its name, or of its name, `_` and more, and a single
+            policy for all.
 
     Raises:
         TypeError: an attribute, or a part of one, of the wrong type.

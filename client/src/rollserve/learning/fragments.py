@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Fragments", "cut_segments", "rows_of", "take_segments"]
 
+_OWN_FIELDS = ("last_observations", "lengths", "first_steps", "returns_before")
+"""Fields in which a fragment differs from its segment."""
+
 
 def take_segments(batch: Any, segments: ArrayLike) -> dict[str, Any]:
     """Return the fields of some segments of a batch in new arrays; see `EpisodeBatch.take`."""
@@ -35,9 +38,6 @@ def take_segments(batch: Any, segments: ArrayLike) -> dict[str, Any]:
 def cut_segments(batch: Any, length: int) -> dict[str, Any]:
     """Return the fields of a batch whose segments are cut into fragments; see `EpisodeBatch.cut`."""
     return Fragments(batch, check_count("length", length)).all()
-
-
-_OWN_FIELDS = ("last_observations", "lengths", "first_steps", "returns_before")
 
 
 class Fragments:
@@ -59,13 +59,11 @@ class Fragments:
         self._offsets = (np.arange(len(self._owners)) - np.repeat(ends - counts, counts)) * (length or 1)
         self._is_last = np.zeros(len(self._owners), np.bool_)
         self._is_last[ends - 1] = True
-        if length is None:
-            self.lengths, self._returns_before = batch.lengths, batch.returns_before
-        else:
+        self.lengths = batch.lengths
+        if length is not None:
             self.lengths = np.minimum(length, batch.lengths[self._owners] - self._offsets)
         self._begins = np.cumsum(self.lengths) - self.lengths
-        if length is not None:
-            self._returns_before = _returns_before(batch, counts, self._begins)
+        self._returns_before = batch.returns_before if length is None else _returns_before(batch, counts, self._begins)
 
     def all(self) -> dict[str, Any]:
         """Return the fields of all fragments; columns of steps are the batch's own."""
