@@ -256,7 +256,7 @@ class SamplerService:
                     for spec in specs_of_rows(specs, num_rows=1):
                         self._check_env(spec, rpc, f"environments[{number}]")
             pool = _use(sampler, rpc)
-            await pool.restore(saved, client_id)
+            await self._samplers.restore(sampler, saved, client_id)
         status = pool.status()
         return samplers_pb2.RestoreSamplerResponse(
             policy_version=status.policy_version, environment_version=status.env_version
