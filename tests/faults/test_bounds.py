@@ -322,7 +322,7 @@ class _Context:
 async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC frees these bytes when the client reads them, or disconnects."""
     monkeypatch.setattr(open_rpcs, "_MAX_UNREAD_BYTES", 100)
-    rpcs, context = open_rpcs.OpenRpcs(0.01, Places(9, 9, 1), Metrics({})), _Context()
+    rpcs, context = open_rpcs.OpenRpcs(0.01, Places("RPCs", 9), Metrics({})), _Context()
 
     async def call() -> None:
         with contextlib.suppress(grpc.aio.AbortError):
@@ -340,7 +340,7 @@ async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeyp
 
 
 async def test_rpc_can_be_ended_while_it_ends() -> None:
-    rpcs, context = open_rpcs.OpenRpcs(0.01, Places(9, 9, 1), Metrics({})), _Context()
+    rpcs, context = open_rpcs.OpenRpcs(0.01, Places("RPCs", 9), Metrics({})), _Context()
     context.reads.set()
     with contextlib.suppress(grpc.aio.AbortError):
         async with rpcs.open("ObtainSamples", context) as rpc:

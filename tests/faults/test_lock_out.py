@@ -10,16 +10,23 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from raw_calls import BIG, SERVICE, begin, careless, serving, soon
+from raw_calls import BIG, PREFACE, SERVICE, UnfinishedRequest, begin, careless, serving, soon
 from ray_clusters import free_port
+from support import raises
 
+import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import ClientStalledError
+from rollserve_server.gateway.requests import intake
+from rollserve_server.gateway.requests.intake import Intake
+from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 
 STRANGER = "127.0.0.2"
 """Another address of this machine, as far as the server can tell."""
-SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = PREFACE + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """The first bytes of an HTTP/2 client, with an empty frame of settings."""
 
 
@@ -82,6 +89,56 @@ async def test_unsent_requests_of_five_connections_refuse_nobody(tmp_path: Path)
             version = (await asyncio.to_thread(sampler.status, timeout=10)).policy_version
     assert checks == [True] * 20
     assert version == 1
+
+
+@pytest.mark.parametrize(("method", "number"), [("GetSampler", 100), ("UpdateAgent", 20), ("Evaluate", 20)])
+def test_unfinished_requests_hold_up_nobody(tmp_path: Path, method: str, number: int) -> None:
+    """Each has 55 bytes of a thousand, over a connection of its own from the address of the others."""
+    with serving(tmp_path, *BIG) as (server, sampler), contextlib.ExitStack() as stack:
+        for _ in range(number):
+            request = UnfinishedRequest(server.address, f"{SERVICE}/{method}", 1000)
+            stack.callback(request.close)
+            request.send(bytes(50))
+        version = sampler.update_agent(rollserve.RandomAgent(), timeout=10)
+        assert sampler.status(timeout=10).policy_version == version
+        assert sampler.evaluate(1, timeout=10).returns.shape == (1,)
+        assert is_healthy(server.address)
+
+
+def test_unfinished_requests_take_bounded_memory(tmp_path: Path) -> None:
+    """A third of 96 MiB is for requests that have not arrived whole; each of these has 24 MiB."""
+    limits = ("--max-request-bytes", str(32 << 20), "--max-pending-request-bytes", str(96 << 20))
+    with serving(tmp_path, *BIG, *limits) as (server, sampler), contextlib.ExitStack() as stack:
+        process = psutil.Process(server.process.pid)
+        before, requests = process.memory_info().rss, []
+        for number in range(8):
+            method = "UpdateAgent" if number % 2 else "GetSampler"
+            request = UnfinishedRequest(server.address, f"{SERVICE}/{method}", 32 << 20, source=STRANGER)
+            stack.callback(request.close)
+            request.send(bytes(24 << 20))
+            requests.append(request)
+        assert process.memory_info().rss - before < 100 << 20
+        assert sampler.update_agent(rollserve.RandomAgent(), timeout=10) == 2
+        assert sum(request.is_over_soon() for request in requests) >= 6
+
+
+async def test_small_request_is_ended_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_SMALL_SECONDS", 0.1)
+    rpc = OpenRpc("GetSampler", _NeverSending(), stall_seconds=60)
+    with raises(ClientStalledError, reason=rollserve.Reason.CLIENT_STALLED):
+        async with rpc.endable():
+            await Intake(1 << 20, 1).small_request(rpc)
+
+
+class _NeverSending:
+    """gRPC's side of an RPC whose request does not arrive."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(60)
+        return b""
 
 
 def test_connections_that_send_nothing_are_closed(tmp_path: Path) -> None:

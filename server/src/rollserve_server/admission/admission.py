@@ -71,6 +71,7 @@ class Admission:
         *,
         max_stalled: int,
         max_waiting: int,
+        max_of_client: int | None = None,
         patience_seconds: float = 1.0,
         turn_steps: int = 1,
     ) -> None:
@@ -81,10 +82,11 @@ class Admission:
             tick_seconds: how often a waiting call looks again whether somebody has stalled.
             max_stalled: number of stalled and paused calls beside the running ones.
             max_waiting: length of the queue.
+            max_of_client: number of running calls of a client; None for no bound.
             patience_seconds: how long a client may leave data unread before its call counts as stalled.
             turn_steps: number of steps that a call may make before it pauses for a client with one running call less.
         """
-        self._max_running = max_running
+        self._max_running, self._max_of_client = max_running, max_of_client or max_running
         self._tick_seconds = tick_seconds
         self._max_admitted = max_running + max_stalled
         self._max_waiting = max_waiting
@@ -178,6 +180,8 @@ class Admission:
         if is_full and not pausable:
             return False
         for ticket in sorted(self._queue, key=lambda ticket: num_running[ticket.receiver.peer]):
+            if num_running[ticket.receiver.peer] >= self._max_of_client:
+                return False
             loser = _most_served(pausable, num_running, ticket.receiver.peer, heeds_turns=True) if is_full else None
             if is_full and loser is None:
                 return False  # clients of later tickets have at least as many running calls

@@ -97,7 +97,12 @@ class Gateway:
         options = channel_options(limits, settings.max_request_bytes)
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self.metrics = Metrics(samplers)
-        places = Places(limits.max_rpcs, limits.max_peer_rpcs, _REQUEST_PATIENCE_SECONDS)
+        places = Places(
+            "RPCs",
+            limits.max_rpcs,
+            max_of_peer=limits.max_peer_rpcs,
+            patience_seconds=_REQUEST_PATIENCE_SECONDS,
+        )
         access = Access(Authentication(settings.identity), samplers.default.name)
         self._audit_log, self._tracing = AuditLog(settings.audit_log), Tracing(settings.tracing)
         self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)

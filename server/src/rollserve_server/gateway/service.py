@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,10 @@ from rollserve_server.gateway.responses import (
     shared_or_sent,
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
+from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.pool import (
+    MAX_STREAMS,
     Account,
     AgentUpdated,
     Delivery,
@@ -78,6 +81,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_PARAMETER_STREAMS, _MAX_STATUSES, _MAX_CONNECTION_STATUSES = 4, 8, 2
 """Streams of parameters, and states of samplers that clients have not read, at a time."""
+_MAX_SMALL_STATUS = 64 << 10
+"""Size of a state up to which clients that do not read it hold no place."""
 _STATUS_PATIENCE_SECONDS = 5.0
 """How long others wait for a state that its client does not read."""
 _MAX_WAITING = 64
@@ -129,14 +134,25 @@ class SamplerService:
         self._metrics = metrics
         self._allow_free_env = allow_free_env
         self._record_streams = RecordStreams()
+        self._stream_places: weakref.WeakKeyDictionary[Sampler, Places] = weakref.WeakKeyDictionary()
         self._recordings = Recordings(data_folder, private)
         self._reads = DatasetReads(data_folder)
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
-            _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
+            _MAX_PARAMETER_STREAMS,
+            1.0,
+            max_stalled=_MAX_PARAMETER_STREAMS,
+            max_waiting=_MAX_WAITING,
+            max_of_client=_MAX_PARAMETER_STREAMS // 2,
         )
         self._max_renders = max_renders
-        self._render_admission = Admission(max(max_renders, 1), 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
+        self._render_admission = Admission(
+            max(max_renders, 1),
+            1.0,
+            max_stalled=max_renders,
+            max_waiting=_MAX_WAITING,
+            max_of_client=max(max_renders - 1, 1),
+        )
         self._status_admission = ConnectionAdmission(
             _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
@@ -276,13 +292,16 @@ class SamplerService:
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
-            yield await asyncio.to_thread(self._serialized_status, sampler, pool.status(), rpc)
+            status = await asyncio.to_thread(self._serialized_status, sampler, pool.status(), rpc)
+            if len(status) <= _MAX_SMALL_STATUS:
+                await stack.aclose()
+            yield status
 
     async def get_metrics(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetMetrics`."""
         request = self._reader.records(rpc, await self._intake.small_request(rpc))
         log, since = _use(request.sampler, rpc).episode_log, request.since
-        streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, peer=rpc.peer)
+        streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, rpc=rpc)
         async with contextlib.aclosing(streams) as records:
             async for some in records:
                 yield episode_records_to_proto(some).SerializeToString()
@@ -381,6 +400,8 @@ class SamplerService:
         data = await self._intake.small_request(rpc)
         sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await read_aside(self._reader.stream, rpc, data)
         pool, client = _use(sampler, rpc), StreamClient()
+        places = self._stream_places.setdefault(sampler, _new_stream_places())
+        rpc.held.enter_context(places.held_by(rpc))
         listening = in_background(self._listen(rpc, client))
         reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
         try:
@@ -463,6 +484,10 @@ class SamplerService:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
         message = status_to_proto(sampler, status, self._private, **shown)
         return message.SerializeToString()
+
+
+def _new_stream_places() -> Places:
+    return Places("streams of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2)
 
 
 def _parts(data: bytes) -> Iterator[bytes]:
