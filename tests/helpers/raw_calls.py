@@ -126,8 +126,8 @@ class UnfinishedRequest:
                 self.is_over = True
 
     def is_over_soon(self) -> bool:
-        """Whether the server ends the RPC within a second."""
-        self._socket.settimeout(1)
+        """Whether the server ends the RPC within half a second."""
+        self._socket.settimeout(0.5)
         with contextlib.suppress(TimeoutError):
             while not self.is_over:
                 self._receive()

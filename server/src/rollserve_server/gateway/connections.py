@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollserve_server.gateway.peers import address_of, charged_host
+from rollserve_server.gateway.peers import address_of, charged_host, plain_host
 
 __all__ = ["ConnectionLimit", "Traffic"]
 
@@ -144,7 +144,7 @@ def _traffic(number: int) -> tuple[_Address, int] | None:
             return None
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         host, port = connection.getpeername()[:2]
-        return (host.removeprefix("::ffff:"), port), int(_TCP_INFO.unpack(info)[0])
+        return (plain_host(host), port), int(_TCP_INFO.unpack(info)[0])
     except (OSError, struct.error):  # the file is closed by now, no socket, or not connected
         return None
     finally:

@@ -164,9 +164,7 @@ class Receiving:
 
     def _share(self, read: _Read) -> tuple[int, int]:
         """Return what the client of a read has of all reads, and what its address or principal has."""
-        rpc = read.rpc
-        client = self._num_begun[rpc.connection] if rpc.peer == rpc.connection else self._num_begun[rpc.peer]
-        return client, max(self._num_begun[charged] for charged in rpc.charged_to)
+        return self._num_begun[read.rpc.peer], max(self._num_begun[charged] for charged in read.rpc.charged_to)
 
     def _end_arrival(self, read: _Read, num_bytes: int) -> None:
         """Count the bytes of a request that has arrived no more among those of its connection."""
@@ -185,8 +183,15 @@ class Receiving:
             self._look_timer = asyncio.get_running_loop().call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """See what has arrived; begin further reads, and end some if there are too many bytes."""
         self._look_timer = None
+        try:
+            self._look_at_reads()
+            self._begin_waiting()
+        finally:
+            self._look_later()
+
+    def _look_at_reads(self) -> None:
+        """See what has arrived, and which requests do not; end some if they have too many bytes."""
         now = time.monotonic()
         late = [read for read in self._begun if not read.has_arrived and now - read.began > _LOOK_SECONDS]
         min_bytes = min(now - self._looked, 1.0) * _MIN_BYTES_PER_SECOND
@@ -208,8 +213,6 @@ class Receiving:
                 continue
             self._arriving[read.kind].discard(read)
         self._end_surplus(late, num_unfinished)
-        self._begin_waiting()
-        self._look_later()
 
     def _end_surplus(self, reads: list[_Read], num_bytes: dict[str, int]) -> None:
         """End reads until the unfinished requests of connections have few enough bytes."""
