@@ -20,6 +20,7 @@ from ray_clusters import free_port
 from support import raises
 
 import rollserve
+from rollserve.environments import env_spec_to_proto
 from rollserve.v1 import episode_records_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import ClientStalledError
@@ -138,6 +139,21 @@ def test_eight_hostile_connections_of_each_kind_hold_up_no_polite_client(tmp_pat
         sampler.metrics(timeout=10)
         assert is_healthy(server.address)
         assert time.monotonic() - began < 20
+
+
+def test_many_updates_of_a_client_leave_turns_to_others(tmp_path: Path) -> None:
+    env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.3})
+    update = pb.UpdateEnvRequest()
+    update.all_workers.environment.CopyFrom(env_spec_to_proto(env))
+    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+        method = channel.unary_unary(f"{SERVICE}/UpdateEnv")
+        updates = [method.future(update.SerializeToString()) for _ in range(12)]
+        assert soon(lambda: sampler.status().env_version > 1)
+        num_before = sum(call.done() for call in updates)
+        sampler.update_env("CartPole-v1", timeout=60)
+        assert sum(call.done() for call in updates) - num_before <= 3
+        for call in updates:
+            call.cancel()
 
 
 async def test_waiting_request_of_the_client_with_fewest_is_read_next() -> None:

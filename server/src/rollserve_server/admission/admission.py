@@ -16,7 +16,9 @@ from rollserve_server.admission.turn import Turn
 from rollserve_server.errors import CallTooLongError, ClientStalledError, DomainError, OverLimitError
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+    from contextlib import AsyncExitStack, ExitStack
+
+    AnyExitStack = AsyncExitStack | ExitStack
 
 __all__ = ["NEVER_STALLED", "Admission", "Receiver"]
 
@@ -119,7 +121,7 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def admitting(
-        self, stack: AsyncExitStack, receiver: Receiver, turn: Turn | None = None
+        self, stack: AnyExitStack, receiver: Receiver, turn: Turn | None = None
     ) -> AsyncGenerator[AsyncGenerator[None, None], None]:
         """Yield an iterator that ticks until the call is admitted. The call runs until the stack is closed.
 
@@ -132,13 +134,13 @@ class Admission:
         async with contextlib.aclosing(self._ticks(stack, _Ticket(receiver, turn))) as ticks:
             yield ticks
 
-    async def admit(self, stack: AsyncExitStack, receiver: Receiver) -> None:
+    async def admit(self, stack: AnyExitStack, receiver: Receiver) -> None:
         """Wait until the call is admitted; `admitting` for callers that do nothing between ticks."""
         async with self.admitting(stack, receiver) as ticks:
             async for _ in ticks:
                 pass
 
-    async def _ticks(self, stack: AsyncExitStack, ticket: _Ticket) -> AsyncGenerator[None, None]:
+    async def _ticks(self, stack: AnyExitStack, ticket: _Ticket) -> AsyncGenerator[None, None]:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
         self._queue.append(ticket)

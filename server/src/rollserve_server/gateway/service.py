@@ -87,6 +87,8 @@ _STATUS_PATIENCE_SECONDS = 5.0
 """How long others wait for a state that its client does not read."""
 _MAX_WAITING = 64
 """Length of the queues for parameters and for states."""
+_MAX_WAITING_UPDATES = 256
+"""Length of each queue for updates of the agent, for updates of environments, and for calls of their methods."""
 _MAX_PART_BYTES = 2 << 20
 """Largest part of an agent or a saved sampler in a message."""
 
@@ -135,6 +137,7 @@ class SamplerService:
         self._allow_free_env = allow_free_env
         self._record_streams = RecordStreams()
         self._stream_places: weakref.WeakKeyDictionary[Sampler, Places] = weakref.WeakKeyDictionary()
+        self._queues: weakref.WeakKeyDictionary[Sampler, dict[str, Admission]] = weakref.WeakKeyDictionary()
         self._recordings = Recordings(data_folder, private)
         self._reads = DatasetReads(data_folder)
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
@@ -195,7 +198,7 @@ class SamplerService:
         async with self._intake.update_request(rpc) as data:
             request = await read_aside(self._reader.agent_update, rpc, data)
             sampler, updates, expected, per_worker, skip_if_identical = request
-            pool = _use(sampler, rpc)
+            pool = await self._use_in_turn(sampler, rpc)
             if skip_if_identical:
                 same = await pool.current_if_same(updates, expected, per_worker=per_worker)
                 if same is not None:
@@ -210,7 +213,7 @@ class SamplerService:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
             sampler, updates, expected, per_worker = await read_aside(self._reader.env_update, rpc, data)
-            pool, may_be_free = _use(sampler, rpc), self._may_be_free(rpc)
+            pool, may_be_free = await self._use_in_turn(sampler, rpc), self._may_be_free(rpc)
             with self._naming_scope(rpc):
                 updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
             if self._audits:
@@ -223,7 +226,8 @@ class SamplerService:
         """Answer `CallEnvironments`."""
         data = await self._intake.small_request(rpc)
         sampler, call, env_version, expected = await read_aside(self._reader.env_call, rpc, data)
-        values = await _use(sampler, rpc).call_environments(call, env_version, expected)
+        pool = await self._use_in_turn(sampler, rpc)
+        values = await pool.call_environments(call, env_version, expected)
         return pb.CallEnvironmentsResponse(environment_version=values.version, values_json=values.values)
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
@@ -459,6 +463,14 @@ class SamplerService:
         if self._audits:
             rpc.changes["agent"] = await asyncio.to_thread(_agent_change, updated)
         _log.debug("agent updated", extra={"policy_version": updated.version})
+
+    async def _use_in_turn(self, sampler: Sampler, rpc: OpenRpc) -> Pool:
+        """Return the sampler's pool, as `_use`, once it is the client's turn: pools do one at a time, in order."""
+        queues = self._queues.setdefault(sampler, {})
+        new = Admission(2, 1.0, max_stalled=0, max_waiting=_MAX_WAITING_UPDATES, max_of_client=1)
+        pool = _use(sampler, rpc)
+        await queues.setdefault(rpc.name, new).admit(rpc.held, rpc)
+        return pool
 
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""

@@ -143,7 +143,7 @@ class Receiving:
 
     def _begin_waiting(self) -> None:
         """Begin the reads that may begin."""
-        while free := [read for read in self._waiting if self._has_room(read.kind)]:
+        while free := [read for read in self._waiting if self._has_room(read)]:
             read = min(free, key=self._share) if len(free) > 1 else free[0]
             self._waiting.remove(read)
             self._begun.add(read)
@@ -159,8 +159,11 @@ class Receiving:
             if not read.may_begin.done():  # the RPC has ended
                 read.may_begin.set_result(None)
 
-    def _has_room(self, kind: Kind) -> bool:
-        return len(self._arriving.get(kind, ())) < kind.max_arriving
+    def _has_room(self, read: _Read) -> bool:
+        """Whether a read may begin: a client leaves one place to others."""
+        arriving = self._arriving.get(read.kind, ())
+        num_own = sum(each.rpc.peer == read.rpc.peer for each in arriving)
+        return len(arriving) < read.kind.max_arriving and num_own < max(read.kind.max_arriving - 1, 1)
 
     def _share(self, read: _Read) -> tuple[int, int]:
         """Return what the client of a read has of all reads, and what its address or principal has."""
