@@ -76,11 +76,13 @@ class _Connection:
     Attributes:
         num_before: number of bytes that it had received before these requests.
         num_received: number of bytes at the last look.
+        looked: when that was (`time.monotonic`).
         num_reads: number of reads.
     """
 
     num_before: int
     num_received: int
+    looked: float
     num_reads: int = 0
 
 
@@ -108,7 +110,6 @@ class Receiving:
         self._arriving: dict[Kind, set[_Read]] = {}
         self._num_begun: Counter[str] = Counter()
         self._connections: dict[str, _Connection] = {}
-        self._looked = 0.0
         self._look_timer: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
@@ -150,12 +151,11 @@ class Receiving:
             self._arriving.setdefault(read.kind, set()).add(read)
             self._num_begun.update(read.charged_to)
             name = read.rpc.connection
-            connection = self._connections.get(name)
+            connection, read.began = self._connections.get(name), time.monotonic()
             if connection is None:
                 num_received = self._num_received(name) or 0
-                connection = self._connections[name] = _Connection(num_received, num_received)
+                connection = self._connections[name] = _Connection(num_received, num_received, read.began)
             connection.num_reads += 1
-            read.began = time.monotonic()
             if not read.may_begin.done():  # the RPC has ended
                 read.may_begin.set_result(None)
 
@@ -197,24 +197,25 @@ class Receiving:
         """See what has arrived, and which requests do not; end some if they have too many bytes."""
         now = time.monotonic()
         late = [read for read in self._begun if not read.has_arrived and now - read.began > _LOOK_SECONDS]
-        min_bytes = min(now - self._looked, 1.0) * _MIN_BYTES_PER_SECOND
-        moving, num_unfinished = set(), {}
+        num_unfinished: dict[str, int] = {}
+        moving, uncounted = set(), set()
         for name in {read.rpc.connection for read in late}:
             connection, num_received = self._connections[name], self._num_received(name)
-            if num_received is None or num_received - connection.num_received > min_bytes:
+            if num_received is None:
+                uncounted.add(name)
+                continue
+            num_more, seconds = num_received - connection.num_received, now - connection.looked
+            if num_more > seconds * _MIN_BYTES_PER_SECOND:
                 moving.add(name)
-            connection.num_received = num_received or 0
-            num_unfinished[name] = max(connection.num_received - connection.num_before, 0)
-        self._looked = now
+            connection.num_received, connection.looked = num_received, now
+            num_unfinished[name] = max(num_received - connection.num_before, 0)
         for read in late:
             is_patient = now - read.began < read.kind.patience_seconds
-            if is_patient and read.rpc.connection in moving:
-                continue
-            if self._num_received(read.rpc.connection) is None:  # whose bytes nobody counts
+            if read.rpc.connection in uncounted:
                 if not is_patient and any(waiting.kind == read.kind for waiting in self._waiting):
                     read.rpc.end(ClientStalledError("the request had not arrived while others waited"))
-                continue
-            self._arriving[read.kind].discard(read)
+            elif not (is_patient and read.rpc.connection in moving):
+                self._arriving[read.kind].discard(read)
         self._end_surplus(late, num_unfinished)
 
     def _end_surplus(self, reads: list[_Read], num_bytes: dict[str, int]) -> None:
