@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from certificates import Certificates, serving
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from principals import Tokens
 from raw_calls import soon
 from support import raises
@@ -71,6 +73,23 @@ def test_unknown_certificate_needs_a_token(mutual: LocalServer, certificates: Ce
         sampler.status()
     text = tokens.create("guest", "status")
     with rollserve.connect(mutual.address, token=text, **files(certificates, "stranger")) as sampler:
+        sampler.status()
+
+
+@pytest.mark.parametrize("name", ["trainer\0.evil", "trainer\n", "\x1b[2Jtrainer"])
+@pytest.mark.parametrize("is_alternative", [False, True])
+def test_certificate_with_control_characters_in_a_name_proves_nobody(
+    mutual: LocalServer, certificates: Certificates, name: str, is_alternative: bool
+) -> None:
+    """gRPC ends names at a NUL, so that this one would be the trainer's."""
+    authority = certificates.authority
+    purpose, names = ExtendedKeyUsageOID.CLIENT_AUTH, x509.SubjectAlternativeName([x509.DNSName(name)])
+    issued = authority._issue("trainer", 1, purpose, names) if is_alternative else authority.client(name, days=1)
+    certificates.write("odd", issued)
+    with (
+        rollserve.connect(mutual.address, **files(certificates, "odd")) as sampler,
+        raises(rollserve.AccessError, reason=Reason.TOKEN_MISSING, quotes="certificate"),
+    ):
         sampler.status()
 
 

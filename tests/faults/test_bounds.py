@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import gzip
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,19 +19,24 @@ import grpc
 import grpc.aio
 import psutil
 import pytest
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
 from pools import CARTPOLE, pool_of
 from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving, soon
 from support import raises
 
 import rollserve
 from rollserve import Reason
+from rollserve.v1 import datasets_pb2, episode_records_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.datasets import max_read_bytes
 from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway.messages.privacy import PrivateArguments
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.rpcs import open_rpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.local import LocalServer
+from rollserve_server.machine import memory_bytes
 from rollserve_server.metrics import Metrics
 from rollserve_server.pool import InProcessBackend, Pool, PoolStatus, RowUpdates
 from rollserve_server.samplers import Sampler
@@ -75,6 +81,83 @@ def test_rpcs_are_rejected_over_their_limit(tmp_path: Path) -> None:
         for call in calls:
             call.cancel()
         assert soon(lambda: answers(sampler))
+
+
+STREAM = pb.StreamSpec(episodes=pb.StreamedEpisodes(step_count=1))
+LIVE = datasets_pb2.DatasetSource(live=datasets_pb2.LiveEpisodes(step_count=1))
+PLACES = re.compile(r"^\| `(\w+)`[^|]*\| (\d+)[^|]*\| (\d+) \|$", re.MULTILINE)
+DOCUMENTED = {
+    name: (int(in_all), int(of_client))
+    for name, in_all, of_client in PLACES.findall((Path(__file__).parents[2] / "docs" / "limits.md").read_text())
+}
+"""Number of places in all and of a client, by RPC, of the table in docs/limits.md."""
+REQUESTS: dict[str, Callable[[int], Message]] = {
+    "StreamSamples": lambda _: pb.StreamSamplesRequest(spec=STREAM),
+    "GetMetrics": lambda _: episode_records_pb2.GetMetricsRequest(follow=True),
+    "Watch": lambda _: health_pb2.HealthCheckRequest(),
+    "RecordDataset": lambda number: pb.RecordDatasetRequest(dataset=f"of/{number}-v0", step_count=FOREVER),
+    "ReadDataset": lambda _: pb.ReadDatasetRequest(sources=[LIVE]),
+}
+SLOW = ("RecordDataset", "ReadDataset")
+"""RPCs with a process each."""
+
+
+def num_by_memory(name: str) -> int:
+    """Return how many places this machine has memory for."""
+    each = {"RecordDataset": 512 << 20, "ReadDataset": max_read_bytes()}
+    return max(memory_bytes() // 2 // each.get(name, 1), 1)
+
+
+class Client:
+    """A connection whose calls go on until they are closed."""
+
+    def __init__(self, stack: contextlib.ExitStack, server: LocalServer) -> None:
+        self._channel, self._closed = stack.enter_context(careless(server)), threading.Event()
+        stack.callback(self._closed.set)
+        self.calls: list[grpc.Call] = []
+
+    def open(self, name: str, number: int) -> None:
+        """Begin a call, and raise the error of a refused one."""
+
+        def requests() -> Iterator[bytes]:
+            yield REQUESTS[name](number).SerializeToString()
+            if name == "StreamSamples":
+                self._closed.wait()
+
+        service = "/grpc.health.v1.Health" if name == "Watch" else SERVICE
+        call = self._channel.stream_stream(f"{service}/{name}")(requests(), timeout=120)
+        next(call)
+        self.calls.append(call)
+
+
+def test_table_of_places_is_complete() -> None:
+    assert DOCUMENTED.keys() == REQUESTS.keys()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in REQUESTS]
+)
+def test_places_are_shared_as_documented(tmp_path: Path, name: str) -> None:
+    """A client gets its share and no more; when all places are taken, one with more makes room for one with none."""
+    in_all, of_client = DOCUMENTED[name]
+    in_all = min(in_all, num_by_memory(name))
+    data = tmp_path / "data"
+    data.mkdir()
+    with serving(tmp_path, *BIG, "--data-dir", str(data)) as (server, _), contextlib.ExitStack() as stack:
+        children = psutil.Process(server.process.pid).children
+        num_before = len(children())
+        clients = [Client(stack, server) for _ in range(-(-in_all // of_client))]
+        for number in range(in_all):
+            clients[number // of_client].open(name, number)
+        with raises(grpc.RpcError, reason=Reason.TOO_MANY_CALLS):
+            clients[0].open(name, in_all)
+        newcomer = Client(stack, server)
+        newcomer.open(name, in_all + 1)
+        first = clients[0].calls[0]
+        assert end_of(first) == (grpc.StatusCode.UNAVAILABLE, "CALL_TOO_LONG")
+        assert all(call.is_active() for client in clients for call in client.calls if call is not first)
+        assert newcomer.calls[0].is_active()
+        assert len(children()) - num_before <= (in_all + 1 if name in SLOW else 0)
 
 
 def test_connections_are_rejected_over_their_limit(tmp_path: Path) -> None:
@@ -322,7 +405,7 @@ class _Context:
 async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC frees these bytes when the client reads them, or disconnects."""
     monkeypatch.setattr(open_rpcs, "_MAX_UNREAD_BYTES", 100)
-    rpcs, context = open_rpcs.OpenRpcs(0.01, Places(9, 9, 1), Metrics({})), _Context()
+    rpcs, context = open_rpcs.OpenRpcs(0.01, Places("RPCs", 9), Metrics({})), _Context()
 
     async def call() -> None:
         with contextlib.suppress(grpc.aio.AbortError):
@@ -340,7 +423,7 @@ async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeyp
 
 
 async def test_rpc_can_be_ended_while_it_ends() -> None:
-    rpcs, context = open_rpcs.OpenRpcs(0.01, Places(9, 9, 1), Metrics({})), _Context()
+    rpcs, context = open_rpcs.OpenRpcs(0.01, Places("RPCs", 9), Metrics({})), _Context()
     context.reads.set()
     with contextlib.suppress(grpc.aio.AbortError):
         async with rpcs.open("ObtainSamples", context) as rpc:

@@ -5,21 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import grpc.aio
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from raw_calls import BIG, SERVICE, begin, careless, serving, soon
+from pools import until
+from raw_calls import BIG, PREFACE, SERVICE, UnfinishedRequest, begin, careless, serving, soon
 from ray_clusters import free_port
+from support import raises
 
+import rollserve
+from rollserve.environments import env_spec_to_proto
+from rollserve.v1 import episode_records_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import ClientStalledError
+from rollserve_server.gateway.requests import intake
+from rollserve_server.gateway.requests.intake import Intake
+from rollserve_server.gateway.requests.receiving import Kind, Receiving
+from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 
 STRANGER = "127.0.0.2"
 """Another address of this machine, as far as the server can tell."""
-SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = PREFACE + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """The first bytes of an HTTP/2 client, with an empty frame of settings."""
 
 
@@ -82,6 +94,129 @@ async def test_unsent_requests_of_five_connections_refuse_nobody(tmp_path: Path)
             version = (await asyncio.to_thread(sampler.status, timeout=10)).policy_version
     assert checks == [True] * 20
     assert version == 1
+
+
+def test_unfinished_requests_hold_up_nobody(tmp_path: Path) -> None:
+    """Each has 55 bytes of a thousand, over a connection of its own from the address of the others."""
+    with serving(tmp_path, *BIG) as (server, sampler), contextlib.ExitStack() as stack:
+        for method in (*["GetSampler"] * 100, *["UpdateAgent"] * 20, *["Evaluate"] * 20):
+            request = UnfinishedRequest(server.address, f"{SERVICE}/{method}", 1000)
+            stack.callback(request.close)
+            request.send(bytes(50))
+        version = sampler.update_agent(rollserve.RandomAgent(), timeout=10)
+        assert sampler.status(timeout=10).policy_version == version
+        assert sampler.evaluate(1, timeout=10).returns.shape == (1,)
+        assert is_healthy(server.address)
+
+
+def test_eight_hostile_connections_of_each_kind_hold_up_no_polite_client(tmp_path: Path) -> None:
+    """They leave requests unfinished, answers unread, and places taken; none has another address than the others."""
+    unfinished = [f"{SERVICE}/{name}" for name in ("GetSampler", "UpdateAgent", "Evaluate", "StreamSamples")]
+    unfinished += ["/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"]
+    endless = pb.ObtainSamplesRequest(step_count=1 << 50, options=pb.SamplingOptions(blackhole=True))
+    held = {
+        f"{SERVICE}/ObtainSamples": (8, endless),
+        f"{SERVICE}/GetMetrics": (16, episode_records_pb2.GetMetricsRequest(follow=True)),
+        f"{SERVICE}/GetSampler": (16, pb.GetSamplerRequest()),
+        "/grpc.health.v1.Health/Watch": (64, health_pb2.HealthCheckRequest()),
+    }
+    with serving(tmp_path, *BIG) as (server, sampler), contextlib.ExitStack() as stack:
+        for _ in range(8):
+            for path in unfinished:
+                request = UnfinishedRequest(server.address, path, 1000)
+                stack.callback(request.close)
+                request.send(bytes(50))
+            channel = stack.enter_context(careless(server, takes_nothing=True))
+            for path, (number, message) in held.items():
+                for _ in range(number):
+                    stack.callback(channel.unary_stream(path)(message.SerializeToString()).cancel)
+        stack.enter_context(sockets(server.address, 8))
+        time.sleep(1)  # time for them to arrive
+        began = time.monotonic()
+        for _ in range(5):
+            assert sampler.status(timeout=10).policy_version
+        assert sampler.update_agent(rollserve.RandomAgent(), timeout=10) == 2
+        sampler.metrics(timeout=10)
+        assert is_healthy(server.address)
+        assert time.monotonic() - began < 20
+
+
+def test_many_updates_of_a_client_leave_turns_to_others(tmp_path: Path) -> None:
+    env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.3})
+    update = pb.UpdateEnvRequest()
+    update.all_workers.environment.CopyFrom(env_spec_to_proto(env))
+    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+        method = channel.unary_unary(f"{SERVICE}/UpdateEnv")
+        updates = [method.future(update.SerializeToString()) for _ in range(12)]
+        assert soon(lambda: sampler.status().env_version > 1)
+        num_before = sum(call.done() for call in updates)
+        sampler.update_env("CartPole-v1", timeout=60)
+        assert sum(call.done() for call in updates) - num_before <= 3
+        for call in updates:
+            call.cancel()
+
+
+async def test_waiting_request_of_the_client_with_fewest_is_read_next() -> None:
+    """Then counts the address. A request whose connection receives nothing holds up no other."""
+    receiving, read = Receiving(1000, lambda _: 0), []
+    kind = Kind("small", 1, 5.0)
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(10):
+
+        async def receive(connection: str, *, arrives: bool = True) -> None:
+            rpc = OpenRpc("GetSampler", _Sending(connection, arrives=arrives), 60)
+            async with receiving.reading(rpc, kind):
+                read.append(connection)
+
+        stalled = [tasks.create_task(receive(each, arrives=False)) for each in ("10.0.0.1:1", "10.0.0.1:2")]
+        await asyncio.sleep(0.2)
+        assert not read
+        last = tasks.create_task(receive("10.0.0.1:3", arrives=False))  # takes the place for a moment
+        await asyncio.sleep(0)
+        for connection in ("10.0.0.1:1", "10.0.0.1:4", "10.0.0.2:1"):
+            tasks.create_task(receive(connection))
+        await until(lambda: len(read) == 3)
+        assert read == ["10.0.0.2:1", "10.0.0.1:4", "10.0.0.1:1"]
+        for task in (*stalled, last):
+            task.cancel()
+
+
+def test_unfinished_requests_take_bounded_memory(tmp_path: Path) -> None:
+    """A third of 48 MiB is for requests that have not arrived whole; each of these has 12 MiB."""
+    limits = ("--max-request-bytes", str(16 << 20), "--max-pending-request-bytes", str(48 << 20))
+    with serving(tmp_path, *BIG, *limits) as (server, sampler), contextlib.ExitStack() as stack:
+        process = psutil.Process(server.process.pid)
+        before, requests = process.memory_info().rss, []
+        for number in range(8):
+            method = "UpdateAgent" if number % 2 else "GetSampler"
+            request = UnfinishedRequest(server.address, f"{SERVICE}/{method}", 16 << 20, source=STRANGER)
+            stack.callback(request.close)
+            request.send(bytes(12 << 20))
+            requests.append(request)
+        assert process.memory_info().rss - before < 50 << 20
+        assert sampler.update_agent(rollserve.RandomAgent(), timeout=10) == 2
+        assert sum(request.is_over_soon() for request in requests) >= 6
+
+
+async def test_small_request_is_ended_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_SMALL_SECONDS", 0.1)
+    rpc = OpenRpc("GetSampler", _Sending("10.0.0.1:1", arrives=False), stall_seconds=60)
+    with raises(ClientStalledError, reason=rollserve.Reason.CLIENT_STALLED):
+        async with rpc.endable():
+            await Intake(1 << 20, 1).small_request(rpc)
+
+
+class _Sending:
+    """gRPC's side of an RPC whose request arrives at once, or never."""
+
+    def __init__(self, connection: str, *, arrives: bool) -> None:
+        self._connection, self._arrives = connection, arrives
+
+    def peer(self) -> str:
+        return f"ipv4:{self._connection}"
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0 if self._arrives else 60)
+        return b""
 
 
 def test_connections_that_send_nothing_are_closed(tmp_path: Path) -> None:

@@ -79,6 +79,24 @@ def test_next_server_takes_over_all_samplers(cluster: RayCluster, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_takeover_keeps_to_the_bound_on_all_workers(cluster: RayCluster, tmp_path: Path) -> None:
+    """A created sampler that would have too many workers beside the others is left out, and ends."""
+    orphans = ("--orphan-seconds", "5")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS, *orphans))
+        stack.enter_context(connect(server, "a")).create_sampler(SPEC, num_workers=2)
+        server.process.kill()
+        server.process.wait()
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS, *orphans, "--max-workers", "2"))
+        default = stack.enter_context(connect(server))
+        assert [each.sampler for each in default.list_samplers()] == ["default"]
+        wait_for_actors(cluster, 1, 1)
+        assert default.resize(2) == 1
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(30)
+
+
+@pytest.mark.slow
 def test_server_without_adoption_ends_all_samplers(cluster: RayCluster, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))

@@ -76,7 +76,7 @@ class Rpcs:
 
     def __init__(self, max_rpcs: int, max_peer_rpcs: int, patience_seconds: float = 60) -> None:
         self.ends: list[tuple[str, str]] = []
-        self._places = Places(max_rpcs, max_peer_rpcs, patience_seconds)
+        self._places = Places("RPCs", max_rpcs, max_of_peer=max_peer_rpcs, patience_seconds=patience_seconds)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, connection: str, name: str, *, has_request: bool = False, principal: str = "") -> None:
@@ -152,7 +152,7 @@ async def test_principal_takes_no_places_over_the_limit_of_a_peer() -> None:
 
 
 async def test_freed_places_are_given_again() -> None:
-    places = Places(1, 1, 60)
+    places = Places("RPCs", 1, patience_seconds=60)
     for _ in range(2):
         first, second = (OpenRpc("UpdateAgent", _Context("10.0.0.1:1"), 60) for _ in range(2))
         with (

@@ -236,6 +236,30 @@ def test_workers_of_all_samplers_are_bounded(server: Server) -> None:
             one.resize(4)
 
 
+def test_restored_samplers_keep_to_the_bounds_of_workers(server: Server) -> None:
+    """A saved sampler gets no more workers than a new one or a resized one would."""
+    with server.connect() as default, server.connect("a") as one, server.connect("b") as other:
+        default.resize(4)
+        four = default.save()
+        default.resize(3)
+        three = default.save()
+        default.resize(2)
+        one.create_sampler(SPEC, num_workers=2, quota=Quota(num_workers=2))
+        with raises(rollserve.LimitError, field="worker_count", reason="QUOTA_EXCEEDED", quotes="at most 2"):
+            one.restore(three)
+        other.create_sampler(SPEC, num_workers=1, quota=Quota(num_workers=3))
+        version = default.update_agent(rollserve.RandomAgent())
+        with raises(rollserve.LimitError, field="worker_count", reason="TOO_MANY_WORKERS", quotes="at most 3"):
+            default.restore(four)
+        assert (default.status().num_workers, default.status().policy_version) == (2, version)
+        default.restore(three)
+        with raises(rollserve.LimitError, field="worker_count", reason="TOO_MANY_WORKERS", quotes="at most 1"):
+            other.restore(three)
+        assert [each.num_workers for each in default.list_samplers()] == [3, 2, 1]
+        server.local.reset()
+        assert default.status().num_workers == 2
+
+
 @pytest.mark.parametrize(
     ("quota", "field"),
     [

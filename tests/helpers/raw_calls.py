@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,8 @@ from rollserve_server.local import LocalServer, local_server
 
 SERVICE = "/rollserve.v1.SamplerService"
 FOREVER = 10**9
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What an HTTP/2 client sends first."""
 BIG = (
     *("--env", "sample_envs:Big", "--env-kwargs", '{"observation_bytes": 131072}', "--seed", "3"),
     *("--backend", "in-process", "--workers", "1", "--rows", "2"),
@@ -82,3 +86,81 @@ def soon(condition: Callable[[], bool], seconds: float = 60) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+class UnfinishedRequest:
+    """An RPC over a connection of its own, whose request announces more bytes than it sends."""
+
+    def __init__(self, address: str, path: str, num_bytes: int, *, source: str = "127.0.0.1") -> None:
+        """Open the RPC and announce a request.
+
+        Args:
+            address: address of the server.
+            path: path of the RPC.
+            num_bytes: announced size of the request.
+            source: address of this machine to connect from.
+        """
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
+        fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "server"}
+        fields |= {"te": "trailers", "content-type": "application/grpc"}
+        headers = b"".join(b"\0" + _sized(name) + _sized(value) for name, value in fields.items())
+        self._windows = {0: 65535, 1: 65535}
+        self._received = b""
+        self.is_over = False
+        self._socket.sendall(PREFACE + _frame(4, 0, 0) + _frame(1, 4, 1, headers))
+        self.send(b"\0" + struct.pack(">I", num_bytes))
+
+    def send(self, data: bytes) -> None:
+        """Send some bytes of the request, as far as the server takes them."""
+        while data and not self.is_over:
+            size = min(len(data), 1 << 14, *self._windows.values())
+            try:
+                if size:
+                    self._socket.sendall(_frame(0, 0, 1, data[:size]))
+                    self._windows = {stream: left - size for stream, left in self._windows.items()}
+                    data = data[size:]
+                else:
+                    self._receive()
+            except OSError:
+                self.is_over = True
+
+    def is_over_soon(self) -> bool:
+        """Whether the server ends the RPC within half a second."""
+        self._socket.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while not self.is_over:
+                self._receive()
+        return self.is_over
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _receive(self) -> None:
+        """Receive a frame: a larger window, settings and pings to acknowledge, or the end of the RPC."""
+        head = self._take(9)
+        kind, flags, (stream,) = head[3], head[4], struct.unpack(">I", head[5:])
+        content = self._take(int.from_bytes(head[:3], "big"))
+        if kind == 8:
+            self._windows[stream] += int.from_bytes(content, "big")
+        elif kind in (4, 6) and not flags & 1:
+            self._socket.sendall(_frame(kind, 1, 0, content if kind == 6 else b""))
+        elif kind in (1, 3, 7):
+            self.is_over = True
+
+    def _take(self, size: int) -> bytes:
+        while len(self._received) < size:
+            received = self._socket.recv(1 << 16)
+            if not received:
+                raise ConnectionError("the server has closed the connection")
+            self._received += received
+        taken, self._received = self._received[:size], self._received[size:]
+        return taken
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
+
+
+def _sized(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()

@@ -16,7 +16,9 @@ from rollserve_server.admission.turn import Turn
 from rollserve_server.errors import CallTooLongError, ClientStalledError, DomainError, OverLimitError
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+    from contextlib import AsyncExitStack, ExitStack
+
+    AnyExitStack = AsyncExitStack | ExitStack
 
 __all__ = ["NEVER_STALLED", "Admission", "Receiver"]
 
@@ -71,6 +73,7 @@ class Admission:
         *,
         max_stalled: int,
         max_waiting: int,
+        max_of_client: int | None = None,
         patience_seconds: float = 1.0,
         turn_steps: int = 1,
     ) -> None:
@@ -81,10 +84,11 @@ class Admission:
             tick_seconds: how often a waiting call looks again whether somebody has stalled.
             max_stalled: number of stalled and paused calls beside the running ones.
             max_waiting: length of the queue.
+            max_of_client: number of running calls of a client; None for no bound.
             patience_seconds: how long a client may leave data unread before its call counts as stalled.
             turn_steps: number of steps that a call may make before it pauses for a client with one running call less.
         """
-        self._max_running = max_running
+        self._max_running, self._max_of_client = max_running, max_of_client or max_running
         self._tick_seconds = tick_seconds
         self._max_admitted = max_running + max_stalled
         self._max_waiting = max_waiting
@@ -117,7 +121,7 @@ class Admission:
 
     @contextlib.asynccontextmanager
     async def admitting(
-        self, stack: AsyncExitStack, receiver: Receiver, turn: Turn | None = None
+        self, stack: AnyExitStack, receiver: Receiver, turn: Turn | None = None
     ) -> AsyncGenerator[AsyncGenerator[None, None], None]:
         """Yield an iterator that ticks until the call is admitted. The call runs until the stack is closed.
 
@@ -130,13 +134,13 @@ class Admission:
         async with contextlib.aclosing(self._ticks(stack, _Ticket(receiver, turn))) as ticks:
             yield ticks
 
-    async def admit(self, stack: AsyncExitStack, receiver: Receiver) -> None:
+    async def admit(self, stack: AnyExitStack, receiver: Receiver) -> None:
         """Wait until the call is admitted; `admitting` for callers that do nothing between ticks."""
         async with self.admitting(stack, receiver) as ticks:
             async for _ in ticks:
                 pass
 
-    async def _ticks(self, stack: AsyncExitStack, ticket: _Ticket) -> AsyncGenerator[None, None]:
+    async def _ticks(self, stack: AnyExitStack, ticket: _Ticket) -> AsyncGenerator[None, None]:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
         self._queue.append(ticket)
@@ -178,6 +182,8 @@ class Admission:
         if is_full and not pausable:
             return False
         for ticket in sorted(self._queue, key=lambda ticket: num_running[ticket.receiver.peer]):
+            if num_running[ticket.receiver.peer] >= self._max_of_client:
+                return False
             loser = _most_served(pausable, num_running, ticket.receiver.peer, heeds_turns=True) if is_full else None
             if is_full and loser is None:
                 return False  # clients of later tickets have at least as many running calls

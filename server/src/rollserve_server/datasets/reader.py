@@ -9,8 +9,16 @@ from typing import Any, Self
 
 from rollserve_server.datasets.child import Child
 from rollserve_server.futures import in_background
+from rollserve_server.machine import memory_bytes
 
-__all__ = ["DatasetReader", "DrawnBatch"]
+__all__ = ["DatasetReader", "DrawnBatch", "max_read_bytes"]
+
+_MIN_READ_BYTES, _MAX_READ_BYTES = 1 << 30, 4 << 30
+
+
+def max_read_bytes() -> int:
+    """Return the memory of a read's process beside code: a sixteenth of the machine's, from 1 to 4 GiB."""
+    return min(max(memory_bytes() // 16, _MIN_READ_BYTES), _MAX_READ_BYTES)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,9 @@ from rollserve.spaces import space_to_proto
 from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets.commands import RefusedError, serve
 from rollserve_server.datasets.encoding import StepTooLargeError, encoded
+from rollserve_server.datasets.reader import max_read_bytes
 
 __all__ = ["main"]
-
-_MEMORY_BYTES = 4 << 30
-"""Memory of the process beside code: for batches and buffers that a request makes too large."""
 
 
 @dataclasses.dataclass
@@ -89,7 +87,8 @@ class _Read:
 
 def main() -> None:
     """Carry out commands until standard input ends."""
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+    # Batches and buffers that a request makes too large are no harm to others.
+    resource.setrlimit(resource.RLIMIT_DATA, (max_read_bytes(), max_read_bytes()))
     read: _Read | None = None
 
     def carry_out(command: Mapping[str, Any], _: Sequence[memoryview]) -> tuple[Mapping[str, Any], Sequence[bytes]]:

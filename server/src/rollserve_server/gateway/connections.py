@@ -1,4 +1,7 @@
-"""The bound on connections by peer. gRPC has none, so connections that are too many are closed from outside."""
+"""Connections, seen from outside: their number, which is bounded by peer, and the bytes that they have received.
+
+gRPC bounds no peer, and tells of no message before it has arrived whole.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,63 @@ import contextlib
 import logging
 import os
 import socket
+import struct
+import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollserve_server.gateway.peers import charged_host
+from rollserve_server.gateway.peers import address_of, charged_host, plain_host
 
-__all__ = ["ConnectionLimit"]
+__all__ = ["ConnectionLimit", "Traffic"]
 
 _LOOK_SECONDS = 1.0
 _OPEN_FILES = Path("/dev/fd")
 """The files that this process has open, by their numbers. A system without it has no bound by peer."""
 _HAS_OPEN_FILES = _OPEN_FILES.exists()
 
+_SEARCH_SECONDS = 0.1
+"""Least time between two searches for connections among the open files: 4 ms with a thousand of them."""
+_TCP_INFO = struct.Struct("=128xQ")
+"""Linux' `struct tcp_info`, up to `tcpi_bytes_received`."""
+_COUNTS_BYTES = sys.platform == "linux" and _HAS_OPEN_FILES
+
 _Address = tuple[str, int]
 
 _log = logging.getLogger(__name__)
+
+
+class Traffic:
+    """Numbers of bytes that the connections of this process have received."""
+
+    def __init__(self) -> None:
+        """Start without connections."""
+        self._numbers: dict[_Address, int] = {}
+        self._searched = -_SEARCH_SECONDS
+
+    def num_received(self, peer: str) -> int | None:
+        """Return how many bytes a connection has received, given its name from gRPC; None where nobody counts them.
+
+        A connection that is closed, or too new to be known, has received 0.
+        """
+        if not _COUNTS_BYTES:
+            return None
+        address = address_of(peer)
+        found = self._received_by(address)
+        if found is None and time.monotonic() - self._searched >= _SEARCH_SECONDS:
+            self._numbers = {}
+            with contextlib.suppress(OSError):  # the process has as many files open as it may
+                numbers = map(int, os.listdir(_OPEN_FILES))
+                self._numbers = {seen[0]: number for number in numbers if (seen := _traffic(number)) is not None}
+            self._searched = time.monotonic()
+            found = self._received_by(address)
+        return found or 0
+
+    def _received_by(self, address: _Address) -> int | None:
+        number = self._numbers.get(address)
+        seen = None if number is None else _traffic(number)
+        return None if seen is None or seen[0] != address else seen[1]  # the file may be another one by now
 
 
 class ConnectionLimit:
@@ -89,6 +133,23 @@ def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, _Addres
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
                 found = connection, connection.getpeername()[:2]
         yield found
+
+
+def _traffic(number: int) -> tuple[_Address, int] | None:
+    """Return the client of a connection, and how many bytes have arrived, given its number as a file; else None."""
+    connection = None
+    try:
+        connection = socket.socket(fileno=number)
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        host, port = connection.getpeername()[:2]
+        return (plain_host(host), port), int(_TCP_INFO.unpack(info)[0])
+    except (OSError, struct.error):  # the file is closed by now, no socket, or not connected
+        return None
+    finally:
+        if connection is not None:
+            connection.detach()
 
 
 @contextlib.contextmanager

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rollserve_server.gateway.rpcs.stream_places import StreamPlaces
+from rollserve_server.gateway.rpcs.places import Places
 
 if TYPE_CHECKING:
+    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import EpisodeLog, EpisodeRecords
 
 __all__ = ["RecordStreams"]
@@ -24,10 +25,10 @@ class RecordStreams:
     """A bounded number of streams of records. None keeps more records than one response has."""
 
     def __init__(self) -> None:
-        self._places = StreamPlaces("streams of records", _MAX_STREAMS, _MAX_CLIENT_STREAMS)
+        self._places = Places("streams of records", _MAX_STREAMS, max_of_client=_MAX_CLIENT_STREAMS)
 
     async def records(
-        self, log: EpisodeLog, since: int, log_id: str, *, follow: bool, peer: str
+        self, log: EpisodeLog, since: int, log_id: str, *, follow: bool, rpc: OpenRpc
     ) -> AsyncGenerator[EpisodeRecords, None]:
         """Yield the records of a log, some at a time.
 
@@ -36,7 +37,7 @@ class RecordStreams:
             since: position of the first record.
             log_id: name of the log that the position is of; empty for any.
             follow: whether to go on with records to come.
-            peer: the client.
+            rpc: the RPC.
 
         Raises:
             OverLimitError: too many streams, of the same client or in all.
@@ -44,7 +45,7 @@ class RecordStreams:
             InvalidValueError: the position is beyond the next record.
             DomainError: the log has ended.
         """
-        with self._places.held_by(peer):
+        with self._places.held_by(rpc):
             records = log.since(since, log_id, _MAX_RECORDS)
             yield records
             until = log.num_added

@@ -19,7 +19,6 @@ from rollserve_server.gateway.requests.parsing import parse
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
-from rollserve_server.gateway.rpcs.stream_places import StreamPlaces
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake
@@ -56,11 +55,11 @@ class Health:
             metrics: counts the RPCs.
         """
         self._services = services
-        self._rpcs = OpenRpcs(stall_seconds, Places(_MAX_RPCS, _MAX_RPCS, _PATIENCE_SECONDS), metrics)
+        self._rpcs = OpenRpcs(stall_seconds, Places("RPCs", _MAX_RPCS, patience_seconds=_PATIENCE_SECONDS), metrics)
         self._intake = intake
         self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
         self._has_stopped = False
-        self._places = StreamPlaces("watchers", _MAX_WATCHERS, _MAX_CLIENT_WATCHERS)
+        self._places = Places("watchers", _MAX_WATCHERS, max_of_client=_MAX_CLIENT_WATCHERS)
         # Set at the next change of the status; each change makes another event.
         self._changed = asyncio.Event()
 
@@ -108,7 +107,7 @@ class Health:
         Raises:
             OverLimitError: too many watchers, of the same client or in all.
         """
-        with self._places.held_by(rpc.peer):
+        with self._places.held_by(rpc):
             is_known = await self._requested_service(rpc) in self._services
             reported: int | None = None
             while True:

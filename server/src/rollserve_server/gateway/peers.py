@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import unquote
 
-__all__ = ["charged_host", "charged_peer"]
+__all__ = ["address_of", "charged_host", "charged_peer", "plain_host"]
 
 _NETWORK_BITS = 64
 """Leading bits of an IPv6 address that name a network; its owner has all addresses in it."""
@@ -13,8 +13,18 @@ _NETWORK_BITS = 64
 
 def charged_peer(peer: str) -> str:
     """Return whom a connection is charged to, given its name from gRPC, such as `ipv4:10.0.0.1:4711`."""
-    _, _, address = unquote(peer).partition(":")
-    return charged_host(address.rpartition(":")[0].strip("[]"))
+    return charged_host(address_of(peer)[0])
+
+
+def address_of(peer: str) -> tuple[str, int]:
+    """Return host and port of a connection's client, given its name from gRPC; port 0 for other kinds of sockets."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return plain_host(host.strip("[]")), int(port) if port.isdecimal() else 0
+
+
+def plain_host(host: str) -> str:
+    """Return a numeric address, one of IPv4 as such where a socket of IPv6 has it."""
+    return host.removeprefix("::ffff:")
 
 
 def charged_host(host: str) -> str:

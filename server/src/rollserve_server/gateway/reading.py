@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from rollserve.v1 import datasets_pb2
-from rollserve_server.datasets import DatasetReader
+from rollserve_server.datasets import DatasetReader, max_read_bytes
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.gateway.rpcs.stream_places import StreamPlaces
+from rollserve_server.gateway.rpcs.places import Places
+from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import Account, AtLeast, Beginning, Delivery, Progress, SampleRequest
 
 if TYPE_CHECKING:
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["DatasetReads"]
 
 _MAX_READS, _MAX_CLIENT_READS = 16, 4
+"""Reads at a time, in all and by client."""
 _PROGRESS_SECONDS = 1.0
 
 ReadItem = datasets_pb2.DatasetBeginning | bytes | Delivery | Progress | Account | datasets_pb2.DatasetBatchEnd
 """Item of a read: its beginning; messages of files and of live episodes, progress, and the end of each batch."""
+
+
+def _num_reads() -> int:
+    """Return the number of reads at a time: their processes take at most a half of the machine's memory together."""
+    return max(min(memory_bytes() // 2 // max_read_bytes(), _MAX_READS), 1)
 
 
 class DatasetReads:
@@ -34,7 +41,7 @@ class DatasetReads:
     def __init__(self, folder: DataFolder) -> None:
         """Read from the folder."""
         self._folder = folder
-        self._places = StreamPlaces("reads of datasets", _MAX_READS, _MAX_CLIENT_READS)
+        self._places = Places("reads of datasets", _num_reads(), max_of_client=_MAX_CLIENT_READS)
 
     async def read(self, request: ReadRequest, pool: Pool, rpc: OpenRpc) -> AsyncGenerator[ReadItem, None]:
         """Read batches, until a source ends.
@@ -45,7 +52,7 @@ class DatasetReads:
             NotReadyError: files that cannot be read.
             DomainError: as of `Pool.sample`, for live episodes.
         """
-        with self._places.held_by(rpc.peer):
+        with self._places.held_by(rpc):
             reader = await DatasetReader.start(await asyncio.to_thread(self._opening, request))
             try:
                 contents = [datasets_pb2.DatasetContent.FromString(each) for each in reader.contents]

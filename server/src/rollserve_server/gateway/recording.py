@@ -24,6 +24,8 @@ from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueE
 from rollserve_server.futures import in_background
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.responses import delivered_messages
+from rollserve_server.gateway.rpcs.places import Places
+from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import (
     Account,
     AtLeast,
@@ -53,6 +55,8 @@ _ADD_BYTES, _MAX_WAITING_BYTES = 4 << 20, 32 << 20
 """Bytes of messages that an addition is worth, and that wait for the one before it at most."""
 _ADD_SECONDS = 1.0
 """How long messages wait for an addition."""
+_MAX_RECORDINGS, _MAX_CLIENT_RECORDINGS, _RECORDING_BYTES = 16, 8, 512 << 20
+"""Recordings at a time, in all and by client; memory of the process of each that counts, of a half of the machine's."""
 _CLAIM_SECONDS = 2.0
 """How long a recording waits for another one of its dataset to end."""
 
@@ -65,6 +69,8 @@ class Recordings:
         self._folder = folder
         self._private = private
         self._claims: dict[Path, _Claim] = {}
+        num_recordings = max(min(memory_bytes() // 2 // _RECORDING_BYTES, _MAX_RECORDINGS), 1)
+        self._places = Places("recordings", num_recordings, max_of_client=_MAX_CLIENT_RECORDINGS)
 
     async def record(
         self, request: RecordingRequest, pool: Pool, rpc: OpenRpc
@@ -77,11 +83,12 @@ class Recordings:
             InvalidValueError: the request does not go with the pool, or the name is no id.
             NotAllowedError: the operator does not allow the path.
             NotReadyError: the dataset is recorded by another call, or was recorded otherwise.
-            OverLimitError: the disk is full.
+            OverLimitError: too many recordings, of the same client or in all; or the disk is full.
             DomainError: as of `Pool.sample`.
         """
-        folder = await asyncio.to_thread(self._folder.dataset, request.dataset)
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._places.held_by(rpc))
+            folder = await asyncio.to_thread(self._folder.dataset, request.dataset)
             claim = await stack.enter_async_context(self._claimed(folder))
             status = pool.status()
             request = await _with_versions(request, status, pool)

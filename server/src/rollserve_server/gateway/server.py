@@ -17,7 +17,7 @@ from rollserve_server.gateway.access import Access
 from rollserve_server.gateway.audit import AuditLog
 from rollserve_server.gateway.certificates import CertificateFiles
 from rollserve_server.gateway.channel import channel_options
-from rollserve_server.gateway.connections import ConnectionLimit
+from rollserve_server.gateway.connections import ConnectionLimit, Traffic
 from rollserve_server.gateway.health import HEALTH_SERVICE, Health
 from rollserve_server.gateway.health_listener import HealthListener
 from rollserve_server.gateway.listening import listen
@@ -97,11 +97,16 @@ class Gateway:
         options = channel_options(limits, settings.max_request_bytes)
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self.metrics = Metrics(samplers)
-        places = Places(limits.max_rpcs, limits.max_peer_rpcs, _REQUEST_PATIENCE_SECONDS)
+        places = Places(
+            "RPCs",
+            limits.max_rpcs,
+            max_of_peer=limits.max_peer_rpcs,
+            patience_seconds=_REQUEST_PATIENCE_SECONDS,
+        )
         access = Access(Authentication(settings.identity), samplers.default.name)
         self._audit_log, self._tracing = AuditLog(settings.audit_log), Tracing(settings.tracing)
         self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)
-        intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
+        intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes, Traffic().num_received)
         rings = SamplerRings(settings.shared_memory_bytes, samplers.max_samplers)
         for forget in (rings.forget, self.metrics.forget):
             samplers.on_removed(forget)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,10 @@ from rollserve_server.gateway.responses import (
     shared_or_sent,
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
+from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.identity import ANONYMOUS, Scope
 from rollserve_server.pool import (
+    MAX_STREAMS,
     Account,
     AgentUpdated,
     Delivery,
@@ -78,10 +81,14 @@ _log = logging.getLogger(__name__)
 
 _MAX_PARAMETER_STREAMS, _MAX_STATUSES, _MAX_CONNECTION_STATUSES = 4, 8, 2
 """Streams of parameters, and states of samplers that clients have not read, at a time."""
+_MAX_SMALL_STATUS = 64 << 10
+"""Size of a state up to which clients that do not read it hold no place."""
 _STATUS_PATIENCE_SECONDS = 5.0
 """How long others wait for a state that its client does not read."""
 _MAX_WAITING = 64
 """Length of the queues for parameters and for states."""
+_MAX_WAITING_UPDATES = 256
+"""Length of each queue for updates of the agent, for updates of environments, and for calls of their methods."""
 _MAX_PART_BYTES = 2 << 20
 """Largest part of an agent or a saved sampler in a message."""
 
@@ -129,14 +136,26 @@ class SamplerService:
         self._metrics = metrics
         self._allow_free_env = allow_free_env
         self._record_streams = RecordStreams()
+        self._stream_places: weakref.WeakKeyDictionary[Sampler, Places] = weakref.WeakKeyDictionary()
+        self._queues: weakref.WeakKeyDictionary[Sampler, dict[str, Admission]] = weakref.WeakKeyDictionary()
         self._recordings = Recordings(data_folder, private)
         self._reads = DatasetReads(data_folder)
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
-            _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
+            _MAX_PARAMETER_STREAMS,
+            1.0,
+            max_stalled=_MAX_PARAMETER_STREAMS,
+            max_waiting=_MAX_WAITING,
+            max_of_client=_MAX_PARAMETER_STREAMS // 2,
         )
         self._max_renders = max_renders
-        self._render_admission = Admission(max(max_renders, 1), 1.0, max_stalled=max_renders, max_waiting=_MAX_WAITING)
+        self._render_admission = Admission(
+            max(max_renders, 1),
+            1.0,
+            max_stalled=max_renders,
+            max_waiting=_MAX_WAITING,
+            max_of_client=max(max_renders - 1, 1),
+        )
         self._status_admission = ConnectionAdmission(
             _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
@@ -179,7 +198,7 @@ class SamplerService:
         async with self._intake.update_request(rpc) as data:
             request = await read_aside(self._reader.agent_update, rpc, data)
             sampler, updates, expected, per_worker, skip_if_identical = request
-            pool = _use(sampler, rpc)
+            pool = await self._use_in_turn(sampler, rpc)
             if skip_if_identical:
                 same = await pool.current_if_same(updates, expected, per_worker=per_worker)
                 if same is not None:
@@ -194,7 +213,7 @@ class SamplerService:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
             sampler, updates, expected, per_worker = await read_aside(self._reader.env_update, rpc, data)
-            pool, may_be_free = _use(sampler, rpc), self._may_be_free(rpc)
+            pool, may_be_free = await self._use_in_turn(sampler, rpc), self._may_be_free(rpc)
             with self._naming_scope(rpc):
                 updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
             if self._audits:
@@ -207,7 +226,8 @@ class SamplerService:
         """Answer `CallEnvironments`."""
         data = await self._intake.small_request(rpc)
         sampler, call, env_version, expected = await read_aside(self._reader.env_call, rpc, data)
-        values = await _use(sampler, rpc).call_environments(call, env_version, expected)
+        pool = await self._use_in_turn(sampler, rpc)
+        values = await pool.call_environments(call, env_version, expected)
         return pb.CallEnvironmentsResponse(environment_version=values.version, values_json=values.values)
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
@@ -256,7 +276,7 @@ class SamplerService:
                     for spec in specs_of_rows(specs, num_rows=1):
                         self._check_env(spec, rpc, f"environments[{number}]")
             pool = _use(sampler, rpc)
-            await pool.restore(saved, client_id)
+            await self._samplers.restore(sampler, saved, client_id)
         status = pool.status()
         return samplers_pb2.RestoreSamplerResponse(
             policy_version=status.policy_version, environment_version=status.env_version
@@ -276,13 +296,16 @@ class SamplerService:
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
-            yield await asyncio.to_thread(self._serialized_status, sampler, pool.status(), rpc)
+            status = await asyncio.to_thread(self._serialized_status, sampler, pool.status(), rpc)
+            if len(status) <= _MAX_SMALL_STATUS:
+                await stack.aclose()
+            yield status
 
     async def get_metrics(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetMetrics`."""
         request = self._reader.records(rpc, await self._intake.small_request(rpc))
         log, since = _use(request.sampler, rpc).episode_log, request.since
-        streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, peer=rpc.peer)
+        streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, rpc=rpc)
         async with contextlib.aclosing(streams) as records:
             async for some in records:
                 yield episode_records_to_proto(some).SerializeToString()
@@ -381,6 +404,8 @@ class SamplerService:
         data = await self._intake.small_request(rpc)
         sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await read_aside(self._reader.stream, rpc, data)
         pool, client = _use(sampler, rpc), StreamClient()
+        places = self._stream_places.setdefault(sampler, _new_stream_places())
+        rpc.held.enter_context(places.held_by(rpc))
         listening = in_background(self._listen(rpc, client))
         reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
         try:
@@ -439,6 +464,14 @@ class SamplerService:
             rpc.changes["agent"] = await asyncio.to_thread(_agent_change, updated)
         _log.debug("agent updated", extra={"policy_version": updated.version})
 
+    async def _use_in_turn(self, sampler: Sampler, rpc: OpenRpc) -> Pool:
+        """Return the sampler's pool, as `_use`, once it is the client's turn: pools do one at a time, in order."""
+        queues = self._queues.setdefault(sampler, {})
+        new = Admission(2, 1.0, max_stalled=0, max_waiting=_MAX_WAITING_UPDATES, max_of_client=1)
+        pool = _use(sampler, rpc)
+        await queues.setdefault(rpc.name, new).admit(rpc.held, rpc)
+        return pool
+
     def _may_be_free(self, rpc: OpenRpc) -> bool:
         """Whether an RPC may name environments of no profile."""
         return self._allow_free_env and rpc.has(Scope.ENV_FREE)
@@ -463,6 +496,10 @@ class SamplerService:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}
         message = status_to_proto(sampler, status, self._private, **shown)
         return message.SerializeToString()
+
+
+def _new_stream_places() -> Places:
+    return Places("streams of a sampler", MAX_STREAMS, max_of_client=MAX_STREAMS // 2)
 
 
 def _parts(data: bytes) -> Iterator[bytes]:

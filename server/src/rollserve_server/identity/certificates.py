@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ __all__ = ["CertificateNames"]
 
 _NAMES = ("x509_subject_alternative_name", "x509_common_name")
 """Properties of a connection by gRPC that are names in the client's certificate, the ones that count first."""
+_CERTIFICATE = "x509_pem_cert"
+"""Property of a connection by gRPC that is the client's certificate."""
 
 
 class CertificateNames:
@@ -31,12 +34,32 @@ class CertificateNames:
     def principal_of(self, connection: Mapping[str, Iterable[bytes]]) -> Principal | None:
         """Return the principal of the first name in a client's certificate that the file has; None for none.
 
+        A certificate with a control character in any of its names has none: gRPC ends names at their first NUL.
+
         Args:
             connection: properties of the connection by gRPC, which has verified the certificate.
         """
         principals = self._file.current()
+        if not all(map(_has_printable_names, connection.get(_CERTIFICATE, ()))):
+            return None
         names = [name.decode(errors="replace") for key in _NAMES for name in connection.get(key, ())]
         return next((principals[name] for name in names if name in principals), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_printable_names(certificate: bytes) -> bool:
+    # Imported late: it takes 0.1 s.
+    from cryptography import x509
+
+    try:
+        parsed = x509.load_pem_x509_certificate(certificate)
+        alternatives = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        alternatives = x509.SubjectAlternativeName([])
+    except ValueError:
+        return False
+    names = [part.value for part in parsed.subject] + [name.value for name in alternatives]
+    return all(name.isprintable() for name in names if isinstance(name, str))
 
 
 def _parse(text: str) -> dict[str, Principal]:

@@ -19,6 +19,7 @@ from rollserve_server.pool.interface.requests import (
 from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
 from rollserve_server.pool.interface.streams import (
+    MAX_STREAMS,
     ApplyUpdate,
     RowFragments,
     StreamBounds,
@@ -58,6 +59,7 @@ from rollserve_server.pool.versions.env_videos import RenderedEnv
 __all__ = [
     "ANY_VERSIONS",
     "DISCARD",
+    "MAX_STREAMS",
     "Account",
     "ActionLog",
     "AgentChange",

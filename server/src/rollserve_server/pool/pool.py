@@ -71,7 +71,7 @@ class Pool:
 
     def __init__(self, backend: Backend, parts: PoolParts, env: EnvSpec, state: SamplerState | None) -> None:
         self._backend = backend
-        self._env = env
+        self._env, self._first_settings = env, parts.settings
         self.is_taken_over = state is not None
         self._refusal: DomainError | None = None
         self._use(parts)
@@ -176,7 +176,7 @@ class Pool:
             NotReadyError: the sampler outlives its server.
             WorkerLostError, NotFoundError, InvalidValueError, NotAllowedError: as of `start`.
         """
-        await self._begin_again("reset", self._parts.settings, lambda parts: start_workers(parts, self._env, None))
+        await self._begin_again("reset", self._first_settings, lambda parts: start_workers(parts, self._env, None))
         _log.info("sampler reset", extra={"run": self._parts.run})
 
     async def save(self) -> SavedSampler:

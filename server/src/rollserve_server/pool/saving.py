@@ -14,7 +14,7 @@ from rollserve import Reason
 from rollserve_server import __version__
 from rollserve_server.agents import prepare_for_env
 from rollserve_server.envs import RowSpecs, leaves_of_space, requested
-from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, OverLimitError, within
+from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.interface.expectation import Expectation
 from rollserve_server.pool.interface.updates import RowUpdates
@@ -112,12 +112,8 @@ def settings_of(saved: SavedSampler, settings: PoolSettings) -> PoolSettings:
 
     Raises:
         NotReadyError: the sampler was saved with another default of `max_episode_length`.
-        OverLimitError: it has more workers than this server allows.
     """
     _check_equal("max_episode_length", saved.max_episode_length, settings.worker.max_episode_length)
-    if settings.max_workers is not None and saved.num_workers > settings.max_workers:
-        limit = f"at most {settings.max_workers}, as --max-workers says"
-        raise OverLimitError.of("worker_count", expected=limit, got=saved.num_workers, reason=Reason.TOO_MANY_WORKERS)
     return settings.model_copy(update={"workers": saved.num_workers, "seed": saved.seed})
 
 
@@ -132,13 +128,14 @@ async def restore_into(parts: PoolParts, saved: SavedSampler, client_id: str = "
     Raises:
         NotReadyError: environments have other rows here.
         InvalidValueError: environments or agents are not accepted here, or rows do not fit their environments.
-        NotFoundError, NotAllowedError, OverLimitError: environments or agents are not accepted here.
+        NotFoundError, NotAllowedError, OverLimitError: environments, agents or so many workers are not accepted here.
         WorkerLostError: a worker did not start in time, or workers are lost.
     """
     if not saved.envs:
         raise InvalidValueError.of("environments", expected="at least one version", got="none")
     num_saved_envs = len(saved.envs)
     saved = _usable(saved, parts.settings.versions.keep_versions)
+    parts.workers.check_number(saved.num_workers)
     await parts.workers.start(saved.num_workers)
     for number, envs in sorted(saved.envs.items()):
         with within(f"environments[{number}]"):

@@ -180,14 +180,13 @@ class Samplers:
             expected, got = f"at most {self.max_samplers} samplers, as --max-samplers says", "one more"
             hint = "delete one" if self.max_samplers > 1 else "the server's operator can permit more"
             raise OverLimitError.of("sampler", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_SAMPLERS)
-        with self._budget.reserving(name, creation.request.num_workers):
-            starting = asyncio.create_task(self._start(creation, adopt=False))
-            self._creating[name] = _Creating(creation, starting)
-            try:
-                sampler = await starting
-                self._former.pop(name, None)
-            finally:
-                del self._creating[name]
+        starting = asyncio.create_task(self._start(creation, adopt=False))
+        self._creating[name] = _Creating(creation, starting)
+        try:
+            sampler = await starting
+            self._former.pop(name, None)
+        finally:
+            del self._creating[name]
         seconds = lease_seconds or "none"
         fields = {"sampler": name, "owner": creation.owner, "workers": quota.num_workers, "lease_seconds": seconds}
         _log.info("sampler created", extra=fields)
@@ -213,11 +212,30 @@ class Samplers:
         Raises:
             OverLimitError: also if all samplers together would have too many workers.
         """
+        with self._making_workers(sampler, num_workers):
+            return await sampler.pool.resize(num_workers)
+
+    async def restore(self, sampler: Sampler, saved: SavedSampler, client_id: str) -> None:
+        """Have a sampler go on as a saved one; arguments and errors as of `Pool.restore`.
+
+        Raises:
+            OverLimitError: also if it would have more workers than its quota, or all samplers together too many.
+        """
+        with self._making_workers(sampler, saved.num_workers):
+            await sampler.pool.restore(saved, client_id)
+
+    @contextlib.contextmanager
+    def _making_workers(self, sampler: Sampler, num_workers: int) -> Iterator[None]:
+        """Let a sampler have this many workers, and count them from the begin of the block on.
+
+        Raises:
+            OverLimitError: they are more than the sampler's quota, or all samplers together would have too many.
+        """
         if sampler.creation is not None and num_workers > sampler.quota.num_workers:
             expected = f"at most {sampler.quota.num_workers}, the sampler's quota"
             raise OverLimitError.of("worker_count", expected=expected, got=num_workers, reason=Reason.QUOTA_EXCEEDED)
         with self._budget.reserving(sampler.name, num_workers):
-            return await sampler.pool.resize(num_workers)
+            yield
 
     async def reset(self) -> None:
         """Delete all other samplers, and reset the default one; see `Pool.reset`."""
@@ -263,13 +281,14 @@ class Samplers:
         try:
             with within("environment"):
                 env = Profiles(settings.profiles.profiles).resolved(request.env)
-            pool = await Pool.start(self._backend.of_sampler(request.name, adopt=adopt), settings, env)
+            with self._budget.reserving(request.name, request.num_workers):
+                pool = await Pool.start(self._backend.of_sampler(request.name, adopt=adopt), settings, env)
+                lease = Lease(lease_seconds) if lease_seconds else None
+                sampler = Sampler(request.name, pool, quota, creation.created_seconds, creation, lease)
+                self._samplers[request.name] = sampler
         except DomainError as error:
             error.field = error.field.removeprefix("all_workers.")
             raise
-        lease = Lease(lease_seconds) if lease_seconds else None
-        sampler = Sampler(request.name, pool, quota, creation.created_seconds, creation, lease)
-        self._samplers[request.name] = sampler
         self._keeping[sampler] = asyncio.create_task(self._keep(sampler))
         if not adopt:
             try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from rollserve import Reason
-from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.errors import InvalidValueError, OverLimitError
 from rollserve_server.gateway.requests.decompression import decompressed
+from rollserve_server.gateway.requests.receiving import Kind, Receiving
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
@@ -22,42 +23,37 @@ __all__ = ["Intake"]
 _MAX_SMALL_BYTES = 4 << 20  # of a request without agents, parameters and environments
 _MAX_NAME_BYTES = 4 << 10  # of a request that holds a name and nothing else
 
-_MAX_SMALL, _SMALL_PATIENCE_SECONDS = 2, 5.0
-"""Small requests that are received at a time, and how long others wait for one whose client stalls."""
-_MAX_NAMES, _NAME_PATIENCE_SECONDS = 4, 0.5
-"""Names that are received at a time, and how long others wait for one whose client stalls. Many clients give a server
-up that does not answer a health check within a second."""
-_MAX_QUERIES, _QUERY_PATIENCE_SECONDS = 2, 1.0
-"""Queries of reflection that are received at a time, and how long others wait for one whose client stalls. Streams of
-reflection stay open for further queries."""
-_LARGE_PATIENCE_SECONDS = 30.0
-"""How long others wait for a request with agents or environments whose client stalls."""
-_MAX_WAITING = 1 << 20
-"""Length of the queues, which no number of RPCs reaches."""
+_SMALL_MEMORY_BYTES = 64 << 20
+"""Memory that requests of each of these kinds may take while they arrive, if the largest fits in more than a few times:
+gRPC takes a request of up to `max_request_bytes` before anybody can say that it is too large."""
+_NUM_ARRIVING = 4
+_SMALL_SECONDS = 30.0
+"""How long a small request may take to its last byte."""
 
 
 class Intake:
-    """Receives requests, within a bound on the memory that they take together.
+    """Receives requests, within a bound on the memory that they take together."""
 
-    gRPC knows the size of a request when all of it has arrived, and moves it into memory as soon as somebody reads. So
-    a large request is read only while there is room for the largest one.
-    """
-
-    def __init__(self, max_request_bytes: int, max_pending_bytes: int) -> None:
+    def __init__(
+        self, max_request_bytes: int, max_pending_bytes: int, num_received: Callable[[str], int | None] = lambda _: None
+    ) -> None:
         """Start without requests.
 
         Args:
             max_request_bytes: size of the largest request.
             max_pending_bytes: size of all requests together: a third for those being received, a third for updates in
                 progress, and a third for running evaluations. Each third has room for the largest request at least.
+            num_received: returns how many bytes a connection has received; None where the system does not tell.
         """
         self._share = max(max_pending_bytes // 3, max_request_bytes)
-        # One at a time of each connection: a client that stalls holds up its own requests, and seldom other clients.
-        self._large_admission = _admission(self._share // max_request_bytes, _LARGE_PATIENCE_SECONDS)
-        self._small_admission = _admission(_MAX_SMALL, _SMALL_PATIENCE_SECONDS)
-        self._name_admission = _admission(_MAX_NAMES, _NAME_PATIENCE_SECONDS)
-        self._query_admission = _admission(_MAX_QUERIES, _QUERY_PATIENCE_SECONDS)
-        self._num_update_bytes = 0
+        self._receiving = Receiving(self._share, num_received)
+        num_small = max(_SMALL_MEMORY_BYTES // max_request_bytes, _NUM_ARRIVING)
+        self._large = Kind("large", self._share // max_request_bytes, 30.0)
+        self._small = Kind("small", num_small, 5.0, _SMALL_SECONDS)
+        # Many clients give a server up that does not answer a health check within a second.
+        self._name = Kind("name", num_small, 0.5, _SMALL_SECONDS)
+        self._query = Kind("query", num_small, 1.0)  # streams of reflection stay open for further queries
+        self._num_update_bytes: Counter[str] = Counter()
         self._num_evaluation_bytes = 0
         self._update_ended = asyncio.Condition()
 
@@ -68,7 +64,7 @@ class Intake:
             OverLimitError: more than 4 MiB.
             InvalidValueError: the client sent no request.
         """
-        return await _receive_within(self._small_admission, rpc, _MAX_SMALL_BYTES)
+        return await self._received(rpc, self._small, _MAX_SMALL_BYTES)
 
     async def name_request(self, rpc: OpenRpc) -> bytes:
         """Receive a request that holds a name, as health checks do. Requests of other kinds do not hold it up.
@@ -77,19 +73,17 @@ class Intake:
             OverLimitError: more than 4 KiB.
             InvalidValueError: the client sent no request.
         """
-        return await _receive_within(self._name_admission, rpc, _MAX_NAME_BYTES)
+        return await self._received(rpc, self._name, _MAX_NAME_BYTES)
 
     async def next_query(self, rpc: OpenRpc) -> bytes | None:
         """Receive the next query of a stream of reflection; None after the last one.
 
         Raises:
             OverLimitError: more than 4 KiB.
-            ClientStalledError: the client sent nothing for a while, and others wait.
+            ClientStalledError: the client sent nothing for a while.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            await self._query_admission.admit(stack, rpc)
-            data = await _read_next(rpc)
-        return None if data is None else _within_size(data, _MAX_NAME_BYTES)
+        async with self._receiving.reading(rpc, self._query) as data:
+            return None if data is grpc.aio.EOF else _within_size(data, _MAX_NAME_BYTES)
 
     async def later_request(self, rpc: OpenRpc) -> bytes | None:
         """Receive a further request of a stream, which may come at any time; None after the last one.
@@ -110,16 +104,17 @@ class Intake:
             OverLimitError: more than 4 MiB before the client compressed it.
             InvalidValueError: the client sent no request.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            await self._large_admission.admit(stack, rpc)
-            data = await _read_large(rpc)
+        async with self._receiving.reading(rpc, self._large) as received:
+            data = decompressed(_request_of(received), _MAX_SMALL_BYTES)
             async with self._update_ended:
-                await self._update_ended.wait_for(lambda: self._num_update_bytes + len(data) <= self._share)
-                self._num_update_bytes += len(data)
+                await self._update_ended.wait_for(lambda: self._has_room_for_update(rpc.peer, len(data)))
+                self._num_update_bytes[rpc.peer] += len(data)
         try:
             yield data
         finally:
-            self._num_update_bytes -= len(data)
+            self._num_update_bytes[rpc.peer] -= len(data)
+            if not self._num_update_bytes[rpc.peer]:
+                del self._num_update_bytes[rpc.peer]
             async with self._update_ended:
                 self._update_ended.notify_all()
 
@@ -132,9 +127,8 @@ class Intake:
                 compressed it.
             InvalidValueError: the client sent no request.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            await self._large_admission.admit(stack, rpc)
-            data = await _read_large(rpc)
+        async with self._receiving.reading(rpc, self._large) as received:
+            data = decompressed(_request_of(received), _MAX_SMALL_BYTES)
         if self._num_evaluation_bytes + len(data) > self._share:
             raise OverLimitError.of(
                 "",
@@ -149,37 +143,23 @@ class Intake:
         finally:
             self._num_evaluation_bytes -= len(data)
 
+    def _has_room_for_update(self, client: str, num_bytes: int) -> bool:
+        """Whether an update may begin. The updates of a client together have at most a half of the memory."""
+        num_own = self._num_update_bytes[client]
+        has_share = not num_own or num_own + num_bytes <= self._share // 2
+        return has_share and self._num_update_bytes.total() + num_bytes <= self._share
 
-def _admission(max_running: int, patience_seconds: float) -> ConnectionAdmission:
-    return ConnectionAdmission(max_running, 1, patience_seconds, max_waiting=_MAX_WAITING)
-
-
-async def _receive_within(admission: ConnectionAdmission, rpc: OpenRpc, max_bytes: int) -> bytes:
-    async with contextlib.AsyncExitStack() as stack:
-        await admission.admit(stack, rpc)
-        data = await _read(rpc)
-    return _within_size(data, max_bytes)
-
-
-async def _read_large(rpc: OpenRpc) -> bytes:
-    """Return a request that may be large, unless it is compressed."""
-    return decompressed(await _read(rpc), _MAX_SMALL_BYTES)
+    async def _received(self, rpc: OpenRpc, kind: Kind, max_bytes: int) -> bytes:
+        async with self._receiving.reading(rpc, kind) as received:
+            return _within_size(_request_of(received), max_bytes)
 
 
-async def _read(rpc: OpenRpc) -> bytes:
-    data = await _read_next(rpc)
-    if data is None:
+def _request_of(received: Any) -> bytes:
+    """Return a request; raise InvalidValueError if the client has sent none."""
+    if received is grpc.aio.EOF:
         raise InvalidValueError.of("", expected="a request", got="the end of the stream")
-    return data
-
-
-async def _read_next(rpc: OpenRpc) -> bytes | None:
-    """Return the next request of a stream; None after the last one."""
-    data = await rpc.read()
-    if data is grpc.aio.EOF:
-        return None
-    assert isinstance(data, bytes)  # noqa: S101
-    return data
+    assert isinstance(received, bytes)  # noqa: S101
+    return received
 
 
 def _within_size(data: bytes, max_bytes: int) -> bytes:

@@ -71,7 +71,7 @@ class OpenRpc:
         self.num_unread_bytes = self.max_joined_bytes = 0
         self.held = contextlib.ExitStack()
         self._context = context
-        self._stall_seconds = stall_seconds
+        self._stall_seconds = self._limit_seconds = stall_seconds
         self._scope = asyncio.timeout(None)
         self._is_open = False
         self._initial_metadata: asyncio.Future[None] | None = None
@@ -156,7 +156,7 @@ class OpenRpc:
         except TimeoutError:
             if not self._scope.expired():
                 raise
-            text = f"the client did not read what was ready, or send what it began to, for {self._stall_seconds:g} s"
+            text = f"the client did not read what was ready, or send what it began to, for {self._limit_seconds:g} s"
             raise self._error or ClientStalledError(text) from None
 
     def end(self, error: DomainError) -> None:
@@ -166,20 +166,21 @@ class OpenRpc:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     @contextlib.contextmanager
-    def waiting_for_client(self) -> Generator[None, None, None]:
+    def waiting_for_client(self, max_seconds: float | None = None) -> Generator[None, None, None]:
         """Count the time of the block as time in which the client stalls, and bound it."""
         self.stalled_since = time.monotonic()
-        self._end_after(self._stall_seconds)
+        self._limit_seconds = min(max_seconds or self._stall_seconds, self._stall_seconds)
+        self._end_after(self._limit_seconds)
         try:
             yield
         finally:
             self.stalled_since = None
             self._end_after(None)
 
-    async def read(self) -> Any:
-        """Return the next request as bytes, or `grpc.aio.EOF` after the last one."""
+    async def read(self, max_seconds: float | None = None) -> Any:
+        """Return the next request as bytes, which may take so long, or `grpc.aio.EOF` after the last one."""
         self.unsent_since = self.unsent_since or time.monotonic()
-        with self.waiting_for_client():
+        with self.waiting_for_client(max_seconds):
             data = await _finished(self._context.read())
         self.unsent_since = None
         return data

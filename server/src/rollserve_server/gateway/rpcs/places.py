@@ -1,4 +1,4 @@
-"""Places for open RPCs: bounded in all and by peer, with room made of RPCs whose requests do not arrive."""
+"""Places for open RPCs: bounded in all and by client, with room made for clients that have fewer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
-from rollserve_server.errors import ClientStalledError, OverLimitError
+from rollserve_server.errors import CallTooLongError, ClientStalledError, DomainError, OverLimitError
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
@@ -18,23 +18,36 @@ __all__ = ["Places"]
 
 
 class Places:
-    """A bounded number of places for open RPCs, and a bounded number of them for each address and each principal.
+    """A bounded number of places for open RPCs, with bounds for each client and for each address and principal.
 
-    When there is none left, an RPC whose request has not arrived is ended to make room: of the client with the most
-    places, the one that has had its place longest. So clients that send nothing take no more than an equal share. A
-    client is a principal, or else a connection.
+    When there is none left, an RPC is ended to make room: of the client with the most places, the one that has had its
+    place longest. The newcomer's client, or its address, must have at least two places fewer. A client is a principal,
+    or else a connection.
     """
 
-    def __init__(self, max_rpcs: int, max_peer_rpcs: int, patience_seconds: float) -> None:
+    def __init__(
+        self,
+        what: str,
+        max_in_all: int,
+        *,
+        max_of_client: int | None = None,
+        max_of_peer: int | None = None,
+        patience_seconds: float | None = None,
+    ) -> None:
         """Start with all places free.
 
         Args:
-            max_rpcs: number of places.
-            max_peer_rpcs: number of places of one address, and of one principal.
-            patience_seconds: how long a request may take to arrive when a client with as many places needs room.
+            what: the RPCs, for messages.
+            max_in_all: number of places.
+            max_of_client: number of places of one client; None for no bound.
+            max_of_peer: number of places of one address, and of one principal; None for no bound.
+            patience_seconds: how long a request may take to arrive when somebody else needs the place. Only RPCs whose
+                request has not arrived are ended then. None if any RPC may be ended, for a client with fewer.
         """
-        self._max_rpcs = max_rpcs
-        self._max_peer_rpcs = max_peer_rpcs
+        self._what = what
+        self._max_in_all = max_in_all
+        self._max_of_client = max_of_client or max_in_all
+        self._max_of_peer = max_of_peer or max_in_all
         self._patience_seconds = patience_seconds
         self._rpcs: dict[OpenRpc, None] = {}  # in order of arrival
         self._num_charged: Counter[str] = Counter()
@@ -45,13 +58,15 @@ class Places:
         """Give an RPC a place for the block.
 
         Raises:
-            OverLimitError: there is none, for all clients together, or for the RPC's address or principal.
+            OverLimitError: there is none, for all clients together, or for the RPC's client, address or principal.
         """
-        full = next((each for each in rpc.charged_to if self._num_charged[each] >= self._max_peer_rpcs), None)
+        full = next((each for each in rpc.charged_to if self._num_charged[each] >= self._max_of_peer), None)
+        if self._num_by_client[rpc.peer] >= self._max_of_client:
+            raise self._full(f"{self._max_of_client} {self._what} of a client")
         if full is not None:
-            self._make_room(rpc, full, f"{self._max_peer_rpcs} RPCs of an address or a principal at a time")
-        elif len(self._rpcs) >= self._max_rpcs:
-            self._make_room(rpc, None, f"{self._max_rpcs} RPCs at a time")
+            self._make_room(rpc, full, f"{self._max_of_peer} {self._what} of an address or a principal at a time")
+        elif len(self._rpcs) >= self._max_in_all:
+            self._make_room(rpc, None, f"{self._max_in_all} {self._what} at a time")
         self._rpcs[rpc] = None
         self._count(rpc, 1)
         try:
@@ -60,27 +75,36 @@ class Places:
             self._free(rpc)
 
     def _make_room(self, newcomer: OpenRpc, charged: str | None, limit: str) -> None:
-        """End an RPC whose request has not arrived; raise OverLimitError if none may be ended.
+        """End an RPC; raise OverLimitError if none may be ended.
 
         Args:
             newcomer: the RPC that needs room.
             charged: address or principal that the other one has to be charged to; None for any.
             limit: the limit that has been reached.
         """
-        num_own, latest = self._num_by_client[newcomer.peer], time.monotonic() - self._patience_seconds
         endable = [
-            rpc
-            for rpc in self._rpcs
-            if charged in (None, *rpc.charged_to)
-            and rpc.unsent_since is not None
-            and (self._num_by_client[rpc.peer] > num_own + 1 or rpc.unsent_since < latest)
+            rpc for rpc in self._rpcs if charged in (None, *rpc.charged_to) and self._may_be_ended_for(newcomer, rpc)
         ]
         if not endable:
-            text = f"expected at most {limit}, which is how many there are"
-            raise OverLimitError(f"{text}: try again when some have ended", reason=Reason.TOO_MANY_CALLS)
+            raise self._full(limit)
         last = max(endable, key=lambda rpc: self._num_by_client[rpc.peer])
         self._free(last)  # now, because its end takes a while
-        last.end(ClientStalledError("the request had not arrived when its place was needed"))
+        error: DomainError = ClientStalledError("the request had not arrived when its place was needed")
+        if self._patience_seconds is None:
+            error = CallTooLongError("the call's place is needed by a client with fewer calls: go on in another call")
+        last.end(error)
+
+    def _may_be_ended_for(self, newcomer: OpenRpc, rpc: OpenRpc) -> bool:
+        has_more = self._num_by_client[rpc.peer] > self._num_by_client[newcomer.peer] + 1
+        if self._patience_seconds is None:
+            own, other = self._num_charged[newcomer.charged_to[0]], self._num_charged[rpc.charged_to[0]]
+            return has_more or other > own + 1
+        latest = time.monotonic() - self._patience_seconds
+        return rpc.unsent_since is not None and (has_more or rpc.unsent_since < latest)
+
+    def _full(self, limit: str) -> OverLimitError:
+        text = f"expected at most {limit}, which is how many there are"
+        return OverLimitError(f"{text}: try again when some have ended", reason=Reason.TOO_MANY_CALLS)
 
     def _free(self, rpc: OpenRpc) -> None:
         if rpc in self._rpcs:

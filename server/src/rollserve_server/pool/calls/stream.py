@@ -20,7 +20,7 @@ from rollserve_server.pool.calls.stream_sequence import StreamSequence
 from rollserve_server.pool.interface.expectation import Expectation
 from rollserve_server.pool.interface.requests import SampleRequest
 from rollserve_server.pool.interface.results import Delivery, Progress
-from rollserve_server.pool.interface.streams import ApplyUpdate, StreamRound
+from rollserve_server.pool.interface.streams import MAX_STREAMS, ApplyUpdate, StreamRound
 from rollserve_server.pool.interface.targets import AtLeast
 from rollserve_server.pool.plan.rounds import Pause, RoundPlan
 from rollserve_server.tracing import child_span
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
     from rollserve_server.pool.plan.rounds import PlannedRound
 
-__all__ = ["MAX_STREAMS", "Stream"]
+__all__ = ["Stream"]
 
-MAX_STREAMS = 16
-"""Streams of a sampler at a time. Each may hold what is sampled and not sent while it waits for its client."""
 _DEFAULT_AHEAD_BYTES = 64 << 20
 _NUM_LAGS = 16
 """Length of the histogram of lags; larger ones count as the last."""

@@ -1,4 +1,4 @@
-"""Streams: how many run, and their end when the sampler begins anew or its server stops."""
+"""Streams: which run, and their end when the sampler begins anew or its server stops."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import copy
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
-from rollserve_server.errors import OverLimitError
-from rollserve_server.pool.calls.stream import MAX_STREAMS, Stream
+from rollserve_server.pool.calls.stream import Stream
 
 if TYPE_CHECKING:
     from rollserve_server.admission import Receiver
@@ -38,14 +36,6 @@ class Streams:
         """Run a stream; see `Pool.stream`."""
         if self._refusal is not None:
             raise copy.copy(self._refusal)
-        if len(self._open) >= MAX_STREAMS:
-            raise OverLimitError.of(
-                "",
-                expected=f"at most {MAX_STREAMS} streams of a sampler",
-                got="one more",
-                hint="end one, or use another sampler",
-                reason=Reason.TOO_MANY_CALLS,
-            )
         self._parts.workers.check_enough()
         stream = Stream(self._parts, self._samplings, request, client, receiver)
         self._open.add(stream)

@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.targets import AtLeast
     from rollserve_server.pool.interface.updates import AgentUpdate
 
-__all__ = ["ApplyUpdate", "RowFragments", "StreamBounds", "StreamClient", "StreamRequest", "StreamRound", "WhenFull"]
+__all__ = [
+    "MAX_STREAMS",
+    "ApplyUpdate",
+    "RowFragments",
+    "StreamBounds",
+    "StreamClient",
+    "StreamRequest",
+    "StreamRound",
+    "WhenFull",
+]
+
+MAX_STREAMS = 16
+"""Streams of a sampler at a time. Each may hold what is sampled and not sent while it waits for its client."""
 
 
 class ApplyUpdate(enum.Enum):

@@ -9,7 +9,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve_server.errors import TooFewWorkersError, WorkerLostError
+from rollserve import Reason
+from rollserve_server.errors import InvalidValueError, OverLimitError, TooFewWorkersError, WorkerLostError
 from rollserve_server.pool.accounts.counters import WorkerTotals
 from rollserve_server.pool.workers.launcher import Launcher, close_worker
 from rollserve_server.pool.workers.replacements import Replacements
@@ -50,7 +51,7 @@ class Workers(Sequence[WorkerSlot]):
             prepare: gives a new worker its agents and environments.
         """
         self._backend = backend
-        self._health = settings.health
+        self._health, self._max_workers = settings.health, settings.max_workers
         self._launcher = Launcher(backend, settings, prepare, self.lose)
         self._replacements = Replacements(self._launcher)
         self._slots: list[WorkerSlot] = []
@@ -84,6 +85,15 @@ class Workers(Sequence[WorkerSlot]):
             failure = next((slot.last_failure for slot in self._slots if not slot.healthy), "")
             text = f"{self.num_healthy} of {len(self)} workers are healthy, expected at least {expected}"
             raise TooFewWorkersError(f"{text}; {failure}")
+
+    def check_number(self, num_workers: int) -> None:
+        """Raise OverLimitError or InvalidValueError if there may not be so many workers, or not so few."""
+        if self._max_workers is not None and num_workers > self._max_workers:
+            expected = f"at most {self._max_workers}, as --max-workers says"
+            raise OverLimitError.of("worker_count", expected=expected, got=num_workers, reason=Reason.TOO_MANY_WORKERS)
+        if num_workers < self._health.min_healthy_workers:
+            expected = f"at least {self._health.min_healthy_workers}, which must be healthy for calls to begin"
+            raise InvalidValueError.of("worker_count", expected=expected, got=num_workers)
 
     async def start(self, num_workers: int) -> None:
         """Start the workers. Workers whose processes end at once are replaced later, if any other has started.
