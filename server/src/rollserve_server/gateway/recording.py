@@ -80,7 +80,7 @@ class Recordings:
             OverLimitError: the disk is full.
             DomainError: as of `Pool.sample`.
         """
-        folder = await asyncio.to_thread(self._folder.dataset, request.dataset)
+        folder = self._folder.dataset(request.dataset)
         async with contextlib.AsyncExitStack() as stack:
             claim = await stack.enter_async_context(self._claimed(folder))
             status = pool.status()
@@ -137,6 +137,7 @@ class Recordings:
         }
         wrappers = [{"name": wrapper.name, "kwargs": dict(wrapper.kwargs)} for wrapper in spec.wrappers]
         return {
+            "root": self._folder.root,
             "folder": str(folder),
             "dataset": request.dataset,
             "metadata": request.metadata,
