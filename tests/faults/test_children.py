@@ -159,6 +159,19 @@ async def test_cancelled_updates_hold_nobody_up(server: LocalServer) -> None:
 
 
 @pytest.mark.slow
+async def test_recorder_that_hangs_ends_with_its_call(server: LocalServer) -> None:
+    async with rollserve.aconnect(server.address) as sampler:
+        recording = asyncio.ensure_future(sampler.record("c-v0", num_steps=10**9))
+        found = await new_children(server.process.pid, "recorder", set(), recording)
+        await asyncio.sleep(5)  # until it writes
+        for child in found:
+            os.kill(child, signal.SIGSTOP)
+        recording.cancel()
+        await asyncio.gather(recording, return_exceptions=True)
+    assert soon(lambda: found.isdisjoint(processes()), 90)
+
+
+@pytest.mark.slow
 async def test_probe_ends_with_a_worker_that_is_killed() -> None:
     options = ("--env", "CartPole-v1", "--workers", "1", "--allow-module", "sample_envs")
     with local_server(*options, environment=server_environment()) as server:

@@ -53,6 +53,8 @@ _ADD_BYTES, _MAX_WAITING_BYTES = 4 << 20, 32 << 20
 """Bytes of messages that an addition is worth, and that wait for the one before it at most."""
 _ADD_SECONDS = 1.0
 """How long messages wait for an addition."""
+_END_SECONDS = 30.0
+"""How long the process may take for what it was given, once the recording ends."""
 _CLAIM_SECONDS = 2.0
 """How long a recording waits for another one of its dataset to end."""
 
@@ -198,12 +200,13 @@ class _Job:
 
     async def _end(self, error: BaseException | None) -> None:
         try:
-            if error is not None:
-                with contextlib.suppress(DomainError):  # the first error is the one that counts
-                    await self._write_rest()
-            await self._recorder.end(**_state_of(error))
-        except DomainError as unwritten:
-            _log.warning("end of a recording not noted", extra={"error": unwritten.message})
+            async with asyncio.timeout(_END_SECONDS):
+                if error is not None:
+                    with contextlib.suppress(DomainError):  # the first error is the one that counts
+                        await self._write_rest()
+                await self._recorder.end(**_state_of(error))
+        except (DomainError, TimeoutError) as unwritten:
+            _log.warning("end of a recording not noted", extra={"error": str(unwritten) or "it took too long"})
         finally:
             await self._recorder.close()
 
@@ -242,14 +245,14 @@ class _Job:
             adding.result()
         if self._messages and (self._num_bytes >= _ADD_BYTES or time.monotonic() - self._added >= _ADD_SECONDS):
             messages, self._messages, self._num_bytes = self._messages, [], 0
-            self._adding = asyncio.create_task(self._recorder.add(messages))
+            self._adding = in_background(self._recorder.add(messages))
 
     async def _write_rest(self) -> None:
         """Write all messages that have arrived."""
         await self._addition_ended()
         messages, self._messages, self._num_bytes = self._messages, [], 0
         if messages:
-            self._adding = asyncio.create_task(self._recorder.add(messages))
+            self._adding = in_background(self._recorder.add(messages))
             await self._addition_ended()
 
     async def _addition_ended(self) -> None:
