@@ -191,7 +191,7 @@ const (
 	ReasonTooManyStalledCalls Reason = "TOO_MANY_STALLED_CALLS"
 	// ReasonRequestTooLarge:
 	// The request has more than 4 MiB without an agent or environment, or before gRPC's compression; a text of more than
-	// 1 MiB; or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers.
+	// 1 MiB, or a name of more than 4 KiB; too many elements of a field; or more than 262,144 fields, nested ones included.
 	// Status: RESOURCE_EXHAUSTED.
 	ReasonRequestTooLarge Reason = "REQUEST_TOO_LARGE"
 	// ReasonEnvironmentsTooLarge:

@@ -324,6 +324,7 @@ async def test_nothing_is_added_behind_an_addition_that_found_no_room(
     assert spaces.observation_space is not None
     assert spaces.action_space is not None
     opening = {
+        "root": str(folder.parent),
         "folder": str(folder),
         "dataset": name,
         "metadata": {},

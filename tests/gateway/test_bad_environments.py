@@ -228,7 +228,7 @@ def test_environment_update_is_rejected(stub: SamplerServiceStub, rejection: Rej
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(
     "text",
-    ["😀" * 600, "%" * 900, "\x7f" * 2000, "x" * 100_000],
+    ["😀" * 600, "%" * 900, "\x7f" * 2000, "x" * 4000],
     ids=["emoji", "percent signs", "control characters", "letters"],
 )
 def test_long_quotes_fit_into_headers(stub: SamplerServiceStub, text: str) -> None:

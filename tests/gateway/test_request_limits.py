@@ -17,7 +17,7 @@ from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.gateway.requests import limits as request_limits
-from rollserve_server.gateway.requests.limits import MAX_FIELDS, MAX_TEXT_BYTES, check_fields
+from rollserve_server.gateway.requests.limits import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, check_fields
 
 KINDS: list[type[Message]] = [pb.UpdateAgentRequest, pb.UpdateEnvRequest, pb.EvaluateRequest, pb.ObtainSamplesRequest]
 
@@ -131,3 +131,27 @@ def test_too_many_fields_or_bytes_are_rejected() -> None:
     large = pb.UpdateAgentRequest()
     large.all_workers.agent.onnx.model = bytes(8 << 20)
     check_fields(pb.UpdateAgentRequest, large.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (pb.GetSamplerRequest(sampler="x" * (MAX_NAME_BYTES + 1)), "sampler"),
+        (pb.ReadDatasetRequest(sources=[{}, {"files": {"paths": ["x"] * 4097}}]), "sources[1].files.paths"),
+        (pb.RenderEpisodeRequest(overlays=[1] * 4097), "overlays"),
+        (pb.UpdateEnvRequest(per_worker={"updates": [{}] * 10_001}), "per_worker.updates"),
+    ],
+)
+def test_long_names_and_many_elements_are_rejected(request_: Message, field: str) -> None:
+    with raises(OverLimitError, field=field, reason=Reason.REQUEST_TOO_LARGE):
+        check_fields(type(request_), request_.SerializeToString())
+
+
+def test_elements_of_all_parts_of_a_message_count() -> None:
+    request = pb.UpdateAgentRequest()
+    for number in range(600):
+        request.all_workers.policies.policies[str(number)].agent.random.SetInParent()
+    part = request.SerializeToString()
+    check_fields(pb.UpdateAgentRequest, part)
+    with raises(OverLimitError, field="all_workers.policies.policies", reason=Reason.REQUEST_TOO_LARGE, quotes="1024"):
+        check_fields(pb.UpdateAgentRequest, part + part)

@@ -169,7 +169,7 @@ const (
 	// Status: RESOURCE_EXHAUSTED.
 	ErrorReason_ERROR_REASON_TOO_MANY_STALLED_CALLS ErrorReason = 46
 	// The request has more than 4 MiB without an agent or environment, or before gRPC's compression; a text of more than
-	// 1 MiB; or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers.
+	// 1 MiB, or a name of more than 4 KiB; too many elements of a field; or more than 262,144 fields, nested ones included.
 	// Status: RESOURCE_EXHAUSTED.
 	ErrorReason_ERROR_REASON_REQUEST_TOO_LARGE ErrorReason = 47
 	// The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an environment more than

@@ -15,7 +15,14 @@ from rollserve._checks import check_integer, check_text, type_error
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.v1 import policies_pb2
 
-__all__ = ["PolicyChoice", "PolicyMap", "PolicyRule", "is_called_like", "policy_map_from_proto", "policy_map_to_proto"]
+__all__ = [
+    "PolicyChoice",
+    "PolicyMap",
+    "PolicyRule",
+    "policies_called_like",
+    "policy_map_from_proto",
+    "policy_map_to_proto",
+]
 
 _CHOICES = "a policy, a pair (policy, version), or a list of triples (policy, version, weight)"
 
@@ -65,10 +72,6 @@ class PolicyRule:
         ends = np.cumsum([choice.weight for choice in acting])
         position = int(np.searchsorted(ends, number * ends[-1], "right"))
         return acting[min(position, len(acting) - 1)]
-
-    def matches(self, position: int, agent: str) -> bool:
-        """Return whether the rule is one for the agent of this name at this position; others may come before it."""
-        return agent.startswith(str(self.agents)) if self.is_prefix else self.agents in (position, agent)
 
     def __str__(self) -> str:
         return f"{self.agents}*" if self.is_prefix else str(self.agents)
@@ -129,20 +132,19 @@ class PolicyMap:
     def rules_of(self, agents: Sequence[str]) -> list[int | None]:
         """Return the position of the rule for each agent; None for an agent without one."""
         names = {rule.agents: position for position, rule in enumerate(self.rules) if not rule.is_prefix}
-        prefixes = sorted(
-            ((rule.agents, position) for position, rule in enumerate(self.rules) if rule.is_prefix),
-            key=lambda prefix: -len(str(prefix[0])),
-        )
+        prefixes = {str(rule.agents): position for position, rule in enumerate(self.rules) if rule.is_prefix}
+        lengths = sorted({len(prefix) for prefix in prefixes}, reverse=True)
         found: list[int | None] = []
         for index, agent in enumerate(agents):
-            by_prefix = next((position for prefix, position in prefixes if agent.startswith(str(prefix))), None)
+            beginnings = (agent[:length] for length in lengths if length <= len(agent))
+            by_prefix = next((prefixes[each] for each in beginnings if each in prefixes), None)
             found.append(names.get(agent, names.get(index, by_prefix)))
         return found
 
 
-def is_called_like(agent: str, policy: str) -> bool:
-    """Return whether an agent has the name of a policy, or that name, `_` and more."""
-    return agent == policy or agent.startswith(f"{policy}_")
+def policies_called_like(agent: str) -> list[str]:
+    """Return the names of policies that an agent is called like: its own, and all that are followed by `_` in it."""
+    return [agent, *(agent[:end] for end, character in enumerate(agent) if character == "_")]
 
 
 def policy_map_to_proto(policy_map: PolicyMap) -> policies_pb2.PolicyMap:

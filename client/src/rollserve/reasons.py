@@ -163,8 +163,8 @@ class Reason(enum.StrEnum):
 
     REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
     """RESOURCE_EXHAUSTED: The request has more than 4 MiB without an agent or environment, or before gRPC's
-    compression; a text of more than 1 MiB; or more than 262,144 fields, counting those of nested messages and the
-    elements of lists of numbers."""
+    compression; a text of more than 1 MiB, or a name of more than 4 KiB; too many elements of a field; or more than
+    262,144 fields, nested ones included."""
 
     ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE"
     """RESOURCE_EXHAUSTED: The environments of all rows of all workers take more than 2 MiB as JSON; or the spaces of an

@@ -1,14 +1,32 @@
-"""Futures and tasks that nobody waits for, in `pool` and `gateway`."""
+"""Futures and tasks that nobody waits for, and threads for work that requests make long, in `pool` and `gateway`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import contextlib
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["ignore_result", "in_background"]
+__all__ = [
+    "REQUEST_THREADS",
+    "ended_if_abandoned",
+    "ignore_result",
+    "in_background",
+    "in_own_thread",
+    "in_request_thread",
+]
 
+REQUEST_THREADS = 4
+"""Number of threads for work that takes as long as requests are large."""
+
+_P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+_for_requests = ThreadPoolExecutor(REQUEST_THREADS, "request")
 
 _tasks: set[asyncio.Task[Any]] = set()
 """Running tasks: asyncio itself references them only weakly."""
@@ -27,3 +45,81 @@ def in_background(work: Coroutine[Any, Any, _R]) -> asyncio.Task[_R]:
     task.add_done_callback(_tasks.discard)
     task.add_done_callback(ignore_result)
     return task
+
+
+async def in_request_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Return the result of a function that takes as long as a request is large: reading, comparing, writing values.
+
+    The threads of `asyncio.to_thread`, in which states are written and connections are watched, are others.
+    """
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_for_requests, call)
+
+
+async def in_own_thread(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Return the result of a function that waits for child processes, run in a thread of its own.
+
+    If nobody waits for the result any more, what the function has named to `ended_if_abandoned` ends.
+    """
+    work, future, context = _Work(), Future[_R](), contextvars.copy_context()
+    context.run(_work.set, work)
+    call = functools.partial(context.run, function, *args, **kwargs)
+    threading.Thread(target=_run, args=(call, future), name="request-alone", daemon=True).start()
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        work.abandon()
+        raise
+
+
+@contextlib.contextmanager
+def ended_if_abandoned(end: Callable[[], None]) -> Iterator[None]:
+    """For the block, call a function in another thread once nobody waits for the work of `in_own_thread` any more."""
+    work = _work.get()
+    if work is None:
+        yield
+        return
+    work.add(end)
+    try:
+        yield
+    finally:
+        work.discard(end)
+
+
+class _Work:
+    """Work in a thread of its own, and what ends it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], None]] = []
+        self._is_abandoned = False
+
+    def add(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._ends.append(end)
+            if self._is_abandoned:
+                end()
+
+    def discard(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._ends.remove(end)
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._is_abandoned = True
+            for end in self._ends:
+                end()
+
+
+_work: contextvars.ContextVar[_Work | None] = contextvars.ContextVar("work", default=None)
+
+
+def _run(call: Callable[[], _R], future: Future[_R]) -> None:
+    """Run a function and set its result, unless nobody waits for it."""
+    if future.set_running_or_notify_cancel():
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

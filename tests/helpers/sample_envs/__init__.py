@@ -37,7 +37,7 @@ from sample_envs.native import (
 )
 from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.rendered import Rendered
-from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
+from sample_envs.slow import Busy, Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
     Assorted,
     Big,
@@ -63,6 +63,7 @@ __all__ = [
     "NOT_AN_ENVIRONMENT",
     "Assorted",
     "Big",
+    "Busy",
     "Clock",
     "CoinRows",
     "Crashing",

@@ -13,11 +13,28 @@ import gymnasium
 import numpy as np
 from charges import go_off, hang, in_probe
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from sample_envs.lengths import Ragged
 
 FIRST_LOOK_SEEDS = (0, 1)
 """Seeds of the episodes that a worker runs when it makes an environment."""
+
+
+class Busy(CartPoleEnv):
+    """CartPole that does not come back from native code where it is rendered, or begins an episode if it shall."""
+
+    def __init__(self, in_reset: bool = False, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode, self._in_reset = render_mode, in_reset
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        if self._in_reset:
+            sum(range(1 << 62))
+        return super().reset(**options)
+
+    def render(self) -> Any:
+        sum(range(1 << 62))
 
 
 class Slow(gymnasium.Env[np.ndarray, int]):

@@ -191,7 +191,7 @@ inline constexpr const char* TOO_MANY_REQUEST_BYTES = "TOO_MANY_REQUEST_BYTES";
 inline constexpr const char* TOO_MANY_STALLED_CALLS = "TOO_MANY_STALLED_CALLS";
 
 /// The request has more than 4 MiB without an agent or environment, or before gRPC's compression; a text of more than
-/// 1 MiB; or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers.
+/// 1 MiB, or a name of more than 4 KiB; too many elements of a field; or more than 262,144 fields, nested ones included.
 /// Status: RESOURCE_EXHAUSTED.
 inline constexpr const char* REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE";
 

@@ -211,7 +211,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_REQUEST_TOO_LARGE: _ErrorReason.ValueType  # 47
     """The request has more than 4 MiB without an agent or environment, or before gRPC's compression; a text of more than
-    1 MiB; or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers.
+    1 MiB, or a name of more than 4 KiB; too many elements of a field; or more than 262,144 fields, nested ones included.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_ENVIRONMENTS_TOO_LARGE: _ErrorReason.ValueType  # 48
@@ -530,7 +530,7 @@ Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_REQUEST_TOO_LARGE: ErrorReason.ValueType  # 47
 """The request has more than 4 MiB without an agent or environment, or before gRPC's compression; a text of more than
-1 MiB; or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers.
+1 MiB, or a name of more than 4 KiB; too many elements of a field; or more than 262,144 fields, nested ones included.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_ENVIRONMENTS_TOO_LARGE: ErrorReason.ValueType  # 48

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollserve.policy_map import PolicyMap, PolicyRule, is_called_like
+from rollserve.policy_map import PolicyMap, PolicyRule, policies_called_like
 from rollserve_server.agents.building import load_agent, prepare_agent
 from rollserve_server.agents.specs.kinds import AgentSpec, kind_of
 from rollserve_server.agents.specs.policies import MEMBER_VERSION, HeldPolicy, Lineups, PolicySet
@@ -57,7 +59,7 @@ def policies_after(
             agent, or has a rule for none of the agents.
     """
     current = held[0].policies if held else {}
-    names = [*current, *(name for name in sources if name not in current)]
+    names = dict.fromkeys([*current, *sources])
     hint = ""
     if policy_map is not None:
         with within("policy_map"):
@@ -68,21 +70,22 @@ def policies_after(
             with within("policy_map"):
                 choices_of_agents(policy_map, agents, hint)
         else:
-            names = [name for name in names if name in sources or any(is_called_like(each, name) for each in agents)]
-            policy_map = PolicyMap.by_names(names)
+            called = {name for agent in agents for name in policies_called_like(agent)}
+            names = dict.fromkeys(name for name in names if name in sources or name in called)
+            policy_map = PolicyMap.by_names(list(names))
             if names and agents:
-                example = {agents[0]: names[0], "*": names[-1]}
+                example = {agents[0]: next(iter(names)), "*": next(reversed(names))}
                 with within("policy_map"):
                     choices_of_agents(
                         policy_map, agents, f"give a map from agents to policies, such as {show(example)}"
                     )
-    choices = [choice for rule in policy_map.rules for choice in rule.choices]
-    named = {choice.policy for choice in choices}
-    for choice in choices:
+    named: dict[str, list[PolicyChoice]] = {}
+    for choice in (choice for rule in policy_map.rules for choice in rule.choices):
         if choice.policy not in names:
             raise InvalidValueError.of(
                 "policy_map", expected=f"policies among {listed(names)}", got=repr(choice.policy)
             )
+        named.setdefault(choice.policy, []).append(choice)
     for name in sources:
         if name not in named:
             expected, got = f"a policy that the map names, one of {listed(sorted(named))}", repr(name)
@@ -95,7 +98,7 @@ def policies_after(
             }
             if name in sources:
                 versions[number] = sources[name]
-            policies[name] = _named(versions, [choice for choice in choices if choice.policy == name])
+            policies[name] = _named(versions, named[name])
     return PolicySet(policies, policy_map)
 
 
@@ -209,8 +212,15 @@ def check_map(policy_map: PolicyMap, agents: Sequence[str]) -> None:
     Raises:
         InvalidValueError: a rule is for none of the agents, or an agent has no rule; the field is within `rules`.
     """
+    ordered = sorted(agents)
+    known = {*agents, *range(len(agents))}
     for position, rule in enumerate(policy_map.rules if agents else ()):
-        if not any(rule.matches(*each) for each in enumerate(agents)):
+        if rule.is_prefix:
+            place = bisect.bisect_left(ordered, str(rule.agents))
+            matches = ordered[place : place + 1] and ordered[place].startswith(str(rule.agents))
+        else:
+            matches = rule.agents in known
+        if not matches:
             expected = f"a rule for some of the agents {listed(agents)}"
             got = f"one for position {rule}" if isinstance(rule.agents, int) else f"one for {str(rule)!r}"
             raise InvalidValueError.of(f"rules[{position}]", expected=expected, got=got)
@@ -270,18 +280,20 @@ def _prepare_policies(
         for agent, rule in zip(agents, rules, strict=True):
             for choice in policy_map.rules[rule].choices:
                 acts_for.setdefault(choice.policy, {})[agent] = None
+    spaces = observation_space, action_space
+    differ = [functools.cache(lambda one, other, space=space: space[one] != space[other]) for space in spaces]
     prepared: dict[str, tuple[HeldPolicy[PolicySpec], ...]] = {}
     for name, held in policies.policies.items():
         with within(f"policy_maps[{name!r}]" if has_lineups else f"policies[{name!r}]"):
             if name not in acts_for:
                 expected = f"a policy that acts for one of the agents {listed(agents)}"
                 raise InvalidValueError.of("", expected=expected, got="one for none of them")
-            first, *others = acts_for[name]
-            for space in (observation_space, action_space):
-                for other in others:
-                    if space[other] != space[first]:
-                        expected = f"agents with the same spaces, as {first!r} has with {show(space[first])}"
-                        raise InvalidValueError.of("", expected=expected, got=f"{other!r} with {show(space[other])}")
+            first = next(iter(acts_for[name]))
+            for space, differs in zip(spaces, differ, strict=True):
+                other = next((other for other in acts_for[name] if differs(first, other)), None)
+                if other is not None:
+                    expected = f"agents with the same spaces, as {first!r} has with {show(space[first])}"
+                    raise InvalidValueError.of("", expected=expected, got=f"{other!r} with {show(space[other])}")
             prepared[name] = tuple(
                 HeldPolicy(
                     each.version, prepare_agent(each.spec, observation_space[first], action_space[first], settings)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from rollserve import Reason
-from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError, NotReadyError, OverLimitError
+from rollserve_server.children import Lifeline, launching
+from rollserve_server.errors import (
+    DomainError,
+    InvalidValueError,
+    NotAllowedError,
+    NotFoundError,
+    NotReadyError,
+    OverLimitError,
+)
 
 __all__ = ["Child"]
 
@@ -18,11 +25,13 @@ _ERRORS: Mapping[Reason, type[DomainError]] = {
     Reason.CALL_TOO_LARGE: OverLimitError,
     Reason.DATASET_DIFFERS: NotReadyError,
     Reason.DATASET_IN_USE: NotReadyError,
+    Reason.DATASET_NOT_FOUND: NotFoundError,
     Reason.DATASET_UNREADABLE: NotReadyError,
     Reason.DISK_FULL: OverLimitError,
     Reason.INVALID_VALUE: InvalidValueError,
     Reason.MESSAGE_TOO_SMALL: OverLimitError,
     Reason.PACKAGE_NOT_FOUND: NotFoundError,
+    Reason.PATH_NOT_ALLOWED: NotAllowedError,
 }
 _MAX_LINE_BYTES = 16 << 20
 _END_SECONDS = 10.0
@@ -32,23 +41,28 @@ _END_SECONDS = 10.0
 class Child:
     """A process that carries out commands of one call."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, lifeline: Lifeline) -> None:
         self._process = process
+        self._lifeline = lifeline
 
     @classmethod
     async def start(cls, module: str) -> Self:
         """Start a module of this package."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            f"rollserve_server.datasets.{module}",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_MAX_LINE_BYTES,
-            start_new_session=True,  # Ctrl-C is for the server, which ends its processes in order
-        )
-        return cls(process)
+        lifeline = Lifeline()
+        try:
+            with lifeline.end() as end:
+                process = await asyncio.create_subprocess_exec(
+                    *launching(end, "-m", f"rollserve_server.datasets.{module}"),
+                    pass_fds=[end],
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    limit=_MAX_LINE_BYTES,
+                    start_new_session=True,  # Ctrl-C is for the server, which ends its processes in order
+                )
+        except BaseException:
+            lifeline.close()
+            raise
+        return cls(process, lifeline)
 
     async def ask(
         self, command: Mapping[str, Any], parts: Sequence[bytes] = (), *, field: str
@@ -89,7 +103,6 @@ class Child:
         self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _END_SECONDS)
-            return
         self.kill()
         await self._process.wait()
 
@@ -97,3 +110,4 @@ class Child:
         """End the process at once, whatever it does."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+        self._lifeline.close()

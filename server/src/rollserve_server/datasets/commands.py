@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from rollserve.errors import RollserveError
+from rollserve_server.errors import DomainError
 
 __all__ = ["RefusedError", "serve"]
 
@@ -59,6 +60,8 @@ def _refusal(error: Exception) -> dict[str, str]:
         case RefusedError():
             named = {"field": error.field} if error.field else {}
             return {"reason": error.reason, "text": text, **named}
+        case DomainError():
+            return {"reason": error.reason, "text": error.text, "field": error.field}
         case OSError() if error.errno in _FULL:
             return {"reason": "DISK_FULL", "text": f"expected room for the dataset, got {os.strerror(error.errno)}"}
         case OSError() if error.filename is not None:  # a path of the server, which clients are not to see

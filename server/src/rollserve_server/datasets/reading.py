@@ -15,6 +15,7 @@ from rollserve.spaces import space_to_proto
 from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets.commands import RefusedError, serve
 from rollserve_server.datasets.encoding import StepTooLargeError, encoded
+from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.datasets.reader import max_read_bytes
 
 __all__ = ["main"]
@@ -34,6 +35,7 @@ class _Read:
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._max_bytes: int = request["max_message_bytes"]
         self._readers: list[data.Reader | None] = []
+        _check_held(request["files"])
         for number, (files, position) in enumerate(zip(request["files"], request["positions"], strict=True)):
             self._readers.append(None if files is None else _opened(number, files, position, request["batch_size"]))
         sources = [
@@ -99,6 +101,16 @@ def main() -> None:
         return read.next()
 
     serve(carry_out)
+
+
+def _check_held(sources: Sequence[Mapping[str, Any] | None]) -> None:
+    """Check that the folder holds the files of all sources."""
+    held: HeldFiles | None = None
+    for number, files in enumerate(sources):
+        if files is not None:
+            held = held or HeldFiles(files["folder"])
+            for position, path in enumerate(files["path"]):
+                held.check(f"sources[{number}].files.paths[{position}]", path, exists=True)
 
 
 def _opened(number: int, files: Mapping[str, Any], position: Sequence[int], batch_size: int) -> data.Reader:

@@ -28,6 +28,7 @@ from rollserve.receipts import column_digests
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1.space_pb2 import Space as SpaceProto
 from rollserve_server.datasets.commands import RefusedError, serve
+from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.errors import DomainError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class _Recording:
 
     def __init__(self, request: Mapping[str, Any], spaces: tuple[Space, Space]) -> None:
         self._folder = Path(request["folder"])
+        HeldFiles(request["root"]).check("dataset", request["folder"], exists=False)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._folder)
         self._receipt: Mapping[str, Any] | None = request["receipt"]

@@ -20,6 +20,8 @@ _ELSEWHERE = re.compile(r"/|~|file:|(.*/)?\.\.(/|$)", re.IGNORECASE | re.DOTALL)
 """Paths that begin at the root or a home, or lead upwards from any folder."""
 
 _MAX_SHOWN = 200  # characters of a path in the text of an error
+_MAX_CHARACTERS = 4096
+"""Length of the longest path that any file has. To resolve longer ones takes the square of their length."""
 
 
 def check_paths(update: EnvSpec | EnvChange, allowed: Collection[Path]) -> None:
@@ -75,12 +77,14 @@ def _paths(value: object) -> Iterator[str]:
 
 def _is_here(text: str) -> bool:
     """Whether a text names a file in the server's folder, or a folder there by a path and not by a word."""
-    return os.path.isfile(text) or ("/" in text and os.path.exists(text))
+    return len(text) <= _MAX_CHARACTERS and (os.path.isfile(text) or ("/" in text and os.path.exists(text)))
 
 
 def _leads_into(text: str, allowed: Path) -> bool:
     """Whether a path is the allowed one or lies beneath it, after links are resolved."""
     path = os.path.expanduser(text)
+    if len(path) > _MAX_CHARACTERS:
+        return False
     if not os.path.isabs(path) and _ELSEWHERE.match(path):
         return False  # only the environment knows from which folder the path leads upwards
     try:

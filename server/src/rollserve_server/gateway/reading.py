@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets import DatasetReader, max_read_bytes
 from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.futures import in_request_thread
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import Account, AtLeast, Beginning, Delivery, Progress, SampleRequest
@@ -53,7 +53,7 @@ class DatasetReads:
             DomainError: as of `Pool.sample`, for live episodes.
         """
         with self._places.held_by(rpc):
-            reader = await DatasetReader.start(await asyncio.to_thread(self._opening, request))
+            reader = await DatasetReader.start(await in_request_thread(self._opening, request))
             try:
                 contents = [datasets_pb2.DatasetContent.FromString(each) for each in reader.contents]
                 yield datasets_pb2.DatasetBeginning(contents=contents)

@@ -57,6 +57,8 @@ _ADD_SECONDS = 1.0
 """How long messages wait for an addition."""
 _MAX_RECORDINGS, _MAX_CLIENT_RECORDINGS, _RECORDING_BYTES = 16, 8, 512 << 20
 """Recordings at a time, in all and by client; memory of the process of each that counts, of a half of the machine's."""
+_END_SECONDS = 30.0
+"""How long the process may take for what it was given, once the recording ends."""
 _CLAIM_SECONDS = 2.0
 """How long a recording waits for another one of its dataset to end."""
 
@@ -88,7 +90,7 @@ class Recordings:
         """
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._places.held_by(rpc))
-            folder = await asyncio.to_thread(self._folder.dataset, request.dataset)
+            folder = self._folder.dataset(request.dataset)
             claim = await stack.enter_async_context(self._claimed(folder))
             status = pool.status()
             request = await _with_versions(request, status, pool)
@@ -144,6 +146,7 @@ class Recordings:
         }
         wrappers = [{"name": wrapper.name, "kwargs": dict(wrapper.kwargs)} for wrapper in spec.wrappers]
         return {
+            "root": self._folder.root,
             "folder": str(folder),
             "dataset": request.dataset,
             "metadata": request.metadata,
@@ -204,12 +207,13 @@ class _Job:
 
     async def _end(self, error: BaseException | None) -> None:
         try:
-            if error is not None:
-                with contextlib.suppress(DomainError):  # the first error is the one that counts
-                    await self._write_rest()
-            await self._recorder.end(**_state_of(error))
-        except DomainError as unwritten:
-            _log.warning("end of a recording not noted", extra={"error": unwritten.message})
+            async with asyncio.timeout(_END_SECONDS):
+                if error is not None:
+                    with contextlib.suppress(DomainError):  # the first error is the one that counts
+                        await self._write_rest()
+                await self._recorder.end(**_state_of(error))
+        except (DomainError, TimeoutError) as unwritten:
+            _log.warning("end of a recording not noted", extra={"error": str(unwritten) or "it took too long"})
         finally:
             await self._recorder.close()
 
@@ -248,14 +252,14 @@ class _Job:
             adding.result()
         if self._messages and (self._num_bytes >= _ADD_BYTES or time.monotonic() - self._added >= _ADD_SECONDS):
             messages, self._messages, self._num_bytes = self._messages, [], 0
-            self._adding = asyncio.create_task(self._recorder.add(messages))
+            self._adding = in_background(self._recorder.add(messages))
 
     async def _write_rest(self) -> None:
         """Write all messages that have arrived."""
         await self._addition_ended()
         messages, self._messages, self._num_bytes = self._messages, [], 0
         if messages:
-            self._adding = asyncio.create_task(self._recorder.add(messages))
+            self._adding = in_background(self._recorder.add(messages))
             await self._addition_ended()
 
     async def _addition_ended(self) -> None:

@@ -8,7 +8,7 @@ import functools
 import logging
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
@@ -18,7 +18,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
-from rollserve_server.futures import in_background
+from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.gateway.audit import digest_of
 from rollserve_server.gateway.following import RecordStreams
 from rollserve_server.gateway.messages.agent_specs import agent_to_proto
@@ -35,7 +35,6 @@ from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.reading import DatasetReads
 from rollserve_server.gateway.recording import Recordings
 from rollserve_server.gateway.rendering import rendered
-from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
     delivered_messages,
     evaluation_response,
@@ -70,12 +69,14 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import SamplerRings
     from rollserve_server.metrics import Metrics
-    from rollserve_server.pool import EnvUpdated, Pool, PoolStatus
+    from rollserve_server.pool import EnvUpdated, Pool, PoolStatus, SavedSampler
     from rollserve_server.samplers import Sampler, Samplers
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
 
 SAMPLER_SERVICE: str = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -196,7 +197,7 @@ class SamplerService:
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
         async with self._intake.update_request(rpc) as data:
-            request = await read_aside(self._reader.agent_update, rpc, data)
+            request = await self._reader.read(self._reader.agent_update, rpc, data)
             sampler, updates, expected, per_worker, skip_if_identical = request
             pool = await self._use_in_turn(sampler, rpc)
             if skip_if_identical:
@@ -212,27 +213,26 @@ class SamplerService:
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
-            sampler, updates, expected, per_worker = await read_aside(self._reader.env_update, rpc, data)
+            sampler, updates, expected, per_worker = await self._reader.read(self._reader.env_update, rpc, data)
             pool, may_be_free = await self._use_in_turn(sampler, rpc), self._may_be_free(rpc)
             with self._naming_scope(rpc):
                 updated = await pool.update_env(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
             if self._audits:
-                rpc.changes["environment"] = await asyncio.to_thread(_env_change, updated)
+                rpc.changes["environment"] = await in_request_thread(_env_change, updated)
         env = ",".join(dict.fromkeys(requested(spec).id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
     async def call_environments(self, rpc: OpenRpc) -> pb.CallEnvironmentsResponse:
         """Answer `CallEnvironments`."""
-        data = await self._intake.small_request(rpc)
-        sampler, call, env_version, expected = await read_aside(self._reader.env_call, rpc, data)
+        sampler, call, env_version, expected = await self._small(self._reader.env_call, rpc)
         pool = await self._use_in_turn(sampler, rpc)
         values = await pool.call_environments(call, env_version, expected)
         return pb.CallEnvironmentsResponse(environment_version=values.version, values_json=values.values)
 
     async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
         """Answer `ResizePool`."""
-        sampler, num_workers = self._reader.resize(rpc, await self._intake.small_request(rpc))
+        sampler, num_workers = await self._small(self._reader.resize, rpc)
         _use(sampler, rpc)
         previous = await self._samplers.resize(sampler, num_workers)
         rpc.changes["workers"] = _change(previous, num_workers)
@@ -240,12 +240,12 @@ class SamplerService:
 
     async def list_agent_versions(self, rpc: OpenRpc) -> agent_versions_pb2.ListAgentVersionsResponse:
         """Answer `ListAgentVersions`."""
-        pool = _use(self._reader.agent_versions(rpc, await self._intake.small_request(rpc)), rpc)
+        pool = _use(await self._small(self._reader.agent_versions, rpc), rpc)
         return agent_versions_to_proto(await pool.agents.listed())
 
     async def create_sampler(self, rpc: OpenRpc) -> samplers_pb2.CreateSamplerResponse:
         """Answer `CreateSampler`."""
-        request, exist_ok = self._reader.new_sampler(rpc, await self._intake.small_request(rpc))
+        request, exist_ok = await self._small(self._reader.new_sampler, rpc)
         self._check_env(request.env, rpc, "environment")
         owner = (rpc.principal or ANONYMOUS).name
         sampler, existed = await self._samplers.create(request, owner, exist_ok=exist_ok)
@@ -254,27 +254,24 @@ class SamplerService:
 
     async def delete_sampler(self, rpc: OpenRpc) -> samplers_pb2.DeleteSamplerResponse:
         """Answer `DeleteSampler`."""
-        await self._samplers.delete(self._reader.deleted_sampler(rpc, await self._intake.small_request(rpc)))
+        await self._samplers.delete(await self._small(self._reader.deleted_sampler, rpc))
         return samplers_pb2.DeleteSamplerResponse()
 
     async def save_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `SaveSampler`."""
-        sampler = self._reader.saved_sampler(rpc, await self._intake.small_request(rpc))
+        sampler = await self._small(self._reader.saved_sampler, rpc)
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
             parts = saved_sampler_parts(await _use(sampler, rpc).save())
-            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            while (part := await in_request_thread(next, parts, None)) is not None:
                 for data in _parts(part):
                     yield samplers_pb2.SaveSamplerResponse(data=data).SerializeToString()
 
     async def restore_sampler(self, rpc: OpenRpc) -> samplers_pb2.RestoreSamplerResponse:
         """Answer `RestoreSampler`."""
         async with self._intake.update_request(rpc) as data:
-            sampler, saved, client_id = await read_aside(self._reader.restoration, rpc, data)
-            for number, envs in saved.envs.items():
-                for specs in envs.specs:
-                    for spec in specs_of_rows(specs, num_rows=1):
-                        self._check_env(spec, rpc, f"environments[{number}]")
+            sampler, saved, client_id = await self._reader.read(self._reader.restoration, rpc, data)
+            await in_request_thread(self._check_envs, saved, rpc)
             pool = _use(sampler, rpc)
             await self._samplers.restore(sampler, saved, client_id)
         status = pool.status()
@@ -284,14 +281,14 @@ class SamplerService:
 
     async def list_samplers(self, rpc: OpenRpc) -> samplers_pb2.ListSamplersResponse:
         """Answer `ListSamplers`."""
-        self._reader.sampler_list(await self._intake.small_request(rpc))
+        await self._small(self._reader.sampler_list, rpc)
         principal = rpc.principal or ANONYMOUS
         seen = (each for each in self._samplers if principal.has(Scope.STATUS, each.name))
         return samplers_pb2.ListSamplersResponse(samplers=map(summary_to_proto, seen))
 
     async def get_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetSampler`, as a stream of one message: only of streams gRPC says when the client has read it."""
-        sampler = self._reader.sampler(rpc, await self._intake.small_request(rpc))
+        sampler = await self._small(self._reader.sampler, rpc)
         pool = _use(sampler, rpc)
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
@@ -303,7 +300,7 @@ class SamplerService:
 
     async def get_metrics(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetMetrics`."""
-        request = self._reader.records(rpc, await self._intake.small_request(rpc))
+        request = await self._small(self._reader.records, rpc)
         log, since = _use(request.sampler, rpc).episode_log, request.since
         streams = self._record_streams.records(log, since, request.log_id, follow=request.follow, rpc=rpc)
         async with contextlib.aclosing(streams) as records:
@@ -312,7 +309,7 @@ class SamplerService:
 
     async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgentParameters`."""
-        request = self._reader.agent_parameters(rpc, await self._intake.small_request(rpc))
+        request = await self._small(self._reader.agent_parameters, rpc)
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
             pool = _use(request.sampler, rpc)
@@ -323,18 +320,17 @@ class SamplerService:
 
     async def get_agent(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgent`."""
-        sampler, version, worker_index, policy = self._reader.agent_query(rpc, await self._intake.small_request(rpc))
+        sampler, version, worker_index, policy = await self._small(self._reader.agent_query, rpc)
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
             version, agent = _use(sampler, rpc).agents.agent(version, worker_index, policy)
-            serialized = await asyncio.to_thread(lambda: agent_to_proto(agent).SerializeToString())
+            serialized = await in_request_thread(lambda: agent_to_proto(agent).SerializeToString())
             for data in _parts(serialized):
                 yield agent_versions_pb2.GetAgentResponse(policy_version=version, data=data).SerializeToString()
 
     async def render_episode(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `RenderEpisode`."""
-        data = await self._intake.small_request(rpc)
-        sampler, request = await read_aside(self._reader.rendering, rpc, data)
+        sampler, request = await self._small(self._reader.rendering, rpc)
         pool = _use(sampler, rpc)
         if not self._max_renders:
             expected = "no video, because the server's operator allows none (--max-renders)"
@@ -351,28 +347,30 @@ class SamplerService:
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""
         async with self._intake.evaluation_request(rpc) as data:
-            sampler, request = await read_aside(self._reader.evaluation, rpc, data)
+            sampler, request = await self._reader.read(self._reader.evaluation, rpc, data)
             self._check_env(request.env, rpc, "options.environment")
             async with contextlib.aclosing(_use(sampler, rpc).evaluate(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
                         for message in delivered_messages(item):
                             yield message.tobytes()
+                    elif isinstance(item, Evaluation):
+                        self._metrics.count_call(sampler.name, rpc.name, item.account)
+                        yield await in_request_thread(evaluation_response, item)
                     else:
-                        if isinstance(item, Evaluation):
-                            self._metrics.count_call(sampler.name, rpc.name, item.account)
                         yield evaluation_response(item)
 
     async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `EvaluatePopulation`."""
         async with self._intake.evaluation_request(rpc) as data:
-            sampler, request = await read_aside(self._reader.population_evaluation, rpc, data)
+            sampler, request = await self._reader.read(self._reader.population_evaluation, rpc, data)
             self._check_env(request.env, rpc, "options.environment")
             async with contextlib.aclosing(_use(sampler, rpc).evaluate_population(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Evaluation):
                         self._metrics.count_call(sampler.name, rpc.name, item.account)
-                    if not isinstance(item, Delivery):
+                        yield await in_request_thread(population_response, item)
+                    elif not isinstance(item, Delivery):
                         yield population_response(item)
 
     async def obtain(
@@ -380,8 +378,7 @@ class SamplerService:
     ) -> AsyncGenerator[bytes, None]:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         read = functools.partial(self._reader.samples, kind)
-        data = await self._intake.small_request(rpc)
-        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await read_aside(read, rpc, data)
+        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await self._small(read, rpc)
         pool = _use(sampler, rpc)
         # A later connection may have the same name; the client's id tells it apart.
         reader = (rpc.connection, request.options.expected.client_id) if accepts_shared_memory else None
@@ -401,8 +398,7 @@ class SamplerService:
 
     async def stream_samples(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `StreamSamples`."""
-        data = await self._intake.small_request(rpc)
-        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await read_aside(self._reader.stream, rpc, data)
+        sampler, request, accepts_shared_memory, rpc.max_joined_bytes = await self._small(self._reader.stream, rpc)
         pool, client = _use(sampler, rpc), StreamClient()
         places = self._stream_places.setdefault(sampler, _new_stream_places())
         rpc.held.enter_context(places.held_by(rpc))
@@ -427,7 +423,7 @@ class SamplerService:
 
     async def record_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `RecordDataset`."""
-        sampler, request = self._reader.recording(rpc, await self._intake.small_request(rpc))
+        sampler, request = await self._small(self._reader.recording, rpc)
         async with contextlib.aclosing(self._recordings.record(request, _use(sampler, rpc), rpc)) as items:
             async for item in items:
                 if isinstance(item, Account):
@@ -437,7 +433,7 @@ class SamplerService:
 
     async def read_dataset(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `ReadDataset`."""
-        sampler, request = self._reader.dataset_read(rpc, await self._intake.small_request(rpc))
+        sampler, request = await self._small(self._reader.dataset_read, rpc)
         async with contextlib.aclosing(self._reads.read(request, _use(sampler, rpc), rpc)) as items:
             async for item in items:
                 if isinstance(item, Delivery):
@@ -447,6 +443,10 @@ class SamplerService:
                     self._metrics.count_call(sampler.name, rpc.name, item)
                 else:
                     yield item if isinstance(item, bytes) else read_response(item)
+
+    async def _small(self, read: Callable[[OpenRpc, bytes], _T], rpc: OpenRpc) -> _T:
+        """Receive a request without agents, parameters and environments, and read it by a method of the reader."""
+        return await self._reader.read(read, rpc, await self._intake.small_request(rpc))
 
     async def _listen(self, rpc: OpenRpc, client: StreamClient) -> None:
         """Tell a stream what its client sends, until the client ends the stream or sends something else."""
@@ -461,7 +461,7 @@ class SamplerService:
     async def _note_agent_change(self, rpc: OpenRpc, updated: AgentUpdated) -> None:
         """Note an update of the agent in the log, and its digests for the audit log."""
         if self._audits:
-            rpc.changes["agent"] = await asyncio.to_thread(_agent_change, updated)
+            rpc.changes["agent"] = await in_request_thread(_agent_change, updated)
         _log.debug("agent updated", extra={"policy_version": updated.version})
 
     async def _use_in_turn(self, sampler: Sampler, rpc: OpenRpc) -> Pool:
@@ -491,6 +491,13 @@ class SamplerService:
         if env is not None and not self._may_be_free(rpc):
             with self._naming_scope(rpc), within(field):
                 check_not_free(env)
+
+    def _check_envs(self, saved: SavedSampler, rpc: OpenRpc) -> None:
+        """Raise NotAllowedError as `_check_env` does, for the environments of all rows of a saved sampler."""
+        for number, envs in saved.envs.items():
+            for specs in envs.specs:
+                for spec in specs_of_rows(specs, num_rows=1):
+                    self._check_env(spec, rpc, f"environments[{number}]")
 
     def _serialized_status(self, sampler: Sampler, status: PoolStatus, rpc: OpenRpc) -> bytes:
         shown = {"with_processes": rpc.sees_processes, "with_all": rpc.sees_all}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import time
@@ -15,6 +14,7 @@ from rollserve_server import __version__
 from rollserve_server.agents import prepare_for_env
 from rollserve_server.envs import RowSpecs, leaves_of_space, requested
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
+from rollserve_server.futures import in_own_thread
 from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.interface.expectation import Expectation
 from rollserve_server.pool.interface.updates import RowUpdates
@@ -199,7 +199,7 @@ async def _prepare(parts: PoolParts, number: int, saved: SavedAgents, client_id:
         spaces = env.description.observation_space, env.description.action_space
         try:
             arguments = *spaces, settings, env.description.agents
-            specs = [await asyncio.to_thread(prepare_for_env, agent, *arguments) for agent in saved.agents]
+            specs = [await in_own_thread(prepare_for_env, agent, *arguments) for agent in saved.agents]
         except InvalidValueError as error:
             failure = failure or error
         else:

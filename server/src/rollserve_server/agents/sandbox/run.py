@@ -9,14 +9,13 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from rollserve_server.children import Lifeline, launching, variables_for_code, variables_for_models
 from rollserve_server.errors import shorten
-from rollserve_server.trials import variables_for_code, variables_for_models
+from rollserve_server.futures import ended_if_abandoned
 
 if TYPE_CHECKING:
     from rollserve_server.settings import SandboxLimits
@@ -26,7 +25,6 @@ __all__ = ["SandboxError", "run_in_sandbox"]
 _log = logging.getLogger(__name__)
 
 _MAX_LOGGED_BYTES = 4000
-_CONFINED = Path(__file__).with_name("confined.py")
 
 
 class SandboxError(Exception):
@@ -92,23 +90,29 @@ def _run(
     program: Sequence[str], request: bytes, printed: IO[bytes], max_seconds: float, *, runs_code: bool
 ) -> tuple[int | None, bytes]:
     """Run Python; return its status, or None if it took too long, and its answer. Kills all processes it started."""
-    # Without -P, modules beside the program would shadow installed ones.
-    launcher = () if runs_code else ("-S", str(_CONFINED))
-    with subprocess.Popen(  # noqa: S603
-        [sys.executable, "-P", *launcher, *program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=printed,
-        start_new_session=True,
-        env=variables_for_code() if runs_code else variables_for_models(),
-    ) as process:
-        try:
-            output, _ = process.communicate(request, timeout=max_seconds)
-        except subprocess.TimeoutExpired:
-            return None, b""
-        finally:
+    with contextlib.closing(Lifeline()) as lifeline:
+        with lifeline.end() as end:
+            process = subprocess.Popen(  # noqa: S603
+                launching(end, *program, confined=not runs_code),
+                pass_fds=[end],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=printed,
+                start_new_session=True,
+                env=variables_for_code() if runs_code else variables_for_models(),
+            )
+
+        def kill() -> None:  # foreign code may have let go of the lifeline
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+        with ended_if_abandoned(kill), process:
+            try:
+                output, _ = process.communicate(request, timeout=max_seconds)
+            except subprocess.TimeoutExpired:
+                return None, b""
+            finally:
+                kill()
     return process.returncode, output
 
 

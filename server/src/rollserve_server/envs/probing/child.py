@@ -7,7 +7,6 @@ hang without harm to the worker.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import signal
@@ -23,6 +22,7 @@ import rollserve_server.envs.probing.probe
 import rollserve_server.envs.probing.rendering
 import rollserve_server.settings  # noqa: F401
 from rollserve_server.activity import Activity, Phase
+from rollserve_server.children import live_by
 from rollserve_server.envs.probing.kinds import ENVPOOL
 from rollserve_server.envs.probing.memory import limit_memory
 from rollserve_server.envs.probing.registrations import register
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _IDLE_SECONDS = 20.0  # the process takes about 60 MB
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 _running: set[int] = set()
 """Running processes of probes; each leads a session."""
@@ -55,38 +52,34 @@ class _ReportedActivity(Activity):
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a process for each connection that arrives. Return after 20 s without any, or when the parent has ended.
-
-    Processes that still run when the parent ends are killed.
+    """Fork a process for each connection that arrives. Return after 20 s without any.
 
     Args:
-        control: a Unix socket; each message is `ANY` or `ENVPOOL`, and has the descriptor of a connection.
+        control: a Unix socket; each message is `ANY` or `ENVPOOL`, and has the descriptors of a connection, and of the
+            end of a `Lifeline` for the process.
     """
     signal.signal(signal.SIGCHLD, _reap)
     control.settimeout(_IDLE_SECONDS)
     while True:
         try:
-            message, descriptors, *_ = socket.recv_fds(control, 1, 1)
+            message, descriptors, *_ = socket.recv_fds(control, 1, 2)
         except TimeoutError:
             if _running:
                 continue
             return
         if not message:
-            break
+            return
         if message == ENVPOOL:
             _import_envpool()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _end_with(parent)
             control.close()
-            _run(descriptors[0])
+            _run(*descriptors)
         _running.add(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-        os.close(descriptors[0])
-    for pid in list(_running):
-        _kill(pid)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _import_envpool() -> None:
@@ -94,18 +87,12 @@ def _import_envpool() -> None:
         importlib.import_module("envpool.registration")
 
 
-def _end_with(parent: int) -> None:
-    """Have this process killed as soon as its parent ends, however that ends: Ray kills children of lost workers."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before
-        os._exit(1)
-
-
-def _run(descriptor: int) -> None:
+def _run(descriptor: int, end: int) -> None:
     """Run a job in a forked process, which ends here. What it returns, or yields, is sent, then `Phase.IDLE`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
+    live_by(end)
     nothing = os.open(os.devnull, os.O_RDWR)
     for output in (1, 2):  # the worker's own environments print the same
         os.dup2(nothing, output)
@@ -133,12 +120,6 @@ def _reap(_number: int, _frame: FrameType | None) -> None:
             ended = True
         if ended:
             _running.discard(pid)
-
-
-def _kill(pid: int) -> None:
-    for kill in (os.kill, os.killpg):  # a process that has just begun leads no session yet
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

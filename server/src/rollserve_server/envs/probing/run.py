@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase
+from rollserve_server.children import Lifeline, launching, variables_for_code
 from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
 from rollserve_server.envs.probing.method_calls import call_method
 from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.envs.probing.rendering import render
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.trials import variables_for_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -105,14 +105,15 @@ def _messages(
 ) -> Generator[Any, None, None]:
     """Run a job in a child process; yield what it returns or yields, or raise its error. The process is killed then."""
     uses_envpool = isinstance(specs, EnvSpec) and specs.vectorization == "envpool"
-    connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else ANY)
-    with connection:
-        try:
-            connection.send((sys.path, registrations(specs), job, health))
-            yield from _received_until_end(connection, specs, health, ended)
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # also processes that the environment has started
+    with contextlib.closing(Lifeline()) as lifeline:
+        connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else ANY, lifeline)
+        with connection:
+            try:
+                connection.send((sys.path, registrations(specs), job, health))
+                yield from _received_until_end(connection, specs, health, ended)
+            finally:  # foreign code may have let go of the lifeline, and forks of this process hold it, too
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
 
 
 def _received_until_end(
@@ -155,31 +156,34 @@ class _ForkServer:
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: Lifeline | None = None
 
-    def connect(self, kind: bytes) -> tuple[Connection, int]:
+    def connect(self, kind: bytes, lifeline: Lifeline) -> tuple[Connection, int]:
         """Return the connection to a new process, which waits for its arguments, and its process id.
 
         Args:
             kind: `ANY` or `ENVPOOL`.
+            lifeline: what the process, and all that it starts, live by.
 
         Raises:
             RuntimeError: the process that forks others ends at once.
         """
-        for _ in range(2):  # it may just have ended because it was idle
-            ours, theirs = Pipe()
-            with theirs, self._lock:
-                if self._process is None or self._process.poll() is not None:
-                    self._start()
-                process, control = self._process, self._control
-                assert process is not None and control is not None  # noqa: S101, PT018
-                with contextlib.suppress(OSError):
-                    socket.send_fds(control, [kind], [theirs.fileno()])
-            try:
-                return ours, _received(ours, _START_SECONDS)
-            except (EOFError, OSError):
-                ours.close()
-                process.kill()
-                process.wait()
+        with lifeline.end() as end:
+            for _ in range(2):  # it may just have ended because it was idle
+                ours, theirs = Pipe()
+                with theirs, self._lock:
+                    if self._process is None or self._process.poll() is not None:
+                        self._start()
+                    process, control = self._process, self._control
+                    assert process is not None and control is not None  # noqa: S101, PT018
+                    with contextlib.suppress(OSError):
+                        socket.send_fds(control, [kind], [theirs.fileno(), end])
+                try:
+                    return ours, _received(ours, _START_SECONDS)
+                except (EOFError, OSError):
+                    ours.close()
+                    process.kill()
+                    process.wait()
         raise RuntimeError("expected a process that forks processes of probes, but it ended")
 
     def close(self) -> None:
@@ -190,15 +194,17 @@ class _ForkServer:
             self._process.wait()
 
     def _start(self) -> None:
-        if self._control is not None:
-            self._control.close()
+        for held in (self._control, self._lifeline):
+            if held is not None:
+                held.close()
         self._control, theirs = socket.socketpair()
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        with theirs:
+        self._lifeline = Lifeline()
+        with theirs, self._lifeline.end() as end:
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
+                launching(end, "-m", _MODULE, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), end],
                 start_new_session=True,
                 # With threads of BLAS, the process could not be forked safely.
                 env={**variables_for_code(), "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -16,19 +17,36 @@ from rollserve_server.errors import OverLimitError, joined
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["MAX_FIELDS", "MAX_TEXT_BYTES", "check_fields"]
+__all__ = ["MAX_ELEMENTS", "MAX_FIELDS", "MAX_NAME_BYTES", "MAX_TEXT_BYTES", "check_fields", "max_elements"]
 
 MAX_FIELDS = 1 << 18
 """Largest number of fields of a request. An empty message is two bytes on the wire, hundreds of bytes in memory, and
 takes time to parse."""
-MAX_TEXT_BYTES = 1 << 20
-"""Largest size of a text, such as a name or JSON. Larger values, such as tensors and models, are sent as bytes."""
+MAX_TEXT_BYTES, MAX_NAME_BYTES = 1 << 20, 4096
+"""Largest sizes of JSON or a description, and of any other text, such as a name or path. Larger values, such as tensors
+and models, are sent as bytes."""
+MAX_ELEMENTS = 4096
+"""Largest number of texts, messages or members of enums in a field."""
+_OTHER_MAX_ELEMENTS: Mapping[str, int] = {
+    # The event loop takes tens of microseconds for each.
+    **dict.fromkeys(("policies", "rules", "choices"), 1024),
+    # One for each worker.
+    **dict.fromkeys(("updates", "workers", "agents"), 10_000),
+    # Of a saved sampler, one for each row of all workers; and bounded where evaluations are read.
+    **dict.fromkeys(("rows", "policy_maps"), sys.maxsize),
+}
 _NUMBER_BYTES = {FieldDescriptor.CPPTYPE_DOUBLE: 8, FieldDescriptor.CPPTYPE_FLOAT: 4}
 """Size of a number in a packed list; other types may take as little as one byte."""
 
 
+def max_elements(field: FieldDescriptor) -> int:
+    """Return how many elements a repeated field may have; that of numbers and rows, as many as a request has fields."""
+    is_number = field.message_type is None and field.enum_type is None and field.type != FieldDescriptor.TYPE_STRING
+    return _OTHER_MAX_ELEMENTS.get(field.name, sys.maxsize if is_number else MAX_ELEMENTS)
+
+
 def check_fields(kind: type[Message], data: bytes) -> None:
-    """Check that a serialized message has neither too many fields nor too long texts.
+    """Check that a serialized message has neither too many fields or elements of a field, nor too long texts.
 
     The fields of nested messages count, and so do the elements of lists of numbers. Malformed bytes are left to the
     parser; see https://protobuf.dev/programming-guides/encoding.
@@ -38,7 +56,8 @@ def check_fields(kind: type[Message], data: bytes) -> None:
         data: the serialized message.
 
     Raises:
-        OverLimitError: more than 262,144 fields, or a text of more than 1 MiB.
+        OverLimitError: more than 262,144 fields, more elements of a field than `max_elements`, or a text of more than
+            4 KiB, or 1 MiB for JSON and descriptions.
     """
     try:
         _check(kind.DESCRIPTOR, data)
@@ -48,37 +67,52 @@ def check_fields(kind: type[Message], data: bytes) -> None:
 
 def _check(kind: Any, data: bytes) -> None:
     num_fields = 0
-    messages = [(kind, 0, len(data))]
+    # How many elements the fields of a message have so far, by number. Where a field that is not repeated is there more
+    # than once, the parser joins its values: the counts of the message in it are kept behind its negative number.
+    messages: list[tuple[Any, int, int, dict[int, Any]]] = [(kind, 0, len(data), {})]
     while messages:
-        message, start, stop = messages.pop()
+        message, start, stop, counts = messages.pop()
         members = _members(message)
-        for key, _, begin, end in fields(data, start, stop, strict=False):
+        for key, position, begin, end in fields(data, start, stop, strict=False):
             num_fields += 1
-            member = members.get(key >> 3) if key & 7 == LENGTH_DELIMITED else None
+            member = members.get(key >> 3)
             if member is not None:
-                if member.message_type is not None:
-                    messages.append((member.message_type, begin, min(end, stop)))
-                elif member.type == FieldDescriptor.TYPE_STRING:
-                    if end - begin > MAX_TEXT_BYTES:
-                        expected, got = f"a text of at most {MAX_TEXT_BYTES} bytes", f"{end - begin} bytes"
-                        path = _path_of(kind, data, begin)
-                        raise OverLimitError.of(path, expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
-                else:
-                    num_fields += (end - begin) // _NUMBER_BYTES.get(member.cpp_type, 1)
+                field, size, num_elements = member.field, end - begin, 1
+                if key & 7 != LENGTH_DELIMITED:
+                    pass
+                elif field.message_type is not None:
+                    inner = {} if member.max_elements else counts.setdefault(-field.number, {})
+                    messages.append((field.message_type, begin, min(end, stop), inner))
+                elif field.type == FieldDescriptor.TYPE_STRING:
+                    if size > member.max_bytes:
+                        expected = f"a text of at most {member.max_bytes} bytes"
+                        raise _refused(_path_of(kind, data, position), expected, f"{size} bytes")
+                elif field.is_repeated:
+                    num_elements = size // _NUMBER_BYTES.get(field.cpp_type, 1)
+                    num_fields += num_elements
+                if member.max_elements:
+                    counts[field.number] = counts.get(field.number, 0) + num_elements
+                    if counts[field.number] > member.max_elements:
+                        path = _path_of(kind, data, position)
+                        path = path.rpartition("[")[0] if path.endswith("]") else path
+                        raise _refused(path, f"at most {member.max_elements} elements", "more")
             if num_fields > MAX_FIELDS:
-                raise OverLimitError.of(
-                    "", expected=f"at most {MAX_FIELDS} fields", got="more", reason=Reason.REQUEST_TOO_LARGE
-                )
+                raise _refused("", f"at most {MAX_FIELDS} fields", "more")
+
+
+def _refused(field: str, expected: str, got: str) -> OverLimitError:
+    return OverLimitError.of(field, expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
 
 
 def _path_of(message: Any, data: bytes, position: int) -> str:
-    """Return the path of the text whose value begins at a position; of a map's key or value, the path of the map."""
-    path, start, stop = "", 0, len(data)
-    while not message.GetOptions().map_entry:
+    """Return the path of the field whose key is at a position; of a map's key or value, the path of the map."""
+    path, start, stop, at = "", 0, len(data), -1
+    while at != position and not message.GetOptions().map_entry:
         counts: Counter[int] = Counter()
-        for key, _, begin, end in fields(data, start, stop, strict=False):
+        for field in fields(data, start, stop, strict=False):
+            key, at, begin, end = field
             counts[key >> 3] += 1
-            if begin <= position < end:
+            if at <= position < end:
                 break
         member = message.fields_by_number[key >> 3]
         path = joined(path, member.name)
@@ -86,17 +120,27 @@ def _path_of(message: Any, data: bytes, position: int) -> str:
         is_map = message is not None and message.GetOptions().map_entry
         if member.is_repeated and not is_map:
             path += f"[{counts[member.number] - 1}]"
-        if message is None:
-            break
     return path
 
 
+class _Member(NamedTuple):
+    """A field that is a message, a text or repeated; a field that is not repeated has 0 elements at most."""
+
+    field: FieldDescriptor
+    max_bytes: int
+    max_elements: int
+
+
 @functools.cache
-def _members(message: Any) -> Mapping[int, FieldDescriptor]:
-    """Return the fields of a message by number that are messages, texts or lists of numbers."""
+def _members(message: Any) -> Mapping[int, _Member]:
+    """Return the bounded fields of a message by number."""
     return {
-        member.number: member
-        for member in message.fields
-        if member.type != FieldDescriptor.TYPE_BYTES
-        and (member.message_type is not None or member.type == FieldDescriptor.TYPE_STRING or member.is_repeated)
+        field.number: _Member(
+            field,
+            MAX_TEXT_BYTES if field.name == "description" or field.name.endswith("_json") else MAX_NAME_BYTES,
+            max_elements(field) if field.is_repeated else 0,
+        )
+        for field in message.fields
+        if field.type != FieldDescriptor.TYPE_BYTES
+        and (field.message_type is not None or field.type == FieldDescriptor.TYPE_STRING or field.is_repeated)
     }

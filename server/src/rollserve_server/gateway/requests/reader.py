@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2, saved_sampler_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.admission import Admission
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.futures import REQUEST_THREADS, in_request_thread
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto, has_pickle, is_pickle
 from rollserve_server.gateway.messages.dataset_requests import (
     ReadRequest,
@@ -64,12 +66,13 @@ __all__ = [
     "RequestReader",
     "SamplingRequest",
     "StreamSamplingRequest",
-    "read_aside",
     "read_saved_file",
 ]
 
-_MAX_INLINE_BYTES = 1 << 16
-"""Largest size of a request that is read in the event loop: that takes a fifth of a second at most."""
+_MAX_INLINE_BYTES = 1 << 14
+"""Largest size of a request that is read in the event loop: that takes some milliseconds at most."""
+_LOOK_SECONDS, _MAX_WAITING = 1.0, 1 << 20
+"""How often waiting requests look whether a thread is free; length of the queue, which no number of RPCs reaches."""
 
 _T = TypeVar("_T")
 
@@ -142,10 +145,10 @@ class RecordsRequest(NamedTuple):
 class RequestReader:
     """Reads requests: finds the sampler that a request is for, and what its pool has to do.
 
-    Updates and evaluations, which may be large, are read with `read_aside`. Every method raises NotFoundError for an
-    unknown sampler, InvalidValueError for a missing, malformed or invalid field, and OverLimitError for too many fields
-    or too long a text. NotAllowedError: the RPC's client has not the scope that the request needs; requests with
-    environments or Python agents can raise it for other reasons, too.
+    Methods are called by `read`. Every one raises NotFoundError for an unknown sampler, InvalidValueError for a
+    missing, malformed or invalid field, and OverLimitError for too many fields or too long a text. NotAllowedError: the
+    RPC's client has not the scope that the request needs; requests with environments or Python agents can raise it for
+    other reasons, too.
     """
 
     def __init__(self, samplers: Samplers, allowed_paths: Collection[Path]) -> None:
@@ -157,6 +160,19 @@ class RequestReader:
         """
         self._samplers = samplers
         self._allowed_paths = allowed_paths
+        self._admission = Admission(REQUEST_THREADS, _LOOK_SECONDS, max_stalled=0, max_waiting=_MAX_WAITING)
+
+    async def read(self, method: Callable[[OpenRpc, bytes], _T], rpc: OpenRpc, data: bytes) -> _T:
+        """Return what a method of the reader returns for a request.
+
+        Larger ones are read in threads, which clients share: of those that wait, one of the client with the fewest that
+        are being read is next.
+        """
+        if len(data) <= _MAX_INLINE_BYTES:
+            return method(rpc, data)
+        async with contextlib.AsyncExitStack() as stack:
+            await self._admission.admit(stack, rpc)
+            return await in_request_thread(method, rpc, data)
 
     def samples(
         self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], rpc: OpenRpc, data: bytes
@@ -239,7 +255,7 @@ class RequestReader:
             saved = read_saved_sampler(request.data, parse_record, self._allowed_paths)
         return sampler, saved, client_id_from_proto(request)
 
-    def sampler_list(self, data: bytes) -> None:
+    def sampler_list(self, _: OpenRpc, data: bytes) -> None:
         """Read the request of `ListSamplers`, which has no fields."""
         parse(samplers_pb2.ListSamplersRequest, data)
 
@@ -334,11 +350,6 @@ class RequestReader:
 def read_saved_file(data: bytes, allowed_paths: Collection[Path]) -> SavedSampler:
     """Return the saved sampler of a file of the operator's own, without bounds; raises as `read_saved_sampler`."""
     return read_saved_sampler(data, functools.partial(parse_unchecked, saved_sampler_pb2.SavedRecord), allowed_paths)
-
-
-async def read_aside(read: Callable[[OpenRpc, bytes], _T], rpc: OpenRpc, data: bytes) -> _T:
-    """Return what a method of the reader returns; a large request is read in a thread, so that others are answered."""
-    return read(rpc, data) if len(data) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read, rpc, data)
 
 
 def _check_environment(rpc: OpenRpc, options: pb.EvaluationOptions) -> None:

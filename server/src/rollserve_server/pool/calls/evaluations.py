@@ -14,6 +14,7 @@ from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import PolicySet, check_members, check_population
 from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.futures import in_request_thread
 from rollserve_server.pool.calls.checks import check_num_outcomes, check_population_request, check_run
 from rollserve_server.pool.calls.evaluation import EvaluationCall
 from rollserve_server.pool.calls.population import PopulationCall
@@ -162,7 +163,7 @@ class Evaluations:
             specs: Sequence[WorkerSpecs] = own.specs if own is not None else []
             if request.env is not None:
                 profiles = self._parts.env_updates.profiles
-                specs = [await asyncio.to_thread(profiles.resolved, request.env)]
+                specs = [await in_request_thread(profiles.resolved, request.env)]
             if isinstance(request, PopulationRequest):
                 specs = await self._stepped_by_rows(specs, own)
             number = await self._env_number(specs)
@@ -176,7 +177,7 @@ class Evaluations:
             await selection.check_fit(policy_version, checked)
         num_members = 1
         if isinstance(request, PopulationRequest):
-            num_members = await asyncio.to_thread(self._num_members, request, policy_version)
+            num_members = await in_request_thread(self._num_members, request, policy_version)
             members = tuple(request.policies)
         check_num_outcomes(env.description, request.num_episodes, num_members)
         agent_number = policy_version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve import Reason
 from rollserve_server.agents import PolicySet, parameters_of
 from rollserve_server.errors import InvalidValueError, NotReadyError, listed
+from rollserve_server.futures import in_request_thread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ class AgentQueries:
         """Return all versions that are kept, in rising order."""
         agents = self._versions.agents
         current, found = agents.number, [(number, each, agents.is_in_use(number)) for number, each in agents.items()]
-        summaries = await asyncio.to_thread(lambda: [version.summaries for _, version, _ in found])
+        summaries = await in_request_thread(lambda: [version.summaries for _, version, _ in found])
         return [
             AgentVersionStatus(number, each, version.updated_seconds, number == current, in_use)
             for (number, version, in_use), each in zip(found, summaries, strict=True)

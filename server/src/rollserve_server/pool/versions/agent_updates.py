@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from rollserve_server.agents import (
     with_parameters,
 )
 from rollserve_server.errors import InvalidValueError, NotReadyError, listed, within
+from rollserve_server.futures import in_own_thread, in_request_thread
 from rollserve_server.pool.interface.updates import AgentChange, AgentUpdated, PolicyUpdates
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
@@ -123,7 +123,7 @@ class AgentUpdates:
             wanted: Sequence[AgentSource] = self._resolve(updates, field_of)
             if len(held) != len(wanted):
                 held, wanted = self._versions.spread(held), self._versions.spread(wanted)
-            if not await asyncio.to_thread(lambda: len(held) == len(wanted) and all(map(is_same, held, wanted))):
+            if not await in_request_thread(lambda: len(held) == len(wanted) and all(map(is_same, held, wanted))):
                 return None
             number = self._versions.agents.number
             if version is None or await self._selection.misfit(number, self._versions.envs.number) is not None:
@@ -148,10 +148,10 @@ class AgentUpdates:
             with within(fields[-1]):
                 spaces = description.observation_space, description.action_space
                 arguments = agent, *spaces, self._settings, description.agents
-                if is_quick_to_prepare(agent):
+                if len(updates) == 1 and is_quick_to_prepare(agent):
                     agents.append(prepare_for_env(*arguments))
                 else:
-                    agents.append(await asyncio.to_thread(prepare_for_env, *arguments))
+                    agents.append(await in_own_thread(prepare_for_env, *arguments))
         return agents, fields
 
     def _resolve(self, updates: Sequence[AgentUpdate | None], field_of: Callable[[int], str]) -> list[AgentSource]:

@@ -21,6 +21,7 @@ from rollserve_server.envs import (
     specs_of_rows,
 )
 from rollserve_server.errors import OverLimitError, WorkerLostError, at_row, within
+from rollserve_server.futures import in_request_thread
 from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.interface.updates import EnvUpdated, RowUpdates
 from rollserve_server.pool.state.env_version import EnvVersion
@@ -73,7 +74,7 @@ class EnvUpdates:
             check_expected_env(versions, expected)
             versions.check_count(updates, per_worker=per_worker)
             fields = EnvFields(versions.spread(updates), per_worker=per_worker)
-            specs = await asyncio.to_thread(self._specs_after, updates, per_worker, fields, may_be_free)
+            specs = await in_request_thread(self._specs_after, updates, per_worker, fields, may_be_free)
             number, spread = versions.envs.number + 1, versions.spread(specs)
             is_first = versions.envs.current is None
             probes = EnvProbes(self._health, isolate_failures=is_first)

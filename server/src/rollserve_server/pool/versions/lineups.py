@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +18,7 @@ from rollserve_server.agents import (
     prepare_for_env,
 )
 from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.futures import in_own_thread
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
 from rollserve_server.pool.workers.broadcast import Broadcast
@@ -73,13 +73,7 @@ class EvaluationLineups:
                 expected = "none in an environment with one agent"
                 raise InvalidValueError.of("policy_maps", expected=expected, got=f"{len(policy_maps)} maps")
             held = self._held(policy_version)
-            for position, policy_map in enumerate(policy_maps):
-                with within(f"policy_maps[{position}]"):
-                    check_map(policy_map, env.agents)
-            if members:
-                held = [members_in_place(held[0], members), *held]
-                policy_maps = policy_maps or [held[0].policy_map]
-            lineups = await asyncio.to_thread(self._prepared, held, policy_maps, env)
+            lineups = await in_own_thread(self._prepared, held, policy_maps, env, members)
             with within("exploration"):
                 check_exploration(lineups, exploration)
         _check_members(lineups, members)
@@ -96,8 +90,18 @@ class EvaluationLineups:
             yield number
 
     def _prepared(
-        self, held: Sequence[PolicySet[PolicySpec]], policy_maps: Sequence[PolicyMap], env: EnvDescription
+        self,
+        held: Sequence[PolicySet[PolicySpec]],
+        policy_maps: Sequence[PolicyMap],
+        env: EnvDescription,
+        members: Sequence[str],
     ) -> PolicySet[PolicySpec]:
+        for position, policy_map in enumerate(policy_maps):
+            with within(f"policy_maps[{position}]"):
+                check_map(policy_map, env.agents)
+        if members:
+            held = [members_in_place(held[0], members), *held]
+            policy_maps = policy_maps or [held[0].policy_map]
         wanted = lineups_of(held, policy_maps)
         prepared = prepare_for_env(wanted, env.observation_space, env.action_space, self._settings, env.agents)
         assert isinstance(prepared, PolicySet)  # noqa: S101  # as it was

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from rollserve import Reason, Reproducibility
 from rollserve_server.agents import check_delivered, check_exploration, check_value, kind_of, prepare_for_env
 from rollserve_server.errors import DomainError, NotReadyError, within
+from rollserve_server.futures import in_request_thread
 from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
 
@@ -116,7 +116,7 @@ class Selection:
         """Return why the agents of a version do not fit environments, or None if they do; both are kept."""
         pair = policy_version, env_number
         if pair not in self._misfits:
-            self._remember(pair, await asyncio.to_thread(self._find_misfit, *pair))
+            self._remember(pair, await in_request_thread(self._find_misfit, *pair))
         return self._misfits[pair]
 
     def _remember(self, pair: tuple[int, int], misfit: DomainError | None) -> None:

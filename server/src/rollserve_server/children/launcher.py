@@ -1,15 +1,21 @@
-"""A launcher that confines a program of Python: `confined.py ARGUMENT…` replaces itself by `python -P ARGUMENT…`.
+"""A launcher of Python: `launcher.py DESCRIPTOR free|confined ARGUMENT…` replaces itself by `python -P ARGUMENT…`.
 
-The program has no network and cannot write files, as far as the kernel allows that; where it does not, the program runs
-all the same. Devices can be written, because some execution providers need them.
+The descriptor is the end of a `Lifeline`.
+
+A confined program has no network and cannot write files, as far as the kernel allows that; where it does not, the
+program runs all the same. Devices can be written, because some execution providers need them.
 
 Run as a script with nothing else loaded: only a process with a single thread can enter a namespace of users.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
+import select
+import signal
 import struct
 import sys
 
@@ -22,6 +28,18 @@ _CHANGES = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 """Rights to write, remove and make files of every kind, as the first version of Landlock has them."""
 
 _libc = ctypes.CDLL(None)
+
+
+def live_by(end: int) -> None:
+    """Have the kernel kill this process's group as soon as nobody holds the other end of a pipe, whatever it does."""
+    with contextlib.suppress(AttributeError, OSError):  # kernels that are not Linux, or do less
+        fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+    look = select.poll()  # descriptors may be too large for `select.select`
+    look.register(end, 0)
+    if look.poll(0):  # nobody held it any more before the kernel was told
+        os._exit(1)
 
 
 def leave_network() -> None:
@@ -47,6 +65,9 @@ def forbid_writing() -> None:
 
 
 if __name__ == "__main__":
-    leave_network()
-    forbid_writing()
-    os.execv(sys.executable, [sys.executable, "-P", *sys.argv[1:]])  # noqa: S606
+    descriptor, mode, *arguments = sys.argv[1:]
+    live_by(int(descriptor))
+    if mode == "confined":
+        leave_network()
+        forbid_writing()
+    os.execv(sys.executable, [sys.executable, "-P", *arguments])  # noqa: S606

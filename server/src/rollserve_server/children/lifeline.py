@@ -1,0 +1,52 @@
+"""Lifelines: pipes whose other ends child processes live by."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["Lifeline", "launching"]
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+
+
+class Lifeline:
+    """A pipe by which a group of processes lives: the kernel kills the group once this process closes it, or has ended.
+
+    That holds whatever the group does, whatever this process dies of, and whichever thread has started the group. Linux
+    knows a signal for the end of a parent, too (`PR_SET_PDEATHSIG`), but sends it to one process, and when the thread
+    ends that started it. The group is the session that a child begins.
+    """
+
+    def __init__(self) -> None:
+        self._end, self._held = os.pipe()
+        self._is_closed = False
+
+    @contextlib.contextmanager
+    def end(self) -> Iterator[int]:
+        """Yield the descriptor for the child, which this process holds until the child has begun: for the block."""
+        try:
+            yield self._end
+        finally:
+            os.close(self._end)
+
+    def close(self) -> None:
+        """Have the group killed, unless it let go of the pipe, as foreign code may. May be called more than once."""
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._held)
+
+
+def launching(end: int, *arguments: str, confined: bool = False) -> Sequence[str]:
+    """Return a command that runs `python -P` with arguments in a group that lives by a pipe.
+
+    Args:
+        end: the descriptor for the child; the command has to get it, and to begin a session.
+        arguments: arguments of Python. Without -P, modules beside a program would shadow installed ones.
+        confined: whether the program has no network and cannot write files, as far as the kernel allows that.
+    """
+    mode = "confined" if confined else "free"
+    return (sys.executable, "-I", "-S", str(_LAUNCHER), str(end), mode, *arguments)

@@ -1,0 +1,185 @@
+"""Child processes that are stuck in native code or in the kernel: they end with their RPC, and with their server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnx_models import changed, node
+from pools import until
+from raw_calls import soon
+from support import server_environment
+
+import rollserve
+from rollserve_server.local import LocalServer, local_server
+
+_PROGRAMS = {
+    "sandbox": "onnx/probe.py",
+    "probe": "probing.child",
+    "renderer": "probing.child",
+    "reader": "datasets.reading",
+    "recorder": "datasets.writing",
+}
+_FORKED = ("probe", "renderer")
+
+
+def endless_model(num_rounds: int = 1 << 62) -> rollserve.OnnxAgent:
+    """Return a model that runs for ever."""
+    body = onnx.helper.make_graph(
+        [node("Tanh", "state", "next"), node("Identity", "go", "going")],
+        "body",
+        [
+            onnx.helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            onnx.helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            onnx.helper.make_tensor_value_info("state", TensorProto.FLOAT, ["N", 4]),
+        ],
+        [
+            onnx.helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            onnx.helper.make_tensor_value_info("next", TensorProto.FLOAT, ["N", 4]),
+        ],
+    )
+    loop = onnx.helper.make_node("Loop", ["most", "yes", "observation"], ["x"], body=body)
+    constants = {"w": np.ones((4, 2), np.float32), "most": np.array(num_rounds), "yes": np.array(True)}
+    made = changed(nodes=[loop, node("Gemm", "x w", "logits")], initializers=constants)
+    return rollserve.OnnxAgent(made.SerializeToString(), head="categorical")
+
+
+def processes(kind: str = "") -> dict[int, int]:
+    """Return the processes of children of a kind, or of all kinds, that run, and their parents."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = path.joinpath("cmdline").read_text()
+            state, parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[:2]
+            kinds = [each for each, program in _PROGRAMS.items() if program in command]
+            if state != "Z" and (kind in kinds or (kinds and not kind)):
+                found[int(path.name)] = int(parent)
+    return found
+
+
+def children(process_id: int, kind: str) -> set[int]:
+    """Return the children of a kind that a process has; for environments, without the process that forks them."""
+    own = {child for child, parent in processes(kind).items() if parent == process_id}
+    return {child for child, parent in processes(kind).items() if parent in own} if kind in _FORKED else own
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalServer]:
+    """A server whose folder for datasets has files that nobody can open to the end."""
+    (tmp_path / "data/a-v0/data").mkdir(parents=True)
+    os.mkfifo(tmp_path / "data/a-v0/data/metadata.json")
+    os.mkfifo(tmp_path / "data/b.parquet")
+    options = ("--env", "sample_envs:Busy", "--allow-module", "sample_envs")
+    options += ("--backend", "in-process", "--workers", "1", "--rows", "1", "--data-dir", str(tmp_path / "data"))
+    with local_server(*options, log=tmp_path / "log", environment=server_environment()) as running:
+        with rollserve.connect(running.address) as sampler:
+            sampler.update_agent(rollserve.RandomAgent())
+        yield running
+        if running.process.poll() is None:
+            assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def calls(sampler: rollserve.AsyncSampler) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Return calls whose children get stuck, by their kind."""
+
+    async def read() -> None:
+        async with sampler.read("b.parquet", format="parquet", batch_size=1) as stream:
+            await anext(stream)
+
+    return {
+        "sandbox": lambda: sampler.update_agent(endless_model()),
+        "probe": lambda: sampler.update_env(rollserve.EnvSpec("sample_envs:Busy", {"in_reset": True})),
+        "renderer": lambda: sampler.render(seed=1, index=0),
+        "reader": read,
+        "recorder": lambda: sampler.record("a-v0", num_episodes=1),
+    }
+
+
+@contextlib.asynccontextmanager
+async def stuck(server: LocalServer) -> AsyncIterator[set[int]]:
+    """Make calls whose children get stuck; yield the children. The calls are cancelled after the block."""
+    found: set[int] = set()
+    async with contextlib.AsyncExitStack() as stack:
+        tasks: list[asyncio.Task[object]] = []
+        for kind in _PROGRAMS:
+            sampler = await stack.enter_async_context(rollserve.aconnect(server.address))
+            tasks.append(asyncio.ensure_future(calls(sampler)[kind]()))
+            found |= await new_children(server.process.pid, kind, found, tasks[-1])
+        await asyncio.sleep(1)  # until they are stuck
+        try:
+            yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def new_children(process_id: int, kind: str, known: set[int], call: asyncio.Future[object]) -> set[int]:
+    """Wait until a call has started children that are not known, and return them."""
+    async with asyncio.timeout(60):
+        await until(lambda: not children(process_id, kind) <= known or call.done())
+    assert not call.done(), call
+    return children(process_id, kind) - known
+
+
+async def test_children_end_with_a_server_that_is_killed(server: LocalServer) -> None:
+    async with stuck(server) as found:
+        running = processes()
+        assert found <= set(running)
+        found |= {child for child, parent in running.items() if parent == server.process.pid}
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        assert soon(lambda: found.isdisjoint(processes()), 30)
+
+
+async def test_children_end_with_their_calls(server: LocalServer) -> None:
+    async with stuck(server) as found:
+        assert found <= set(processes())
+    assert soon(lambda: found.isdisjoint(processes()), 30)
+
+
+async def test_cancelled_updates_hold_nobody_up(server: LocalServer) -> None:
+    async with rollserve.aconnect(server.address) as sampler, contextlib.AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(rollserve.aconnect(server.address)) for _ in range(8)]
+        known: set[int] = set()
+        for other in others:
+            update = asyncio.ensure_future(other.update_agent(endless_model()))
+            known |= await new_children(server.process.pid, "sandbox", known, update)
+            update.cancel()
+        assert (await sampler.status(timeout=30)).policy_version == 1
+        await sampler.update_agent(rollserve.ConstantAgent(0), timeout=30)
+
+
+@pytest.mark.slow
+async def test_recorder_that_hangs_ends_with_its_call(server: LocalServer) -> None:
+    async with rollserve.aconnect(server.address) as sampler:
+        recording = asyncio.ensure_future(sampler.record("c-v0", num_steps=10**9))
+        found = await new_children(server.process.pid, "recorder", set(), recording)
+        await asyncio.sleep(5)  # until it writes
+        for child in found:
+            os.kill(child, signal.SIGSTOP)
+        recording.cancel()
+        await asyncio.gather(recording, return_exceptions=True)
+    assert soon(lambda: found.isdisjoint(processes()), 90)
+
+
+@pytest.mark.slow
+async def test_probe_ends_with_a_worker_that_is_killed() -> None:
+    options = ("--env", "CartPole-v1", "--workers", "1", "--allow-module", "sample_envs")
+    with local_server(*options, environment=server_environment()) as server:
+        async with rollserve.aconnect(server.address) as sampler:
+            worker = (await sampler.status()).workers[0].process_id
+            update = asyncio.ensure_future(calls(sampler)["probe"]())
+            found = await new_children(worker, "probe", set(), update)
+            os.kill(worker, signal.SIGKILL)
+            assert soon(lambda: found.isdisjoint(processes()), 30)
+            update.cancel()
+            await asyncio.gather(update, return_exceptions=True)
