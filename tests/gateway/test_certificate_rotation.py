@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import ssl
+import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
-from certificates import Certificates, serving
+from certificates import Certificates, dated, serving
+from click.testing import CliRunner
+from ray_clusters import free_port
 from support import raises
 
 import rollserve
+from rollserve_server.init_tls import init_tls_command
 from rollserve_server.local import LocalServer
 
 STEPS = 300_000
@@ -32,6 +38,14 @@ def presented(server: LocalServer) -> bytes:
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port))) as connection, context.wrap_socket(connection) as wrapped:
         return wrapped.getpeercert(binary_form=True) or b""
+
+
+def days_left(metrics: str, file: str) -> float:
+    """Return the days until a file's first certificate expires, as a server's metrics say."""
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=30) as response:
+        text = response.read().decode()
+    [found] = re.findall(rf'^rollserve_certificate_expiry_seconds{{file="{file}"}} (\S+)$', text, re.MULTILINE)
+    return (float(found) - time.time()) / 86400
 
 
 def der(certificates: Certificates, name: str = "server") -> bytes:
@@ -126,3 +140,67 @@ def test_authority_of_clients_can_change(certificates: Certificates, tmp_path: P
             raises(rollserve.UnavailableError, quotes="`cert`"),
         ):
             sampler.status()
+
+
+def test_renewed_authority_is_trusted_beside_the_old_one(certificates: Certificates, tmp_path: Path) -> None:
+    """Whoever has the old files, or some of the new ones, goes on until the old authority expires."""
+    old_ca, ca = tmp_path / "old-ca.pem", certificates.path("ca")
+    old_ca.write_bytes(dated(certificates.authority.own, certificates.authority.own, starts=-345, expires=20))
+    shutil.copy2(old_ca, ca)
+    of_old = {**certificates.client, "ca": old_ca}
+    for name in ("client", "client-key"):
+        shutil.copy2(certificates.path(name), certificates.path(f"old-{name}"))
+    of_old |= {"cert": certificates.path("old-client"), "key": certificates.path("old-client-key")}
+    options = (
+        *certificates.server,
+        "--tls-client-ca",
+        str(ca),
+        "--metrics-listen",
+        metrics := f"127.0.0.1:{free_port()}",
+    )
+    with (
+        serving(tmp_path, *options) as server,
+        rollserve.connect(server.address, **of_old) as running,
+    ):
+        running.status()
+        assert days_left(metrics, "tls_client_ca") == pytest.approx(20, abs=0.1)
+        assert CliRunner().invoke(init_tls_command, [str(certificates.folder), "--renew"]).exit_code == 0
+        assert days_left(metrics, "tls_client_ca") == pytest.approx(3650, abs=0.1)
+        assert days_left(metrics, "tls_cert") == pytest.approx(365, abs=0.1)
+        assert ca.read_text().count("BEGIN CERTIFICATE") == 2
+        for files in (of_old, certificates.client, {**of_old, "ca": ca}, {**certificates.client, "ca": old_ca}):
+            with rollserve.connect(server.address, **files) as sampler:
+                sampler.status()
+        assert presented(server) == der(certificates)
+        running.status()
+        log = (tmp_path / "log").read_text()
+        assert log.count("WARNING certificate expires soon tls_client_ca='CN=Rollserve development CA' expires=") == 1
+        # The bundle is as good once the old one has expired.
+        new = ca.read_text().split("-----END")[0] + "-----END CERTIFICATE-----\n"
+        expired = dated(certificates.authority.own, certificates.authority.own, starts=-400, expires=-1)
+        ca.write_bytes(new.encode() + expired)
+        with rollserve.connect(server.address, **certificates.client) as sampler:
+            sampler.status()
+        assert days_left(metrics, "tls_client_ca") == pytest.approx(3650, abs=0.1)
+
+
+def test_expired_authority_of_clients_is_logged_beside_a_valid_certificate(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    expired = dated(certificates.authority.own, certificates.authority.own, starts=-400, expires=-1)
+    certificates.path("ca").write_bytes(expired)
+    metrics = f"127.0.0.1:{free_port()}"
+    with serving(
+        tmp_path, *certificates.server, "--tls-client-ca", str(certificates.path("ca")), "--metrics-listen", metrics
+    ):
+        assert days_left(metrics, "tls_client_ca") == pytest.approx(-1, abs=0.1)
+        assert "WARNING certificate has expired tls_client_ca=" in (tmp_path / "log").read_text()
+
+
+def test_metrics_take_nothing_from_new_connections(certificates: Certificates, tmp_path: Path) -> None:
+    """Whoever reads the changed files first, the next connection gets the new certificate."""
+    metrics = f"127.0.0.1:{free_port()}"
+    with serving(tmp_path, *certificates.server, "--metrics-listen", metrics) as server:
+        certificates.write("server", certificates.authority.server(["127.0.0.1"], days=40))
+        assert days_left(metrics, "tls_cert") == pytest.approx(40, abs=0.1)
+        assert presented(server) == der(certificates)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jwt
+from cryptography import x509
 
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.identity.expiry import Expiry
 from rollserve_server.identity.principal import Principal, check_name
 from rollserve_server.identity.rejections import expired, invalid
 from rollserve_server.identity.scopes import Grant
@@ -57,6 +61,12 @@ class SignedTokens:
         except Exception:
             raise invalid() from None
 
+    def expiries(self) -> Sequence[Expiry]:
+        """Return when the last key expires; nothing if one of them does not say that it does."""
+        dates = [_expiry_of(key._jwk_data) for key in self._keys.current()]
+        known = [date for date in dates if date is not None]
+        return [Expiry("jwt_jwks", "key", "the last one", max(known))] if len(known) == len(dates) else ()
+
     def _key_of(self, header: Mapping[str, Any]) -> tuple[jwt.PyJWK, str]:
         """Return the key that a token names, and its algorithm; without a name, the only key."""
         keys, algorithm, name = self._keys.current(), header.get("alg"), header.get("kid")
@@ -73,6 +83,16 @@ def _algorithms(key: jwt.PyJWK) -> Collection[str]:
     if named is not None:
         return {named} & _ALGORITHMS
     return {each for each in _ALGORITHMS if each.startswith(_KINDS[data["kty"]])}
+
+
+def _expiry_of(data: Mapping[str, Any]) -> datetime.datetime | None:
+    """Return when a key expires by its `exp` or its certificate; None if it says nothing that can be read."""
+    # Verifying tokens needs neither, so that both may be anything.
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
+        return datetime.datetime.fromtimestamp(data["exp"], datetime.UTC)
+    with contextlib.suppress(LookupError, TypeError, ValueError):
+        return x509.load_der_x509_certificate(base64.b64decode(data["x5c"][0])).not_valid_after_utc
+    return None
 
 
 def _grants(claim: object) -> frozenset[Grant]:
