@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import ssl
+import subprocess
 import time
 import urllib.request
 from pathlib import Path
@@ -100,7 +101,17 @@ def test_folder_behind_links_is_swapped_at_once(certificates: Certificates, tmp_
         assert presented(server) == der(certificates, "spare")
 
 
-@pytest.mark.parametrize("broken", ["other key", "text", "missing"])
+BROKEN = {
+    "other key": "tls_key",
+    "half a key": "tls_key",
+    "curve that clients refuse": "tls_key",
+    "text": "tls_cert",
+    "unknown version": "tls_cert",
+    "missing": "tls_cert",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_broken_files_leave_the_previous_certificate(certificates: Certificates, tmp_path: Path, broken: str) -> None:
     log = tmp_path / "log"
     with serving(tmp_path, *certificates.server) as server:
@@ -109,19 +120,83 @@ def test_broken_files_leave_the_previous_certificate(certificates: Certificates,
         match broken:
             case "other key":
                 certificates.path("server-key").write_bytes(certificates.authority.server(["x"], days=1).key)
+            case "half a key":
+                certificates.path("server-key").write_bytes(key[:100])
+            case "curve that clients refuse":
+                command = [
+                    "openssl",
+                    "req",
+                    "-x509",
+                    "-newkey",
+                    "ec",
+                    "-pkeyopt",
+                    "ec_paramgen_curve:secp521r1",
+                    "-nodes",
+                    "-subj",
+                    "/CN=x",
+                ]
+                files = ("-keyout", certificates.path("server-key"), "-out", certificates.path("server"))
+                subprocess.run([*command, *files], check=True, capture_output=True)
             case "text":
                 certificates.path("server").write_text("no certificate")
+            case "unknown version":
+                odd = der(certificates).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x3a")
+                certificates.path("server").write_text(ssl.DER_cert_to_PEM_cert(odd))
             case _:
                 certificates.path("server").unlink()
         assert [presented(server) for _ in range(3)] == 3 * [good]
         with rollserve.connect(server.address, **certificates.ca) as sampler:
             sampler.status()
         (refusal,) = [line for line in log.read_text().splitlines() if "new certificate not used" in line]
-        assert "tls_key" in refusal if broken == "other key" else "tls_cert" in refusal
+        assert f"{BROKEN[broken]}: expected" in refusal
         assert key.decode().splitlines()[1] not in log.read_text()
         rotate(certificates)
         assert presented(server) == der(certificates) != good
         assert log.read_text().count("certificate in use") == 2
+
+
+def test_authorities_without_a_certificate_leave_the_previous_ones(certificates: Certificates, tmp_path: Path) -> None:
+    log, ca = tmp_path / "log", certificates.path("ca")
+    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(ca)) as server:
+        for unusable in (b"", ca.read_bytes()[:200]):
+            ca.write_bytes(unusable)
+            assert presented(server) == der(certificates)
+        assert log.read_text().count("new certificate not used error='tls_client_ca: expected") == 2
+
+
+def joined(*contents: bytes) -> bytes:
+    """Return files one after the other, as `cat` does, of which none ends with a line break."""
+    return b"".join(each.rstrip() for each in contents)
+
+
+WAYS = {
+    "byte order mark": lambda contents: b"\xef\xbb\xbf" + contents,
+    "no line breaks": lambda contents: joined(contents, contents),
+    "line breaks of Windows": lambda contents: contents.replace(b"\n", b"\r\n"),
+    "text around": lambda contents: b"Bag Attributes\n    friendlyName: server\n" + contents + b"that is all\n",
+    "indented": lambda contents: b"  " + contents.replace(b"\n", b"\n  "),
+}
+
+
+def test_files_are_used_however_they_are_written(certificates: Certificates, tmp_path: Path) -> None:
+    """gRPC alone would refuse every new connection with most of these."""
+    ca, ca_of_client = certificates.path("ca"), certificates.path("ca-of-client")
+    authority = ca.read_bytes()
+    ca_of_client.write_bytes(authority)
+    of_client = {**certificates.client, "ca": ca_of_client}
+    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(ca)) as server:
+        for way in WAYS.values():
+            ca.write_bytes(way(authority))
+            issued = certificates.authority.server(["127.0.0.1"], days=1)
+            certificates.path("server").write_bytes(way(issued.cert))
+            certificates.path("server-key").write_bytes(way(issued.key))
+            assert presented(server) == ssl.PEM_cert_to_DER_cert(issued.cert.decode())
+            with rollserve.connect(server.address, **of_client) as sampler:
+                sampler.status()
+        for path in of_client.values():  # as editors of Windows write them
+            path.write_bytes(WAYS["byte order mark"](WAYS["line breaks of Windows"](path.read_bytes())))
+        with rollserve.connect(server.address, **of_client) as sampler:
+            sampler.status()
 
 
 def test_authority_of_clients_can_change(certificates: Certificates, tmp_path: Path) -> None:

@@ -7,15 +7,13 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import grpc
 
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from cryptography import x509
-
     from rollserve_server.identity import Expiry, ExpiryLog
     from rollserve_server.settings import TlsSettings
 
@@ -48,20 +46,37 @@ class _Contents:
             None if client_ca is None else _read("tls_client_ca", client_ca),
         )
 
-    def check(self) -> Mapping[str, Sequence[x509.Certificate]]:
-        """Return the certificates of each file; raise InvalidValueError unless gRPC can serve with the contents."""
+    def check(self) -> _Checked:
+        """Return what gRPC serves with; raise InvalidValueError unless it can."""
         # Imported late: cryptography takes 0.1 s, which a server without TLS need not wait for.
-        from rollserve_server.gateway.pem import certificates_in, check_key
+        from rollserve_server.gateway.pem import PemCertificates, pem_key
 
-        found = {"tls_cert": certificates_in("tls_cert", self.cert)}
-        check_key("tls_key", self.key, found["tls_cert"][0])
+        own = PemCertificates.read("tls_cert", self.cert)
+        key = pem_key("tls_key", self.key, own.first)
+        expiries, client_ca = own.expiries, None
         if self.client_ca is not None:
-            found["tls_client_ca"] = certificates_in("tls_client_ca", self.client_ca)
-        return found
+            authorities = PemCertificates.read("tls_client_ca", self.client_ca)
+            expiries, client_ca = (*expiries, *authorities.expiries), authorities.pem
+        shown = {
+            "subject": own.subject,
+            "serial": f"{own.first.serial_number:x}",
+            "expires": own.expiries[0].expires.isoformat(),
+        }
+        return _Checked(grpc.ssl_server_certificate_configuration([(key, own.pem)], client_ca), expiries, shown)
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Return the contents for gRPC."""
-        return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], self.client_ca)
+
+class _Checked(NamedTuple):
+    """Contents of the files that can be used.
+
+    Attributes:
+        configuration: the contents for gRPC.
+        expiries: when the certificates expire.
+        shown: what the log says of the server's certificate.
+    """
+
+    configuration: grpc.ServerCertificateConfiguration
+    expiries: Sequence[Expiry]
+    shown: Mapping[str, str]
 
 
 class CertificateFiles:
@@ -87,30 +102,30 @@ class CertificateFiles:
         self._refused: _Contents | str | None = None
         contents = _Contents.read(settings)
         self._use(contents, contents.check())
-        self._served = contents
+        self._served = self._checked
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a server that uses the files."""
         return grpc.dynamic_ssl_server_credentials(
-            self._served.configuration(),
+            self._served.configuration,
             self._changed,  # type: ignore[arg-type]  # which lacks None, for no change
-            self._served.client_ca is not None,
+            self._settings.tls_client_ca is not None,
         )
 
     def expiries(self) -> Sequence[Expiry]:
         """Return when the certificates expire that a new connection would use."""
         with self._lock:
             self._read_again()
-            return self._expiries
+            return self._checked.expiries
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what a new connection uses from now on; None for no change. gRPC calls it from one of its threads."""
         with self._lock:
             self._read_again()
-            if self._served == self._used:
+            if self._served is self._checked:
                 return None
-            self._served = self._used
-            return self._used.configuration()
+            self._served = self._checked
+            return self._served.configuration
 
     def _read_again(self) -> None:
         """Use the present contents of the files, if they can be used."""
@@ -126,15 +141,10 @@ class CertificateFiles:
         except InvalidValueError as error:
             self._refuse(contents, error)
 
-    def _use(self, contents: _Contents, certificates: Mapping[str, Sequence[x509.Certificate]]) -> None:
-        from rollserve_server.gateway.pem import expiries_of
-
-        self._used, self._refused = contents, None
-        self._expiries = [each for setting, found in certificates.items() for each in expiries_of(setting, found)]
-        own = certificates["tls_cert"][0]
-        fields = {"subject": own.subject.rfc4514_string(), "serial": f"{own.serial_number:x}"}
-        _log.info("certificate in use", extra={**fields, "expires": own.not_valid_after_utc.isoformat()})
-        self._expiry_log.note(self._expiries)
+    def _use(self, contents: _Contents, checked: _Checked) -> None:
+        self._used, self._checked, self._refused = contents, checked, None
+        _log.info("certificate in use", extra=checked.shown)
+        self._expiry_log.note(checked.expiries)
 
     def _refuse(self, found: _Contents | str, error: InvalidValueError) -> None:
         if found != self._refused:
