@@ -123,18 +123,8 @@ def test_broken_files_leave_the_previous_certificate(certificates: Certificates,
             case "half a key":
                 certificates.path("server-key").write_bytes(key[:100])
             case "curve that clients refuse":
-                command = [
-                    "openssl",
-                    "req",
-                    "-x509",
-                    "-newkey",
-                    "ec",
-                    "-pkeyopt",
-                    "ec_paramgen_curve:secp521r1",
-                    "-nodes",
-                    "-subj",
-                    "/CN=x",
-                ]
+                command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-subj", "/CN=x"]
+                command += ["-pkeyopt", "ec_paramgen_curve:secp521r1"]
                 files = ("-keyout", certificates.path("server-key"), "-out", certificates.path("server"))
                 subprocess.run([*command, *files], check=True, capture_output=True)
             case "text":

@@ -52,4 +52,4 @@ def configure_logging(level: str, as_json: bool) -> None:
 
 def _shown(value: Any) -> str:
     text = str(value)
-    return repr(text) if not text or any(character.isspace() for character in text) else text
+    return text if text and text.isprintable() and " " not in text else repr(text)

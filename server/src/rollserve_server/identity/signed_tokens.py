@@ -6,6 +6,7 @@ import base64
 import contextlib
 import datetime
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from rollserve_server.settings import IdentitySettings
 
 __all__ = ["SignedTokens"]
+
+_log = logging.getLogger(__name__)
 
 _ALGORITHMS = frozenset(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)) | {"EdDSA"}
 """Algorithms by public keys. A secret that server and issuer share would let whoever reads it here make tokens."""
@@ -108,12 +111,21 @@ def _grants(claim: object) -> frozenset[Grant]:
 def _parse_keys(text: str) -> list[jwt.PyJWK]:
     """Return the keys for signatures; raise InvalidValueError if there are none."""
     try:
-        found = json.loads(text)["keys"]
-        candidates = [data for data in found if data.get("use", "sig") == "sig" and data.get("kty") in _KINDS]
-        keys = [jwt.PyJWK(data) for data in candidates if "d" not in data]
-    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
+        keys = [key for data in json.loads(text)["keys"] if (key := _parse_key(data)) is not None]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidValueError.of("jwt_jwks", expected="a JSON Web Key Set", got=type(error).__name__) from None
     if not keys:
         expected = "a public key of RSA, EC or OKP for signatures"
         raise InvalidValueError.of("jwt_jwks", expected=expected, got="none")
     return keys
+
+
+def _parse_key(data: object) -> jwt.PyJWK | None:
+    """Return a public key for signatures; None for any other, so that an issuer can add what is not known here."""
+    if not isinstance(data, dict) or data.get("use", "sig") != "sig" or "d" in data:
+        return None
+    try:
+        return jwt.PyJWK(data) if data.get("kty") in _KINDS else None
+    except Exception as error:  # a member of any type: not only PyJWT's own errors
+        _log.warning("key of jwt_jwks not used", extra={"kid": data.get("kid"), "error": str(error)})
+        return None
