@@ -80,12 +80,24 @@ def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_name_that_no_certificate_can_have_is_refused(tmp_path: Path) -> None:
-    shown = init_tls(tmp_path, "--name", "größe")
-    assert shown.returncode == 1
-    assert "größe" in shown.stderr
-    assert "Traceback" not in shown.stderr
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("--name", name) for name in ("größe", "", "host:50051", "https://host", "a b", "a..b", "[::1]", "host\n")]
+    + [("--client-name", name) for name in ("", "alice\n", "x" * 65, "\x1b[31m")],
+)
+def test_name_that_no_client_looks_for_is_refused(tmp_path: Path, option: str, name: str) -> None:
+    shown = init_tls_here(tmp_path, option, name)
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith(f"Error: {option.removeprefix('--')}: expected ")
+    assert shown.stderr.endswith(f", got {name!r}\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_long_and_wildcard_names_are_in_the_certificate(tmp_path: Path) -> None:
+    names = [f"{'x' * 63}.{'y' * 63}.lab", "*.lab", "my_host", "fd00::7"]
+    made = init_tls_here(tmp_path, *(part for name in names for part in ("--name", name)))
+    assert made.exit_code == 0, made.stderr
+    assert names_of((tmp_path / "server.pem").read_bytes())[: len(names)] == names
 
 
 def names_of(cert: bytes) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import errno
+import ipaddress
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +25,9 @@ _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _CLIENT_NAME = "client"
 _AUTHORITY_DAYS, _LEAST_TERMS = 3650, 2
 """How long an authority is valid, and the least number of terms of its certificates for which it has to be."""
+_LABEL = "[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
+_HOST = re.compile(rf"(?=.{{1,253}}$)(\*\.)?{_LABEL}(\.{_LABEL})*")
+_MAX_COMMON_NAME = 64
 _SECRET, _PUBLIC = 0o600, 0o644  # modes of files
 
 
@@ -68,6 +73,7 @@ def init_tls_command(
     into DIR, and prints until when each is valid. Existing files are not overwritten, except by --renew and
     --renew-all; names that are given with these are added to the server's.
     """
+    _check_names(names, client_name)
     try:
         if renews or renews_all:
             note = _renew(folder, names, client_name, days, renews_all)
@@ -76,6 +82,24 @@ def init_tls_command(
         click.echo(f"{_written(folder)}\n{note}")
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+
+
+def _check_names(names: Iterable[str], client_name: str | None) -> None:
+    """Refuse names that no client would ever look for."""
+    for name in names:
+        if _HOST.fullmatch(name) is None and not _is_address(name):
+            text = mismatch("a host name or an address, without scheme and port", repr(name))
+            raise click.ClickException(f"name: {text}")
+    if client_name is not None and not (client_name.isprintable() and 1 <= len(client_name) <= _MAX_COMMON_NAME):
+        text = mismatch(f"1 to {_MAX_COMMON_NAME} printable characters", repr(client_name))
+        raise click.ClickException(f"client-name: {text}")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 def _make(folder: Path, names: Iterable[str], client_name: str, days: int) -> str:
@@ -130,12 +154,8 @@ def _renew(folder: Path, names: Iterable[str], client_name: str | None, days: in
 
 def _issue(authority: Authority, names: Iterable[str], client_name: str, days: int) -> dict[str, Issued]:
     """Return new certificates of a server and a client, by the names of their files."""
-    try:
-        server = authority.server(dict.fromkeys(names), days)
-        return {"server": server, "client": authority.client(client_name, days)}
-    except ValueError as error:  # of the library
-        text = mismatch("names of hosts or addresses", repr((*names, client_name)), str(error))
-        raise click.ClickException(f"name: {text}") from None
+    server = authority.server(dict.fromkeys(names), days)
+    return {"server": server, "client": authority.client(client_name, days)}
 
 
 def _check_dates(folder: Path, authority: Authority) -> None:
