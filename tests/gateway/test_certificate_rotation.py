@@ -145,13 +145,14 @@ def test_broken_files_leave_the_previous_certificate(certificates: Certificates,
         assert log.read_text().count("certificate in use") == 2
 
 
-def test_authorities_without_a_certificate_leave_the_previous_ones(certificates: Certificates, tmp_path: Path) -> None:
+def test_authorities_that_are_cut_off_leave_the_previous_ones(certificates: Certificates, tmp_path: Path) -> None:
     log, ca = tmp_path / "log", certificates.path("ca")
     with serving(tmp_path, *certificates.server, "--tls-client-ca", str(ca)) as server:
-        for unusable in (b"", ca.read_bytes()[:200]):
+        whole = ca.read_bytes()
+        for unusable in (b"", whole[:200], whole + whole[:200], whole + whole[:-10]):
             ca.write_bytes(unusable)
             assert presented(server) == der(certificates)
-        assert log.read_text().count("new certificate not used error='tls_client_ca: expected") == 2
+        assert log.read_text().count("new certificate not used error='tls_client_ca: expected") == 4
 
 
 def joined(*contents: bytes) -> bytes:
@@ -249,17 +250,21 @@ def test_renewed_authority_is_trusted_beside_the_old_one(certificates: Certifica
         assert days_left(metrics, "tls_client_ca") == pytest.approx(3650, abs=0.1)
 
 
-def test_expired_authority_of_clients_is_logged_beside_a_valid_certificate(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+def test_expired_authorities_are_logged_beside_a_valid_certificate(certificates: Certificates, tmp_path: Path) -> None:
     expired = dated(certificates.authority.own, certificates.authority.own, starts=-400, expires=-1)
     certificates.path("ca").write_bytes(expired)
+    certificates.write("server", certificates.authority.client("\x1b[31mred", days=40))
+    with certificates.path("server").open("ab") as chain:
+        chain.write(expired)
     metrics = f"127.0.0.1:{free_port()}"
     with serving(
         tmp_path, *certificates.server, "--tls-client-ca", str(certificates.path("ca")), "--metrics-listen", metrics
     ):
-        assert days_left(metrics, "tls_client_ca") == pytest.approx(-1, abs=0.1)
-        assert "WARNING certificate has expired tls_client_ca=" in (tmp_path / "log").read_text()
+        log = (tmp_path / "log").read_text()
+        for setting in ("tls_cert", "tls_client_ca"):
+            assert days_left(metrics, setting) == pytest.approx(-1, abs=0.1)
+            assert f"WARNING certificate has expired {setting}='CN=Rollserve development CA' expires=" in log
+        assert "\x1b" not in log
 
 
 def test_metrics_take_nothing_from_new_connections(certificates: Certificates, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class PemCertificates(NamedTuple):
         """Return the certificates of a file; raise InvalidValueError if there are none, or one cannot be read."""
         try:
             certificates = x509.load_pem_x509_certificates(contents)
+            if contents.count(b"CERTIFICATE-----") != 2 * len(certificates):  # the library skips them
+                raise ValueError("a certificate is cut off")
             pem = b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
             expiries: dict[tuple[x509.Name, bytes], Expiry] = {}
             for each in certificates:
