@@ -43,11 +43,11 @@ certify() {
 
 case ${1:-make} in
 make)
-    if [ -e authority/client.pem ]; then
-        distribute
-    else
+    if [ ! -e authority/client.pem ]; then
         rm -f authority/*.pem
         certify --client-name trainer
+    elif [ ! -e gateway/ca.pem ] || [ ! -e client/ca.pem ]; then
+        distribute # files that are there may be of another authority, and stay
     fi
     [ -e cluster/token ] || random | write cluster/token
     [ -e client/token ] && [ -e "$ROLLSERVE_TOKEN_HASHES" ] || new_token

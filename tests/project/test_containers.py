@@ -296,7 +296,6 @@ def secrets(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.slow
 def test_secrets_are_renewed_and_an_expired_authority_refuses(tmp_path: Path) -> None:
     for name in ("authority", "client", "cluster", "gateway", "grafana"):
         (tmp_path / name).mkdir()
@@ -312,6 +311,12 @@ def test_secrets_are_renewed_and_an_expired_authority_refuses(tmp_path: Path) ->
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("valid until") == 3
     first = handed_out()
+    (tmp_path / "gateway" / "server.pem").write_text("of another authority")
+    (tmp_path / "client" / "ca.pem").unlink()
+    for kept in (False, True):  # the first time, a volume is new
+        assert secrets(tmp_path).returncode == 0
+        assert (handed_out() == first) is not kept
+        (tmp_path / "gateway" / "server.pem").write_text("of another authority")
     renewed = secrets(tmp_path, "renew")
     assert renewed.returncode == 0, renewed.stderr
     assert "server of gateway, server.lab, localhost" in renewed.stdout
