@@ -121,7 +121,7 @@ def _renew(folder: Path, names: Iterable[str], client_name: str | None, days: in
     """Replace certificates and keys; return what to do with them."""
     from rollserve_server.init_tls.authority import Authority, Issued, names_in, with_previous
 
-    note = "servers and clients keep what they have until it expires"
+    note = "the authority is the same: clients keep their files until those expire"
     files: dict[str, Issued] = {}
     try:
         if renews_all:
