@@ -2,7 +2,8 @@
 # Make what the containers share in secret; each part lies in a volume of its own, for the containers that need it.
 #
 #   secrets.sh               make what is missing
-#   secrets.sh renew         replace the certificates of server and client, by the same authority
+#   secrets.sh renew         replace the certificates of server and client; and the authority's in time, with its key
+#   secrets.sh renew-all     replace them and the authority, which has expired, or whose key others know
 #   secrets.sh renew-token   give the client another token, beside the old one
 #   secrets.sh client        write the client's files to standard output, as a tar archive
 #   secrets.sh token …       run `rollserve-server token` with the gateway's file
@@ -33,16 +34,21 @@ distribute() {
     for file in client-key.pem client.pem ca.pem; do write client/$file < authority/$file; done
 }
 
+# Run init-tls, which prints until when each certificate is valid.
+certify() {
+    for name in gateway $(echo "${ROLLSERVE_NAMES:-}" | tr , ' '); do set -- "$@" --name "$name"; done
+    rollserve-server init-tls authority "$@"
+    distribute
+}
+
 case ${1:-make} in
 make)
     if [ ! -e authority/client.pem ]; then
         rm -f authority/*.pem
-        names=''
-        for name in gateway $(echo "${ROLLSERVE_NAMES:-}" | tr , ' '); do names="$names --name $name"; done
-        # shellcheck disable=SC2086  # names of hosts
-        rollserve-server init-tls authority $names --client-name trainer > /dev/null
+        certify --client-name trainer
+    elif [ ! -e gateway/ca.pem ] || [ ! -e client/ca.pem ]; then
+        distribute # files that are there may be of another authority, and stay
     fi
-    distribute
     [ -e cluster/token ] || random | write cluster/token
     [ -e client/token ] && [ -e "$ROLLSERVE_TOKEN_HASHES" ] || new_token
     [ -e gateway/sampler-secret ] || random | write gateway/sampler-secret
@@ -50,8 +56,10 @@ make)
     chmod a+r grafana/password # Grafana's container has another user, and no other container has the volume
     ;;
 renew)
-    rollserve-server init-tls authority --renew > /dev/null
-    distribute
+    certify --renew
+    ;;
+renew-all)
+    certify --renew-all
     ;;
 renew-token)
     new_token
@@ -63,7 +71,7 @@ client)
     tar -C client -c .
     ;;
 *)
-    echo "command: expected make, renew, renew-token, client or token, got $1" >&2
+    echo "command: expected make, renew, renew-all, renew-token, client or token, got $1" >&2
     exit 2
     ;;
 esac

@@ -19,6 +19,8 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.local import LocalServer
 
+ODD = ("2026-13-45: [status]", "[" * 3000, "!!int x: [status]")
+"""Texts that PyYAML fails to read with errors of Python."""
 PRINCIPALS = """
 trainer: [status, sample]
 operator.lab: ["*"]
@@ -107,7 +109,7 @@ def test_changed_names_count_at_once(mutual: LocalServer, certificates: Certific
         try:
             path.write_text(f"{PRINCIPALS}stranger: [status]\n")
             sampler.status()
-            for malformed in ("- status", "stranger: status", "stranger: [all]", "{", '"two words": [status]'):
+            for malformed in ("- status", "stranger: status", "stranger: [all]", "{", '"two words": [status]', *ODD):
                 path.write_text(malformed)
                 sampler.status()
         finally:

@@ -164,8 +164,34 @@ def test_new_keys_count_at_once(asking: LocalServer, keys: Path) -> None:
         with raises(rollserve.AccessError, reason=Reason.TOKEN_INVALID):
             ask(asking, signed())
         secret = {"kty": "oct", "k": "AAAA", "kid": "rsa"}
-        for unusable in (json.dumps({"keys": [secret]}), "{}", '{"keys": 3}', '{"keys": ["x"]}'):
-            keys.write_text(unusable)
+        unusable = (json.dumps({"keys": [secret]}), "{}", '{"keys": 3}', '{"keys": ["x"]}', '{"keys":' + "[" * 100_000)
+        for contents in unusable:
+            keys.write_text(contents)
             ask(asking, signed("other"))
+    finally:
+        keys.write_text(before)
+
+
+UNKNOWN_KEYS: list[Any] = [
+    {"kty": "OKP", "crv": "Ed999", "x": "AA", "kid": "new"},
+    {"kty": "RSA", "alg": "RSA-OAEP", "n": "AQAB", "e": "AQAB"},
+    {"kty": "EC", "kid": 3},
+    {"kty": ["RSA"]},
+    {"kty": "RSA", "use": ["sig"]},
+    "key",
+    None,
+]
+
+
+def test_keys_of_unknown_kinds_are_ignored_beside_others(asking: LocalServer, keys: Path) -> None:
+    """An issuer adds keys for algorithms that a server may not know yet."""
+    before = keys.read_text()
+    ask(asking, signed())
+    try:
+        known = json.loads(key_set("other"))["keys"]
+        keys.write_text(json.dumps({"keys": [*UNKNOWN_KEYS, *known]}))
+        ask(asking, signed("other"))
+        with raises(rollserve.AccessError, reason=Reason.TOKEN_INVALID):
+            ask(asking, signed())  # not by the previous contents
     finally:
         keys.write_text(before)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import ssl
+import subprocess
+import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
-from certificates import Certificates, serving
+from certificates import Certificates, dated, serving
+from click.testing import CliRunner
+from ray_clusters import free_port
 from support import raises
 
 import rollserve
+from rollserve_server.init_tls import init_tls_command
 from rollserve_server.local import LocalServer
 
 STEPS = 300_000
@@ -32,6 +39,14 @@ def presented(server: LocalServer) -> bytes:
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port))) as connection, context.wrap_socket(connection) as wrapped:
         return wrapped.getpeercert(binary_form=True) or b""
+
+
+def days_left(metrics: str, file: str) -> float:
+    """Return the days until a file's first certificate expires, as a server's metrics say."""
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=30) as response:
+        text = response.read().decode()
+    [found] = re.findall(rf'^rollserve_certificate_expiry_seconds{{file="{file}"}} (\S+)$', text, re.MULTILINE)
+    return (float(found) - time.time()) / 86400
 
 
 def der(certificates: Certificates, name: str = "server") -> bytes:
@@ -86,7 +101,17 @@ def test_folder_behind_links_is_swapped_at_once(certificates: Certificates, tmp_
         assert presented(server) == der(certificates, "spare")
 
 
-@pytest.mark.parametrize("broken", ["other key", "text", "missing"])
+BROKEN = {
+    "other key": "tls_key",
+    "half a key": "tls_key",
+    "curve that clients refuse": "tls_key",
+    "text": "tls_cert",
+    "unknown version": "tls_cert",
+    "missing": "tls_cert",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_broken_files_leave_the_previous_certificate(certificates: Certificates, tmp_path: Path, broken: str) -> None:
     log = tmp_path / "log"
     with serving(tmp_path, *certificates.server) as server:
@@ -95,19 +120,74 @@ def test_broken_files_leave_the_previous_certificate(certificates: Certificates,
         match broken:
             case "other key":
                 certificates.path("server-key").write_bytes(certificates.authority.server(["x"], days=1).key)
+            case "half a key":
+                certificates.path("server-key").write_bytes(key[:100])
+            case "curve that clients refuse":
+                command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-subj", "/CN=x"]
+                command += ["-pkeyopt", "ec_paramgen_curve:secp521r1"]
+                files = ("-keyout", certificates.path("server-key"), "-out", certificates.path("server"))
+                subprocess.run([*command, *files], check=True, capture_output=True)
             case "text":
                 certificates.path("server").write_text("no certificate")
+            case "unknown version":
+                odd = der(certificates).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x3a")
+                certificates.path("server").write_text(ssl.DER_cert_to_PEM_cert(odd))
             case _:
                 certificates.path("server").unlink()
         assert [presented(server) for _ in range(3)] == 3 * [good]
         with rollserve.connect(server.address, **certificates.ca) as sampler:
             sampler.status()
         (refusal,) = [line for line in log.read_text().splitlines() if "new certificate not used" in line]
-        assert "tls_key" in refusal if broken == "other key" else "tls_cert" in refusal
+        assert f"{BROKEN[broken]}: expected" in refusal
         assert key.decode().splitlines()[1] not in log.read_text()
         rotate(certificates)
         assert presented(server) == der(certificates) != good
         assert log.read_text().count("certificate in use") == 2
+
+
+def test_authorities_that_are_cut_off_leave_the_previous_ones(certificates: Certificates, tmp_path: Path) -> None:
+    log, ca = tmp_path / "log", certificates.path("ca")
+    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(ca)) as server:
+        whole = ca.read_bytes()
+        for unusable in (b"", whole[:200], whole + whole[:200], whole + whole[:-10]):
+            ca.write_bytes(unusable)
+            assert presented(server) == der(certificates)
+        assert log.read_text().count("new certificate not used error='tls_client_ca: expected") == 4
+
+
+def joined(*contents: bytes) -> bytes:
+    """Return files one after the other, as `cat` does, of which none ends with a line break."""
+    return b"".join(each.rstrip() for each in contents)
+
+
+WAYS = {
+    "byte order mark": lambda contents: b"\xef\xbb\xbf" + contents,
+    "no line breaks": lambda contents: joined(contents, contents),
+    "line breaks of Windows": lambda contents: contents.replace(b"\n", b"\r\n"),
+    "text around": lambda contents: b"Bag Attributes\n    friendlyName: server\n" + contents + b"that is all\n",
+    "indented": lambda contents: b"  " + contents.replace(b"\n", b"\n  "),
+}
+
+
+def test_files_are_used_however_they_are_written(certificates: Certificates, tmp_path: Path) -> None:
+    """gRPC alone would refuse every new connection with most of these."""
+    ca, ca_of_client = certificates.path("ca"), certificates.path("ca-of-client")
+    authority = ca.read_bytes()
+    ca_of_client.write_bytes(authority)
+    of_client = {**certificates.client, "ca": ca_of_client}
+    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(ca)) as server:
+        for way in WAYS.values():
+            ca.write_bytes(way(authority))
+            issued = certificates.authority.server(["127.0.0.1"], days=1)
+            certificates.path("server").write_bytes(way(issued.cert))
+            certificates.path("server-key").write_bytes(way(issued.key))
+            assert presented(server) == ssl.PEM_cert_to_DER_cert(issued.cert.decode())
+            with rollserve.connect(server.address, **of_client) as sampler:
+                sampler.status()
+        for path in of_client.values():  # as editors of Windows write them
+            path.write_bytes(WAYS["byte order mark"](WAYS["line breaks of Windows"](path.read_bytes())))
+        with rollserve.connect(server.address, **of_client) as sampler:
+            sampler.status()
 
 
 def test_authority_of_clients_can_change(certificates: Certificates, tmp_path: Path) -> None:
@@ -126,3 +206,71 @@ def test_authority_of_clients_can_change(certificates: Certificates, tmp_path: P
             raises(rollserve.UnavailableError, quotes="`cert`"),
         ):
             sampler.status()
+
+
+def test_renewed_authority_is_trusted_beside_the_old_one(certificates: Certificates, tmp_path: Path) -> None:
+    """Whoever has the old files, or some of the new ones, goes on until the old authority expires."""
+    old_ca, ca = tmp_path / "old-ca.pem", certificates.path("ca")
+    old_ca.write_bytes(dated(certificates.authority.own, certificates.authority.own, starts=-345, expires=20))
+    shutil.copy2(old_ca, ca)
+    of_old = {**certificates.client, "ca": old_ca}
+    for name in ("client", "client-key"):
+        shutil.copy2(certificates.path(name), certificates.path(f"old-{name}"))
+    of_old |= {"cert": certificates.path("old-client"), "key": certificates.path("old-client-key")}
+    options = (
+        *certificates.server,
+        "--tls-client-ca",
+        str(ca),
+        "--metrics-listen",
+        metrics := f"127.0.0.1:{free_port()}",
+    )
+    with (
+        serving(tmp_path, *options) as server,
+        rollserve.connect(server.address, **of_old) as running,
+    ):
+        running.status()
+        assert days_left(metrics, "tls_client_ca") == pytest.approx(20, abs=0.1)
+        assert CliRunner().invoke(init_tls_command, [str(certificates.folder), "--renew"]).exit_code == 0
+        assert days_left(metrics, "tls_client_ca") == pytest.approx(3650, abs=0.1)
+        assert days_left(metrics, "tls_cert") == pytest.approx(365, abs=0.1)
+        assert ca.read_text().count("BEGIN CERTIFICATE") == 2
+        for files in (of_old, certificates.client, {**of_old, "ca": ca}, {**certificates.client, "ca": old_ca}):
+            with rollserve.connect(server.address, **files) as sampler:
+                sampler.status()
+        assert presented(server) == der(certificates)
+        running.status()
+        log = (tmp_path / "log").read_text()
+        assert log.count("WARNING certificate expires soon tls_client_ca='CN=Rollserve development CA' expires=") == 1
+        # The bundle is as good once the old one has expired.
+        new = ca.read_text().split("-----END")[0] + "-----END CERTIFICATE-----\n"
+        expired = dated(certificates.authority.own, certificates.authority.own, starts=-400, expires=-1)
+        ca.write_bytes(new.encode() + expired)
+        with rollserve.connect(server.address, **certificates.client) as sampler:
+            sampler.status()
+        assert days_left(metrics, "tls_client_ca") == pytest.approx(3650, abs=0.1)
+
+
+def test_expired_authorities_are_logged_beside_a_valid_certificate(certificates: Certificates, tmp_path: Path) -> None:
+    expired = dated(certificates.authority.own, certificates.authority.own, starts=-400, expires=-1)
+    certificates.path("ca").write_bytes(expired)
+    certificates.write("server", certificates.authority.client("\x1b[31mred", days=40))
+    with certificates.path("server").open("ab") as chain:
+        chain.write(expired)
+    metrics = f"127.0.0.1:{free_port()}"
+    with serving(
+        tmp_path, *certificates.server, "--tls-client-ca", str(certificates.path("ca")), "--metrics-listen", metrics
+    ):
+        log = (tmp_path / "log").read_text()
+        for setting in ("tls_cert", "tls_client_ca"):
+            assert days_left(metrics, setting) == pytest.approx(-1, abs=0.1)
+            assert f"WARNING certificate has expired {setting}='CN=Rollserve development CA' expires=" in log
+        assert "\x1b" not in log
+
+
+def test_metrics_take_nothing_from_new_connections(certificates: Certificates, tmp_path: Path) -> None:
+    """Whoever reads the changed files first, the next connection gets the new certificate."""
+    metrics = f"127.0.0.1:{free_port()}"
+    with serving(tmp_path, *certificates.server, "--metrics-listen", metrics) as server:
+        certificates.write("server", certificates.authority.server(["127.0.0.1"], days=40))
+        assert days_left(metrics, "tls_cert") == pytest.approx(40, abs=0.1)
+        assert presented(server) == der(certificates)

@@ -207,6 +207,17 @@ def test_client_of_another_authority_gets_a_hint(
     closed(mutual.address, "`cert`", **{**others.client, **certificates.ca})
 
 
+def test_client_whose_certificate_has_expired_gets_a_hint(mutual: LocalServer, certificates: Certificates) -> None:
+    certificates.write("expired", certificates.authority.client("trainer", days=-0.01))
+    closed(
+        mutual.address,
+        "expired",
+        **certificates.ca,
+        cert=certificates.path("expired"),
+        key=certificates.path("expired-key"),
+    )
+
+
 def test_absent_server_gives_no_hint(certificates: Certificates) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"

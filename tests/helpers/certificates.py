@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from support import server_environment
 
 from rollserve_server.init_tls.authority import Authority, Issued
@@ -21,6 +25,18 @@ def serving(folder: Path, *options: str) -> Iterator[LocalServer]:
     with local_server(*LIGHT, *options, log=log, environment=server_environment()) as running:
         yield running
     assert "Traceback" not in log.read_text()
+
+
+def dated(issued: Issued, signer: Issued, *, starts: float, expires: float) -> bytes:
+    """Return a certificate in PEM again, with the same key, and other dates, in days from now; signed by a key."""
+    old, key = x509.load_pem_x509_certificate(issued.cert), load_pem_private_key(signer.key, None)
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(old.issuer, old.subject, old.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now + datetime.timedelta(days=starts))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=expires))
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)  # type: ignore[arg-type]
 
 
 class Certificates:

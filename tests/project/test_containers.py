@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -15,12 +16,14 @@ from typing import Any
 import grpc
 import pytest
 import yaml
+from certificates import dated
 from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from packaging.requirements import Requirement
 
 import rollserve
+from rollserve_server.init_tls.authority import Issued
 from rollserve_server.metrics import Metrics
 from rollserve_server.settings import Settings
 
@@ -282,3 +285,50 @@ def test_check_of_health_waits_for_a_server_that_starts(status: ServingStatus, e
 @pytest.mark.parametrize("script", sorted((ROOT / "deploy").glob("*.sh")), ids=lambda path: path.name)
 def test_shell_scripts_parse(script: Path) -> None:
     subprocess.run(["sh", "-n", script], check=True)
+
+
+def secrets(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the script of the service `secrets`, with the volumes as folders."""
+    script = (ROOT / "deploy/secrets.sh").read_text().replace("cd /secrets", f"cd '{folder}'")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(folder), "ROLLSERVE_NAMES": "server.lab"}
+    command = ["sh", "-c", script, "secrets.sh", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_secrets_are_renewed_and_an_expired_authority_refuses(tmp_path: Path) -> None:
+    for name in ("authority", "client", "cluster", "gateway", "grafana"):
+        (tmp_path / name).mkdir()
+
+    def handed_out() -> dict[str, bytes]:
+        return {
+            f"{folder}/{path.name}": path.read_bytes()
+            for folder in ("gateway", "client")
+            for path in (tmp_path / folder).glob("*.pem")
+        }
+
+    made = secrets(tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("valid until") == 3
+    first = handed_out()
+    (tmp_path / "gateway" / "server.pem").write_text("of another authority")
+    (tmp_path / "client" / "ca.pem").unlink()
+    for kept in (False, True):  # the first time, a volume is new
+        assert secrets(tmp_path).returncode == 0
+        assert (handed_out() == first) is not kept
+        (tmp_path / "gateway" / "server.pem").write_text("of another authority")
+    renewed = secrets(tmp_path, "renew")
+    assert renewed.returncode == 0, renewed.stderr
+    assert "server of gateway, server.lab, localhost" in renewed.stdout
+    second = handed_out()
+    assert {name for name in first if first[name] == second[name]} == {"gateway/ca.pem", "client/ca.pem"}
+    own = Issued(*((tmp_path / "authority" / name).read_bytes() for name in ("ca.pem", "ca-key.pem")))
+    (tmp_path / "authority" / "ca.pem").write_bytes(dated(own, own, starts=-400, expires=-1))
+    refused = secrets(tmp_path, "renew")
+    assert refused.returncode == 1
+    assert "renew-all" in refused.stderr
+    assert handed_out() == second
+    assert secrets(tmp_path, "renew-all").returncode == 0
+    third = handed_out()
+    assert not {name for name in second if second[name] == third[name]}
+    assert third["gateway/ca.pem"] == third["client/ca.pem"]

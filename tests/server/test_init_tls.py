@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from certificates import dated
+from click.testing import CliRunner, Result
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 import rollserve
+from rollserve_server.init_tls import init_tls_command
+from rollserve_server.init_tls.authority import Authority, Issued
 from rollserve_server.local import local_server
 
 FILES = {f"{name}{ending}.pem" for name in ("ca", "server", "client") for ending in ("", "-key")}
@@ -19,6 +26,11 @@ LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
 def init_tls(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rollserve_server", "init-tls", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def init_tls_here(*arguments: str | Path) -> Result:
+    """Run the command in this process, which takes less time."""
+    return CliRunner().invoke(init_tls_command, [*map(str, arguments)])
 
 
 def test_certificates_serve_clients_with_certificates(tmp_path: Path) -> None:
@@ -68,12 +80,24 @@ def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_name_that_no_certificate_can_have_is_refused(tmp_path: Path) -> None:
-    shown = init_tls(tmp_path, "--name", "größe")
-    assert shown.returncode == 1
-    assert "größe" in shown.stderr
-    assert "Traceback" not in shown.stderr
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("--name", name) for name in ("größe", "", "host:50051", "https://host", "a b", "a..b", "[::1]", "host\n")]
+    + [("--client-name", name) for name in ("", "alice\n", "x" * 65, "\x1b[31m")],
+)
+def test_name_that_no_client_looks_for_is_refused(tmp_path: Path, option: str, name: str) -> None:
+    shown = init_tls_here(tmp_path, option, name)
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith(f"Error: {option.removeprefix('--')}: expected ")
+    assert shown.stderr.endswith(f", got {name!r}\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_long_and_wildcard_names_are_in_the_certificate(tmp_path: Path) -> None:
+    names = [f"{'x' * 63}.{'y' * 63}.lab", "*.lab", "my_host", "fd00::7"]
+    made = init_tls_here(tmp_path, *(part for name in names for part in ("--name", name)))
+    assert made.exit_code == 0, made.stderr
+    assert names_of((tmp_path / "server.pem").read_bytes())[: len(names)] == names
 
 
 def names_of(cert: bytes) -> list[str]:
@@ -116,3 +140,109 @@ def test_renew_with_the_key_of_another_authority_changes_nothing(tmp_path: Path)
     assert shown.returncode == 1
     assert "Traceback" not in shown.stderr
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def loaded(folder: Path, name: str) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates((folder / f"{name}.pem").read_bytes())
+
+
+def days_left(certificate: x509.Certificate) -> float:
+    return (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)) / datetime.timedelta(days=1)
+
+
+def set_dates(folder: Path, name: str, *, starts: float, expires: float) -> None:
+    """Replace a certificate by one of other dates, in days from now, which the authority in the folder signs."""
+    issued, signer = (
+        Issued((folder / f"{each}.pem").read_bytes(), (folder / f"{each}-key.pem").read_bytes())
+        for each in (name, "ca")
+    )
+    (folder / f"{name}.pem").write_bytes(dated(issued, signer, starts=starts, expires=expires))
+
+
+def test_command_prints_each_certificate_and_its_expiry(tmp_path: Path) -> None:
+    for renewing in ((), ("--renew",), ("--renew-all",)):
+        shown = init_tls_here(tmp_path, "--days", "3", *renewing).stdout
+        for name in ("ca", "server", "client"):
+            expiry = loaded(tmp_path, name)[0].not_valid_after_utc.isoformat()
+            assert f"{tmp_path / name}.pem: " in shown
+            assert f"valid until {expiry}" in shown
+
+
+@pytest.mark.parametrize("days", [365, 10_000])
+def test_authority_outlives_its_certificates(tmp_path: Path, days: int) -> None:
+    init_tls_here(tmp_path, "--days", str(days))
+    authority, server = loaded(tmp_path, "ca")[0], loaded(tmp_path, "server")[0]
+    assert days_left(authority) > max(3649, 2 * days - 1)
+    assert days - 1 < days_left(server) <= days
+
+
+@pytest.mark.parametrize(
+    ("starts", "expires", "quote"), [(-400, -1 / 24, "expired at "), (1, 365, "is not valid before ")]
+)
+def test_renew_is_refused_by_an_authority_that_is_not_valid(
+    tmp_path: Path, starts: float, expires: float, quote: str
+) -> None:
+    init_tls_here(tmp_path)
+    set_dates(tmp_path, "ca", starts=starts, expires=expires)
+    before = contents(tmp_path)
+    shown = init_tls_here(tmp_path, "--renew")
+    assert shown.exit_code == 1
+    for part in (str(tmp_path / "ca.pem"), "expected an authority that is valid", quote, "--renew-all"):
+        assert part in shown.stderr
+    assert contents(tmp_path) == before
+
+
+def test_renew_all_replaces_an_expired_authority_and_keeps_the_names(tmp_path: Path) -> None:
+    init_tls_here(tmp_path, "--name", "server.lab", "--client-name", "trainer")
+    set_dates(tmp_path, "ca", starts=-400, expires=-1)
+    before, names = contents(tmp_path), names_of((tmp_path / "server.pem").read_bytes())
+    shown = init_tls_here(tmp_path, "--renew-all")
+    assert shown.exit_code == 0, shown.stderr
+    assert "copy ca.pem" in shown.stdout
+    after = contents(tmp_path)
+    assert after.keys() == FILES
+    assert not {name for name in FILES if before[name] == after[name]}
+    (authority,), (server,), (client,) = (loaded(tmp_path, name) for name in ("ca", "server", "client"))
+    for certificate in (server, client):
+        certificate.verify_directly_issued_by(authority)
+    assert names_of(after["server.pem"]) == names
+    assert client.subject.rfc4514_string() == "CN=trainer"
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == (0o600 if path.name.endswith("-key.pem") else 0o644), path
+
+
+def test_renew_renews_an_authority_in_time_and_keeps_the_previous_one(tmp_path: Path) -> None:
+    init_tls_here(tmp_path)
+    set_dates(tmp_path, "ca", starts=-300, expires=60)
+    (old,), (old_server,), (old_client,) = (loaded(tmp_path, name) for name in ("ca", "server", "client"))
+    key = (tmp_path / "ca-key.pem").read_bytes()
+    other = Authority.new(days=9).own.cert
+    with (tmp_path / "ca.pem").open("ab") as file:
+        file.write(other)
+    for _ in range(2):  # the second time, nothing is due
+        shown = init_tls_here(tmp_path, "--renew")
+        assert shown.exit_code == 0, shown.stderr
+        new, *others = loaded(tmp_path, "ca")
+        assert [each.public_bytes(Encoding.PEM) for each in others] == [old.public_bytes(Encoding.PEM), other]
+        assert days_left(new) > 3649
+        assert (tmp_path / "ca-key.pem").read_bytes() == key
+        for certificate in (old_server, old_client, *loaded(tmp_path, "server"), *loaded(tmp_path, "client")):
+            for authority in (old, new):
+                certificate.verify_directly_issued_by(authority)
+    assert old.not_valid_after_utc.isoformat() not in shown.stdout
+    # The previous one is dropped in the end, however often the authority is renewed.
+    set_dates(tmp_path, "ca", starts=-300, expires=50)
+    init_tls_here(tmp_path, "--renew")
+    assert len(loaded(tmp_path, "ca")) == 2
+
+
+def test_renew_adds_names(tmp_path: Path) -> None:
+    init_tls_here(tmp_path, "--name", "server.lab")
+    init_tls_here(tmp_path, "--renew", "--name", "new.lab", "--name", "server.lab", "--client-name", "alice")
+    names = names_of((tmp_path / "server.pem").read_bytes())
+    assert names == ["server.lab", "localhost", "127.0.0.1", "::1", "new.lab"]
+    assert loaded(tmp_path, "client")[0].subject.rfc4514_string() == "CN=alice"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from certificates import Certificates
+from principals import Tokens
 from prometheus_client.parser import text_string_to_metric_families
 from ray_clusters import free_port
 from support import raises
@@ -17,6 +22,7 @@ import rollserve
 from rollserve_server.local import local_server
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+DAY = 86400
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--rows", "2")
 
 
@@ -161,3 +167,34 @@ def test_every_metric_is_documented(server: Server) -> None:
     }
     shown = {name for name in server.metrics().names if not name.startswith("process_")}
     assert shown == documented
+
+
+def test_expiries_of_tokens_and_keys_are_shown_and_logged(tmp_path: Path) -> None:
+    """Tokens that have expired are done with; of keys, the last one counts, and a certificate is as good as a date."""
+    tokens = Tokens(tmp_path / "tokens.json")
+    for name, days in {"eve": 1e-9, "alice": 20.0, "bob": 40.0, "carol": None}.items():
+        tokens.create(name, "status", days=days)
+    authority = Certificates(tmp_path / "certificates").authority.own.cert.decode()
+    key = {"kty": "OKP", "crv": "Ed25519", "x": base64.urlsafe_b64encode(bytes(31) + b"\x01").decode().rstrip("=")}
+    soon = {**key, "kid": "soon", "x5c": ["".join(authority.splitlines()[1:-1])]}  # by tomorrow
+    later = {**key, "kid": "later", "exp": time.time() + 25 * DAY}
+    keys, address, log = tmp_path / "keys.json", f"127.0.0.1:{free_port()}", tmp_path / "log"
+    keys.write_text(json.dumps({"keys": [soon, later]}))
+    signed = ("--jwt-jwks", str(keys), "--jwt-issuer", "issuer", "--jwt-audience", "audience")
+    with local_server(*LIGHT, *tokens.options, *signed, "--metrics-listen", address, log=log):
+
+        def days_left(file: str) -> float:
+            return (Metrics(address).value("certificate_expiry_seconds", file=file) - time.time()) / DAY
+
+        assert days_left("token_hashes") == pytest.approx(20, abs=0.1)
+        assert days_left("jwt_jwks") == pytest.approx(25, abs=0.1)
+        lines = [line.split(" WARNING ")[1] for line in log.read_text().splitlines() if "expires" in line]
+        assert [re.sub(r"\(.*| expires=.*", "", line) for line in lines] == [
+            "token expires soon token_hashes='alice ",
+            "key expires soon jwt_jwks='the last one'",
+        ]
+        tokens.revoke("alice")
+        assert days_left("token_hashes") == pytest.approx(40, abs=0.1)
+        for odd in (None, "soon", 1e300, [], {}):  # of no known expiry: as good as for ever
+            keys.write_text(json.dumps({"keys": [soon, {**later, "exp": odd, "x5c": odd}]}))
+            assert Metrics(address).value("certificate_expiry_seconds", file="jwt_jwks") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import ssl
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def _path(name: str, value: object) -> Path:
 
 def _read(name: str, path: Path | None) -> bytes | None:
     try:
-        return None if path is None else path.read_bytes()
+        return None if path is None else path.read_bytes().removeprefix(codecs.BOM_UTF8)  # which gRPC stumbles over
     except OSError as error:
         hint = error.strerror or str(error)
         raise InvalidArgumentError.of(name, expected="a readable file", got=path, hint=hint) from None

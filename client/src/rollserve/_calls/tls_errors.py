@@ -57,5 +57,5 @@ def hint_about_tls(error: grpc.RpcError) -> str:
         return ""
     return (
         ": the server closed the new connection. If it encrypts connections, give `ca`; if it asks for certificates, "
-        "give `cert` and `key`, signed by an authority that it trusts"
+        "give `cert` and `key`, signed by an authority that it trusts and not expired"
     )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import logging
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import grpc
 
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from cryptography import x509
-
+    from rollserve_server.identity import Expiry, ExpiryLog
     from rollserve_server.settings import TlsSettings
 
 __all__ = ["CertificateFiles", "check_certificates"]
@@ -46,20 +46,37 @@ class _Contents:
             None if client_ca is None else _read("tls_client_ca", client_ca),
         )
 
-    def check(self) -> x509.Certificate:
-        """Return the server's certificate; raise InvalidValueError unless gRPC can serve with the contents."""
+    def check(self) -> _Checked:
+        """Return what gRPC serves with; raise InvalidValueError unless it can."""
         # Imported late: cryptography takes 0.1 s, which a server without TLS need not wait for.
-        from rollserve_server.gateway.pem import certificates_in, check_key
+        from rollserve_server.gateway.pem import PemCertificates, pem_key
 
-        certificate = certificates_in("tls_cert", self.cert)[0]
-        check_key("tls_key", self.key, certificate)
+        own = PemCertificates.read("tls_cert", self.cert)
+        key = pem_key("tls_key", self.key, own.first)
+        expiries, client_ca = own.expiries, None
         if self.client_ca is not None:
-            certificates_in("tls_client_ca", self.client_ca)
-        return certificate
+            authorities = PemCertificates.read("tls_client_ca", self.client_ca)
+            expiries, client_ca = (*expiries, *authorities.expiries), authorities.pem
+        shown = {
+            "subject": own.subject,
+            "serial": f"{own.first.serial_number:x}",
+            "expires": own.expiries[0].expires.isoformat(),
+        }
+        return _Checked(grpc.ssl_server_certificate_configuration([(key, own.pem)], client_ca), expiries, shown)
 
-    def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Return the contents for gRPC."""
-        return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], self.client_ca)
+
+class _Checked(NamedTuple):
+    """Contents of the files that can be used.
+
+    Attributes:
+        configuration: the contents for gRPC.
+        expiries: when the certificates expire.
+        shown: what the log says of the server's certificate.
+    """
+
+    configuration: grpc.ServerCertificateConfiguration
+    expiries: Sequence[Expiry]
+    shown: Mapping[str, str]
 
 
 class CertificateFiles:
@@ -69,38 +86,65 @@ class CertificateFiles:
     nor the times of the links change. Contents that cannot be used are logged once, and the previous ones stay in use.
     """
 
-    def __init__(self, settings: TlsSettings) -> None:
-        """Read the files for the first time; raises InvalidValueError if they cannot be used."""
+    def __init__(self, settings: TlsSettings, expiry_log: ExpiryLog) -> None:
+        """Read the files for the first time.
+
+        Args:
+            settings: names the files.
+            expiry_log: is told when new contents expire.
+
+        Raises:
+            InvalidValueError: they cannot be used.
+        """
         self._settings = settings
-        self._used = _Contents.read(settings)
+        self._expiry_log = expiry_log
+        self._lock = threading.Lock()  # threads of gRPC, and the event loop, read the files
         self._refused: _Contents | str | None = None
-        _log_use(self._used.check())
+        contents = _Contents.read(settings)
+        self._use(contents, contents.check())
+        self._served = self._checked
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a server that uses the files."""
         return grpc.dynamic_ssl_server_credentials(
-            self._used.configuration(),
+            self._served.configuration,
             self._changed,  # type: ignore[arg-type]  # which lacks None, for no change
-            self._used.client_ca is not None,
+            self._settings.tls_client_ca is not None,
         )
+
+    def expiries(self) -> Sequence[Expiry]:
+        """Return when the certificates expire that a new connection would use."""
+        with self._lock:
+            self._read_again()
+            return self._checked.expiries
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what a new connection uses from now on; None for no change. gRPC calls it from one of its threads."""
+        with self._lock:
+            self._read_again()
+            if self._served is self._checked:
+                return None
+            self._served = self._checked
+            return self._served.configuration
+
+    def _read_again(self) -> None:
+        """Use the present contents of the files, if they can be used."""
         try:
             contents = _Contents.read(self._settings)
         except InvalidValueError as error:
             self._refuse(str(error), error)
-            return None
+            return
         if contents in (self._used, self._refused):
-            return None
+            return
         try:
-            certificate = contents.check()
+            self._use(contents, contents.check())
         except InvalidValueError as error:
             self._refuse(contents, error)
-            return None
-        self._used, self._refused = contents, None
-        _log_use(certificate)
-        return contents.configuration()
+
+    def _use(self, contents: _Contents, checked: _Checked) -> None:
+        self._used, self._checked, self._refused = contents, checked, None
+        _log.info("certificate in use", extra=checked.shown)
+        self._expiry_log.note(checked.expiries)
 
     def _refuse(self, found: _Contents | str, error: InvalidValueError) -> None:
         if found != self._refused:
@@ -120,12 +164,3 @@ def _read(field: str, path: Path | None) -> bytes:
     except OSError as error:
         hint = error.strerror or str(error)
         raise InvalidValueError.of(field, expected="a readable file", got=path, hint=hint) from None
-
-
-def _log_use(certificate: x509.Certificate) -> None:
-    fields = {"subject": certificate.subject.rfc4514_string(), "serial": f"{certificate.serial_number:x}"}
-    fields["expires"] = certificate.not_valid_after_utc.isoformat()
-    if certificate.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        _log.warning("certificate has expired", extra=fields)
-    else:
-        _log.info("certificate in use", extra=fields)

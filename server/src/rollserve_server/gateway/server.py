@@ -29,12 +29,13 @@ from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
 from rollserve_server.gateway.shared_memory import SamplerRings
-from rollserve_server.identity import Authentication
+from rollserve_server.identity import Authentication, ExpiryLog
 from rollserve_server.metrics import Metrics
 from rollserve_server.tracing import Tracing
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
+    from rollserve_server.identity import Expiry
     from rollserve_server.samplers import Samplers
     from rollserve_server.settings import GatewaySettings
 
@@ -49,6 +50,7 @@ _REQUEST_PATIENCE_SECONDS = 5.0
 """How long a request may take to arrive when another RPC needs the place."""
 _FLUSH_SECONDS = 1.0
 """How long the statuses of ended RPCs may take to reach their clients."""
+_EXPIRY_LOOK_SECONDS = 3600.0
 _ACCEPTED_SECONDS = 0.2
 """How long gRPC may take to start the RPCs in its queue; when the server stops, it cancels those left there."""
 
@@ -91,19 +93,21 @@ class Gateway:
                 opened.
         """
         self._settings = settings
-        self._certificates = None if settings.tls.tls_cert is None else CertificateFiles(settings.tls)
+        self._expiry_log = ExpiryLog()
+        self._certificates = None if settings.tls.tls_cert is None else CertificateFiles(settings.tls, self._expiry_log)
+        self._authentication = Authentication(settings.identity)
         self._samplers = samplers
         limits = settings.clients
         options = channel_options(limits, settings.max_request_bytes)
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
-        self.metrics = Metrics(samplers)
+        self.metrics = Metrics(samplers, self._expiries)
         places = Places(
             "RPCs",
             limits.max_rpcs,
             max_of_peer=limits.max_peer_rpcs,
             patience_seconds=_REQUEST_PATIENCE_SECONDS,
         )
-        access = Access(Authentication(settings.identity), samplers.default.name)
+        access = Access(self._authentication, samplers.default.name)
         self._audit_log, self._tracing = AuditLog(settings.audit_log), Tracing(settings.tracing)
         self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics, access, self._audit_log, self._tracing)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes, Traffic().num_received)
@@ -131,7 +135,7 @@ class Gateway:
         reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES), self._rpcs, intake)
         self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), *reflection.handlers()))
         self._hurried = asyncio.Event()
-        self._limiting: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self.port = 0
 
     async def start(self) -> None:
@@ -147,7 +151,7 @@ class Gateway:
             self._health_listener.health.start_serving()
         await self._server.start()
         limit = ConnectionLimit(self.port, self._settings.clients.max_peer_connections)
-        self._limiting = asyncio.create_task(limit.keep())
+        self._watching = [asyncio.create_task(limit.keep()), asyncio.create_task(self._watch_expiries())]
         self._health.start_serving()
 
     def hurry(self) -> None:
@@ -176,12 +180,22 @@ class Gateway:
             await self._server.stop(None)
         finally:
             stopping.cancel()
-            if self._limiting is not None:
-                self._limiting.cancel()
+            for task in self._watching:
+                task.cancel()
             if self._health_listener is not None:
                 await self._health_listener.stop()
             self._audit_log.close()
             await asyncio.to_thread(self._tracing.close)
+
+    def _expiries(self) -> Sequence[Expiry]:
+        certificates = () if self._certificates is None else self._certificates.expiries()
+        return [*certificates, *self._authentication.expiries()]
+
+    async def _watch_expiries(self) -> None:
+        """Log what expires soon, for ever."""
+        while True:
+            self._expiry_log.note(self._expiries())
+            await asyncio.sleep(_EXPIRY_LOOK_SECONDS)
 
     async def _wait_for_calls(self, seconds: float) -> None:
         """Wait until no call runs, the time is over, or `hurry` is called."""

@@ -12,6 +12,7 @@ from rollserve_server.identity.token_file import TOKEN_PREFIX, parse_tokens
 from rollserve_server.identity.watched_file import WatchedFile
 
 if TYPE_CHECKING:
+    from rollserve_server.identity.expiry import Expiry
     from rollserve_server.settings import IdentitySettings
 
 __all__ = ["Authentication"]
@@ -60,6 +61,11 @@ class Authentication:
         if principal is None:
             raise missing(self._expected())
         return principal
+
+    def expiries(self) -> Sequence[Expiry]:
+        """Return when tokens of the file expire that are valid still, and when the last key of signed tokens does."""
+        tokens = () if self._tokens is None else self._tokens.current().expiries()
+        return [*tokens, *(() if self._signed is None else self._signed.expiries())]
 
     def _principal_of_token(self, text: str) -> Principal:
         if self._tokens is not None and (text.startswith(TOKEN_PREFIX) or self._signed is None):

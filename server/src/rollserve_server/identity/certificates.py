@@ -66,7 +66,7 @@ def _parse(text: str) -> dict[str, Principal]:
     expected = "names, each with a list of scopes"
     try:
         found = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+    except Exception as error:  # not only PyYAML's own errors: dates, numbers and depth raise Python's
         got = " ".join(str(error).split())
         raise InvalidValueError.of("tls_principals", expected="YAML", got=got) from None
     if not isinstance(found, dict):

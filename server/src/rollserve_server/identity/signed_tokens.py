@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime
 import json
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jwt
+from cryptography import x509
 
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.identity.expiry import Expiry
 from rollserve_server.identity.principal import Principal, check_name
 from rollserve_server.identity.rejections import expired, invalid
 from rollserve_server.identity.scopes import Grant
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     from rollserve_server.settings import IdentitySettings
 
 __all__ = ["SignedTokens"]
+
+_log = logging.getLogger(__name__)
 
 _ALGORITHMS = frozenset(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)) | {"EdDSA"}
 """Algorithms by public keys. A secret that server and issuer share would let whoever reads it here make tokens."""
@@ -57,6 +64,12 @@ class SignedTokens:
         except Exception:
             raise invalid() from None
 
+    def expiries(self) -> Sequence[Expiry]:
+        """Return when the last key expires; nothing if one of them does not say that it does."""
+        dates = [_expiry_of(key._jwk_data) for key in self._keys.current()]
+        known = [date for date in dates if date is not None]
+        return [Expiry("jwt_jwks", "key", "the last one", max(known))] if len(known) == len(dates) else ()
+
     def _key_of(self, header: Mapping[str, Any]) -> tuple[jwt.PyJWK, str]:
         """Return the key that a token names, and its algorithm; without a name, the only key."""
         keys, algorithm, name = self._keys.current(), header.get("alg"), header.get("kid")
@@ -75,6 +88,16 @@ def _algorithms(key: jwt.PyJWK) -> Collection[str]:
     return {each for each in _ALGORITHMS if each.startswith(_KINDS[data["kty"]])}
 
 
+def _expiry_of(data: Mapping[str, Any]) -> datetime.datetime | None:
+    """Return when a key expires by its `exp` or its certificate; None if it says nothing that can be read."""
+    # Verifying tokens needs neither, so that both may be anything.
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
+        return datetime.datetime.fromtimestamp(data["exp"], datetime.UTC)
+    with contextlib.suppress(LookupError, TypeError, ValueError):
+        return x509.load_der_x509_certificate(base64.b64decode(data["x5c"][0])).not_valid_after_utc
+    return None
+
+
 def _grants(claim: object) -> frozenset[Grant]:
     """Return the grants in a claim; scopes of other services are none of ours."""
     texts = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
@@ -88,12 +111,21 @@ def _grants(claim: object) -> frozenset[Grant]:
 def _parse_keys(text: str) -> list[jwt.PyJWK]:
     """Return the keys for signatures; raise InvalidValueError if there are none."""
     try:
-        found = json.loads(text)["keys"]
-        candidates = [data for data in found if data.get("use", "sig") == "sig" and data.get("kty") in _KINDS]
-        keys = [jwt.PyJWK(data) for data in candidates if "d" not in data]
-    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
+        keys = [key for data in json.loads(text)["keys"] if (key := _parse_key(data)) is not None]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidValueError.of("jwt_jwks", expected="a JSON Web Key Set", got=type(error).__name__) from None
     if not keys:
         expected = "a public key of RSA, EC or OKP for signatures"
         raise InvalidValueError.of("jwt_jwks", expected=expected, got="none")
     return keys
+
+
+def _parse_key(data: object) -> jwt.PyJWK | None:
+    """Return a public key for signatures; None for any other, so that an issuer can add what is not known here."""
+    if not isinstance(data, dict) or data.get("use", "sig") != "sig" or "d" in data:
+        return None
+    try:
+        return jwt.PyJWK(data) if data.get("kty") in _KINDS else None
+    except Exception as error:  # a member of any type: not only PyJWT's own errors
+        _log.warning("key of jwt_jwks not used", extra={"kid": data.get("kid"), "error": str(error)})
+        return None

@@ -16,6 +16,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.identity.expiry import Expiry
 from rollserve_server.identity.principal import Principal, check_name
 from rollserve_server.identity.rejections import expired, invalid
 from rollserve_server.identity.scopes import parse_grants
@@ -122,6 +123,14 @@ class TokenSet:
         if token.is_expired:
             raise expired()
         return principal
+
+    def expiries(self) -> Sequence[Expiry]:
+        """Return when the tokens expire that have not yet."""
+        return [
+            Expiry("token_hashes", "token", f"{token.name} ({token.id})", token.expires)
+            for token, _ in self._tokens
+            if token.expires is not None and not token.is_expired
+        ]
 
 
 class TokenFile:

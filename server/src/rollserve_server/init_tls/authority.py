@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-__all__ = ["Authority", "Issued", "names_in"]
+__all__ = ["Authority", "Issued", "expiry_of", "names_in", "with_previous"]
 
 _CLOCK_SKEW = datetime.timedelta(hours=1)
 """How far the clocks of clients may be behind."""
@@ -48,8 +48,17 @@ class Authority:
     @classmethod
     def new(cls, days: float) -> Self:
         """Return a new authority, whose certificate expires after some days."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("Rollserve development CA")
+        return cls._self_signed(_name("Rollserve development CA"), ec.generate_private_key(ec.SECP256R1()), days)
+
+    def renewed(self, days: float) -> Self:
+        """Return the authority with a new certificate of the same name and key.
+
+        Whatever the authority has signed, and will sign, verifies by the old certificate as well as by the new one.
+        """
+        return self._self_signed(self._certificate.subject, self._key, days)
+
+    @classmethod
+    def _self_signed(cls, name: x509.Name, key: ec.EllipticCurvePrivateKey, days: float) -> Self:
         builder = _builder(name, name, key, days).add_extension(x509.BasicConstraints(True, 0), critical=True)
         builder = builder.add_extension(_usage(is_authority=True), critical=True)
         return cls(builder.sign(key, hashes.SHA256()), key)
@@ -67,11 +76,23 @@ class Authority:
             raise ValueError("the key is another certificate's")
         return cls(certificate, key)
 
+    @property
+    def starts(self) -> datetime.datetime:
+        """When its certificate becomes valid."""
+        return self._certificate.not_valid_before_utc
+
+    @property
+    def expires(self) -> datetime.datetime:
+        """When its certificate expires."""
+        return self._certificate.not_valid_after_utc
+
     def server(self, names: Iterable[str], days: float) -> Issued:
         """Return a new certificate for a server that clients reach by these host names and addresses."""
         names = list(names)
         alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
-        return self._issue(names[0], days, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+        # Clients look at the alternatives alone; a common name has 64 characters at most.
+        common = next((name for name in names if len(name) <= 64), "server")
+        return self._issue(common, days, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
 
     def client(self, name: str, days: float) -> Issued:
         """Return a new certificate for a client."""
@@ -104,6 +125,24 @@ def names_in(cert: bytes) -> list[str]:
     except x509.ExtensionNotFound:
         return [str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return [str(name.value) for name in names]
+
+
+def expiry_of(cert: bytes) -> datetime.datetime:
+    """Return when a certificate in PEM format expires."""
+    return x509.load_pem_x509_certificate(cert).not_valid_after_utc
+
+
+def with_previous(cert: bytes, file: bytes) -> bytes:
+    """Return a renewed authority's certificate, followed by the ones of its file that still count.
+
+    Of the authority itself only the latest one is kept. The new certificate is the first: gRPC takes the first one with
+    the signer's name and key, even if it has expired.
+    """
+    new, now = x509.load_pem_x509_certificate(cert), datetime.datetime.now(datetime.UTC)
+    latest, *others = x509.load_pem_x509_certificates(file)
+    kept = [each for each in others if each.public_key() != new.public_key()]
+    kept = [each for each in (latest, *kept) if each.not_valid_after_utc > now]
+    return b"".join(each.public_bytes(Encoding.PEM) for each in (new, *kept))
 
 
 def _builder(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from rollserve_server import __version__
 from rollserve_server.metrics.episodes import EpisodeCollector
+from rollserve_server.metrics.expiry import ExpiryCollector
 from rollserve_server.metrics.samplers import SamplerCollector
 
 if TYPE_CHECKING:
+    from rollserve_server.identity import Expiry
     from rollserve_server.pool import Account
     from rollserve_server.samplers import Sampler
 
@@ -41,16 +43,18 @@ class Metrics:
         registry: all metrics.
     """
 
-    def __init__(self, samplers: Iterable[Sampler]) -> None:
+    def __init__(self, samplers: Iterable[Sampler], expiries: Callable[[], Iterable[Expiry]] = tuple) -> None:
         """Start with nothing counted.
 
         Args:
             samplers: the samplers, whenever it is iterated over.
+            expiries: returns what expires in the files of the settings.
         """
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(SamplerCollector(samplers))
         registry.register(EpisodeCollector(samplers))
+        registry.register(ExpiryCollector(expiries))
         info = Gauge("rollserve_server_info", "1, labelled with the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)
         self._open = Gauge("rollserve_open_rpcs", "RPCs that are open.", ["rpc"], registry=registry)
