@@ -41,6 +41,7 @@ from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
     Assorted,
     Big,
+    EverySpace,
     Hybrid,
     ManyActions,
     Nested,
@@ -70,6 +71,7 @@ __all__ = [
     "Curriculum",
     "Deadly",
     "Ends",
+    "EverySpace",
     "Failing",
     "FailsForSomeSeeds",
     "Flaky",

@@ -7,14 +7,13 @@ observation of some megabytes would take gigabytes there.
 from __future__ import annotations
 
 import copyreg
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box
 
-__all__ = ["pickle_uniform_boxes"]
-
-_BOUNDS = ("low", "high", "bounded_below", "bounded_above")
+__all__ = ["box_of", "pickle_uniform_boxes"]
 
 
 def pickle_uniform_boxes() -> None:
@@ -22,18 +21,30 @@ def pickle_uniform_boxes() -> None:
     copyreg.pickle(Box, _reduced)
 
 
-def _reduced(box: Any) -> tuple[Any, ...]:
-    bounds = [getattr(box, name) for name in _BOUNDS]
-    if box.shape and all(bound.size and (bound == bound.flat[0]).all() for bound in bounds):
-        return _uniform_box, (box.shape, [bound.flat[0] for bound in bounds])
-    reduced: Any = object.__reduce_ex__(box, 2)
-    return reduced  # type: ignore[no-any-return]
-
-
-def _uniform_box(shape: tuple[int, ...], bounds: list[Any]) -> Any:
-    """Return a box whose bounds are read-only arrays with one element each in memory."""
-    low, high, *_ = bounds
-    box: Any = Box(low, high, shape, dtype=low.dtype.type)
-    for name, bound in zip(_BOUNDS, bounds, strict=True):
-        setattr(box, name, np.broadcast_to(bound, shape))
+def box_of(state: Mapping[str, Any]) -> Box:
+    """Return a box with these attributes. Its constructor refuses bounds that boxes have, such as numpy's booleans."""
+    box = Box.__new__(Box)
+    box.__setstate__({name: value.array() if isinstance(value, _Uniform) else value for name, value in state.items()})
     return box
+
+
+class _Uniform(NamedTuple):
+    """An array whose elements are the same, bit by bit."""
+
+    shape: tuple[int, ...]
+    element: np.ndarray
+
+    def array(self) -> np.ndarray:
+        """Return the array, which is read-only, and has one element in memory."""
+        return np.broadcast_to(self.element, self.shape)
+
+
+def _reduced(box: Any) -> tuple[Any, ...]:
+    return box_of, ({name: _small(value) for name, value in vars(box).items()},)
+
+
+def _small(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or not value.size or not value.ndim:
+        return value
+    element = value[(slice(1),) * value.ndim].reshape(()).copy()
+    return _Uniform(value.shape, element) if value.tobytes() == element.tobytes() * value.size else value
