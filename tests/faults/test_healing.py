@@ -446,3 +446,64 @@ async def test_fragment_call_does_not_wait_for_a_lost_worker_that_has_delivered(
 
 def no_worker(index: int, _: WorkerSettings) -> WorkerHandle:
     raise WorkerLostError("there is no room", index)
+
+
+async def test_replacement_installs_only_what_a_call_needs() -> None:
+    backend = KillableBackend()
+    async with pool_of(backend, **NOTICE_SECONDS) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, Fragments(8 * 50), seed=1)
+        await kill_worker(pool, backend, 0)
+        assert await backend.handles[0].call(Worker.installed_versions) == (set(), set())
+        await pool.update_env([rollserve.EnvSpec("Acrobot-v1")])
+        assert await backend.handles[0].call(Worker.installed_versions) == ({2}, set())
+        await pool.update_env([CARTPOLE])
+        await kill_worker(pool, backend, 1)
+        assert equal(await sample(pool, Fragments(8 * 50), seed=1), expected)
+        assert await backend.handles[1].call(Worker.installed_versions) == ({3}, {1})
+
+
+@pytest.mark.parametrize("how", ["in its construction", "by a signal"])
+async def test_environment_that_ends_workers_later_can_be_replaced(
+    how: str, ray_backend: RayBackend, without_recycling: None, tmp_path: Path
+) -> None:
+    kwargs = {"file": str(tmp_path / "end")} if how == "in its construction" else {"seconds": 0.2}
+    env = rollserve.EnvSpec("sample_envs:EndsWorkersLater", kwargs)
+    async with pool_of(ray_backend, env, workers=1, rows=1, **NOTICE_SECONDS, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(1))
+        (tmp_path / "end").touch()
+        if how == "in its construction":
+            os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
+        await until(lambda: pool.status().workers[0].num_restarts > 0)
+        async with asyncio.timeout(30):
+            await pool.update_env([CARTPOLE])
+        await pool.update_agent([RandomSpec()])
+        assert (await sample(pool, AtLeast(100))).num_steps >= 100
+
+
+async def test_update_replaces_workers_that_are_all_given_up() -> None:
+    backend = KillableBackend()
+    async with pool_of(backend, workers=1, worker_restarts_per_hour=1, **NOTICE_SECONDS) as pool:
+        await kill_worker(pool, backend, 0)
+        await kill_worker(pool, backend, 0)
+        assert pool.status().workers[0].given_up
+        async with asyncio.timeout(20):
+            await pool.update_env([CARTPOLE])
+        assert num_healthy(pool) == 1
+
+
+@pytest.mark.parametrize("how", ["files", "maker", "processes"])
+async def test_worker_whose_process_is_spoiled_is_replaced(
+    how: str, ray_backend: RayBackend, without_recycling: None
+) -> None:
+    env = rollserve.EnvSpec("sample_envs:Spoiling", {"how": how})
+    async with pool_of(ray_backend, env, workers=1, rows=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(1))
+        async with asyncio.timeout(60):
+            await pool.update_env([CARTPOLE])
+        assert pool.status().workers[0].num_restarts == 1
+        assert "worker 0 failed: " in pool.status().workers[0].last_failure
+        await pool.update_agent([RandomSpec()])
+        assert (await sample(pool, AtLeast(100))).num_steps >= 100

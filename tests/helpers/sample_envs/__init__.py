@@ -9,6 +9,7 @@ import gymnasium
 
 from sample_envs.failing import (
     Deadly,
+    EndsWorkersLater,
     Failing,
     FailsForSomeSeeds,
     Flaky,
@@ -18,6 +19,7 @@ from sample_envs.failing import (
     Odd,
     OddInfos,
     Refusing,
+    Spoiling,
     Talkative,
 )
 from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
@@ -71,6 +73,7 @@ __all__ = [
     "Curriculum",
     "Deadly",
     "Ends",
+    "EndsWorkersLater",
     "EverySpace",
     "Failing",
     "FailsForSomeSeeds",
@@ -118,6 +121,7 @@ __all__ = [
     "Slow",
     "SlowInPlaces",
     "Spaceless",
+    "Spoiling",
     "Switches",
     "Talkative",
     "Talking",

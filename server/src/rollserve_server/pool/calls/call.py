@@ -232,6 +232,7 @@ class Call(ABC, Generic[_O, _R]):
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""
         in_flight, step_rate = self.in_flight[worker], self._parts.step_rate
+        await self._parts.versions.complete(self._workforce[worker].index, handle)
         while in_flight or self._uses(worker, handle):
             while (
                 not self.turn.is_paused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.settings import PoolSettings
 
-__all__ = ["Launcher", "close_worker"]
+__all__ = ["Launcher", "close_worker", "giving_what_others_hold"]
 
 _CLOSE_SECONDS = 2.0
 
@@ -29,7 +29,7 @@ class Launcher:
         self,
         backend: Backend,
         settings: PoolSettings,
-        prepare: Callable[[int, WorkerHandle], Awaitable[object]],
+        prepare: Callable[..., Awaitable[object]],
         on_loss: Callable[[int, WorkerHandle, WorkerLostError], None],
     ) -> None:
         """Start no worker yet.
@@ -37,7 +37,8 @@ class Launcher:
         Args:
             backend: creates workers.
             settings: what each worker is made with, and limits for their work.
-            prepare: gives a new worker its agents and environments.
+            prepare: gives a new worker its agents and environments, given its index; with `for_calls`, only those that
+                calls use now.
             on_loss: called when a started worker hangs or is gone.
         """
         self._backend = backend
@@ -73,8 +74,12 @@ class Launcher:
         watch.add_done_callback(self._watches.discard)
         return identity
 
-    async def start(self, slot: WorkerSlot) -> None:
-        """Wait for the slot's worker to start, and give it all that the others hold. It is killed if that fails.
+    async def start(self, slot: WorkerSlot, *, for_calls: bool) -> None:
+        """Wait for the slot's worker to start, and give it what the others hold. It is killed if that fails.
+
+        Args:
+            slot: the slot.
+            for_calls: whether it gets only what calls use now, because it replaces a worker that this may have ended.
 
         Raises:
             WorkerLostError: the worker did not start in time, or cannot be given what the others hold.
@@ -82,19 +87,17 @@ class Launcher:
         """
         try:
             identity = await self.identify(slot.index, slot.handle)
-            await self._prepare(slot.index, slot.handle)
-        except BaseException as error:
+            with giving_what_others_hold(slot.index):
+                await self._prepare(slot.index, slot.handle, for_calls=for_calls)
+        except BaseException:
             slot.handle.kill()
-            if not isinstance(error, DomainError) or isinstance(error, (WorkerLostError, SamplerLostError)):
-                raise
-            text = f"worker {slot.index} cannot be given what the others hold: {error.message}"
-            raise WorkerLostError(text, slot.index) from error
+            raise
         slot.identity, slot.healthy, slot.lost_in_broadcast = identity, True, False
 
     async def restart(self, slot: WorkerSlot) -> None:
         """Put a new worker into a slot; errors as of `start`."""
         slot.handle = self._backend.create_worker(slot.index, self._settings.worker)
-        await self.start(slot)
+        await self.start(slot, for_calls=True)
 
     def stop_watching(self) -> None:
         """Watch no worker any more."""
@@ -106,6 +109,18 @@ class Launcher:
         error = await wait_for_loss(index, handle, self._settings.health)
         self._on_loss(index, handle, error)
         handle.kill(error)
+
+
+@contextlib.contextmanager
+def giving_what_others_hold(index: int) -> Iterator[None]:
+    """Turn a worker's refusal in the block into its loss: others hold what it refuses."""
+    try:
+        yield
+    except (WorkerLostError, SamplerLostError):
+        raise
+    except DomainError as error:
+        text = f"worker {index} cannot be given what the others hold: {error.message}"
+        raise WorkerLostError(text, index) from error
 
 
 async def close_worker(handle: WorkerHandle) -> None:

@@ -60,7 +60,7 @@ class Replacements:
             try:
                 if is_created:
                     is_created = False
-                    await self._launcher.start(slot)
+                    await self._launcher.start(slot, for_calls=True)
                 else:
                     await self._launcher.restart(slot)
             except Exception as error:  # whatever it is, the next worker may do better
