@@ -381,7 +381,7 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
         backend.journal.is_open.clear()
         failing = asyncio.create_task(pool.update_agent([ConstantSpec({"": np.array(0)})]))
         await until(lambda: backend.journal.num_waiting == 1)
-        has_agent, may_make_env = asyncio.Event(), asyncio.Event()
+        has_agent, may_go_on = asyncio.Event(), asyncio.Event()
         create_worker = backend.create_worker
 
         def create_gated_worker(index: int, settings: WorkerSettings) -> WorkerHandle:
@@ -389,10 +389,11 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
             call = handle.call
 
             async def gated_call(method: Any, *arguments: Any) -> Any:
-                if method is Worker.add_env:
+                result = await call(method, *arguments)
+                if method is Worker.add_agent:
                     has_agent.set()
-                    await may_make_env.wait()
-                return await call(method, *arguments)
+                    await may_go_on.wait()
+                return result
 
             handle.call = gated_call
             return handle  # type: ignore[no-any-return]
@@ -406,7 +407,7 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
             await failing
         backend.journal.fails = False
         assert (await pool.update_agent([ConstantSpec({"": np.array(1)})])).version == 1
-        may_make_env.set()
+        may_go_on.set()
         await until(lambda: num_healthy(pool) == 2)
         batch = await sample(pool, Exactly(1))
         assert isinstance(batch.actions, np.ndarray)
@@ -448,19 +449,16 @@ def no_worker(index: int, _: WorkerSettings) -> WorkerHandle:
     raise WorkerLostError("there is no room", index)
 
 
-async def test_replacement_installs_only_what_a_call_needs() -> None:
+async def test_replacement_installs_only_what_calls_need_while_an_update_waits() -> None:
     backend = KillableBackend()
-    async with pool_of(backend, **NOTICE_SECONDS) as pool:
+    async with pool_of(backend, workers=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
-        expected = await sample(pool, Fragments(8 * 50), seed=1)
-        await kill_worker(pool, backend, 0)
-        assert await backend.handles[0].call(Worker.installed_versions) == (set(), set())
+        expected = await sample(pool, AtLeast(100), seed=1)
+        backend.kill(0)
         await pool.update_env([rollserve.EnvSpec("Acrobot-v1")])
         assert await backend.handles[0].call(Worker.installed_versions) == ({2}, set())
-        await pool.update_env([CARTPOLE])
-        await kill_worker(pool, backend, 1)
-        assert equal(await sample(pool, Fragments(8 * 50), seed=1), expected)
-        assert await backend.handles[1].call(Worker.installed_versions) == ({3}, {1})
+        assert equal(await sample(pool, AtLeast(100), seed=1, env_version=1), expected)
+        assert await backend.handles[0].call(Worker.installed_versions) == ({1, 2}, {1})
 
 
 @pytest.mark.parametrize("how", ["in its construction", "by a signal"])

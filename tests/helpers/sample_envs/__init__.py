@@ -60,7 +60,7 @@ from sample_envs.spaces import (
 )
 from sample_envs.stacks import FrameStackRows, FrameStacks
 from sample_envs.tasks import Recall, Tasks
-from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldStyle, WideRows
+from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldStyle, Scribbling, WideRows
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
@@ -117,6 +117,7 @@ __all__ = [
     "Rendered",
     "ScreenRows",
     "Screens",
+    "Scribbling",
     "Shapes",
     "Slow",
     "SlowInPlaces",

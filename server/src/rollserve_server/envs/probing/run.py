@@ -24,7 +24,7 @@ from rollserve_server.envs.probing.method_calls import call_method
 from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.envs.probing.rendering import render
-from rollserve_server.errors import FaultError, InvalidValueError, describe
+from rollserve_server.errors import FaultError, InvalidValueError, describe, portable
 from rollserve_server.trials import variables_for_code
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ def run_rendering(
 def _run(specs: WorkerSpecs, job: Callable[[], _T], health: HealthSettings, ended: threading.Event | None) -> _T:
     """Run a job about environments in a child process; return its result, or raise its error."""
     with contextlib.closing(_messages(specs, job, health, ended or threading.Event())) as messages:
-        return next(messages)  # type: ignore[no-any-return]
+        for message in messages:
+            return message  # type: ignore[no-any-return]
+    raise InvalidValueError("expected a result of the process that tried an environment, got none")
 
 
 def _messages(
@@ -140,9 +142,10 @@ def _received_until_end(
         if isinstance(message, Phase):
             phase = message
         elif isinstance(message, Exception):
-            if isinstance(message, FaultError):
-                message.is_of_child = True
-            raise message
+            error = portable(message)
+            if isinstance(error, FaultError):
+                error.is_of_child = True
+            raise error
         else:
             yield message
 

@@ -149,27 +149,31 @@ class Versions:
         await worker.call(Worker.retain, *self.kept())
         await self.prepare(index, worker)
 
-    async def prepare(self, index: int, worker: WorkerHandle, *, for_calls: bool = True) -> None:
+    async def prepare(
+        self, index: int, worker: WorkerHandle, *, may_lack: bool = False, must_lack: bool = False
+    ) -> None:
         """Install all versions that a worker lacks, also those that are accepted meanwhile.
 
         Args:
             index: index of the worker.
             worker: the worker, which is new or of an earlier server.
-            for_calls: whether to install only what calls use that run now. A version that ends workers would keep every
-                update from getting through otherwise. `complete` installs the others when a call needs them.
+            may_lack: whether the worker may lack what no call uses now, which is left out while an update waits.
+            must_lack: whether that is left out in any case. `complete` installs it when a call needs it.
 
         Raises:
             DomainError: the worker cannot take a version, or its environments differ from those of the others.
         """
         env_versions, policy_versions = await worker.call(Worker.installed_versions)
         names = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
+        names -= self._lacking.get(worker, set())  # what it has under such a number is of an update that failed
         held = {name: value for name, value in self._required().items() if name in names}
         # After an update that failed, another one may come under the same number: compare the values, too.
         while missing := {name: value for name, value in self._required().items() if held.get(name) is not value}:
-            needed = [name for name in missing if not for_calls or self._is_needed(name)]
-            if not needed:
+            is_lean = may_lack and (must_lack or bool(self._pending))
+            wanted = [name for name in missing if not is_lean or self._is_needed(name)]
+            if not wanted:
                 break
-            name = min(needed)
+            name = min(wanted)
             held[name] = value = missing[name]
             _, version = name
             if isinstance(value, EnvVersion):
@@ -189,7 +193,7 @@ class Versions:
             async with self._completing.setdefault(worker, asyncio.Lock()):  # calls may begin at the same time
                 if any(map(self._is_needed, self._lacking[worker])):
                     with giving_what_others_hold(index):
-                        await self.prepare(index, worker)
+                        await self.prepare(index, worker, may_lack=True, must_lack=True)
 
     def _is_needed(self, name: tuple[str, int]) -> bool:
         """Whether a call uses a version, or is about to."""
@@ -198,7 +202,7 @@ class Versions:
             is_in_use = self.agents.is_in_use(number)
         else:
             is_in_use = self.envs.is_in_use(number) if number > 0 else self.evaluation_envs.is_in_use(-number)
-        return is_in_use or name in self._pending
+        return is_in_use or self._pending.get(name) is not None
 
     def _required(self) -> Mapping[tuple[str, int], AgentVersion | EnvVersion]:
         """Return what a worker must hold to take work, by kind and number."""

@@ -37,8 +37,7 @@ class Launcher:
         Args:
             backend: creates workers.
             settings: what each worker is made with, and limits for their work.
-            prepare: gives a new worker its agents and environments, given its index; with `for_calls`, only those that
-                calls use now.
+            prepare: gives a new worker its agents and environments; see `Versions.prepare`.
             on_loss: called when a started worker hangs or is gone.
         """
         self._backend = backend
@@ -74,12 +73,15 @@ class Launcher:
         watch.add_done_callback(self._watches.discard)
         return identity
 
-    async def start(self, slot: WorkerSlot, *, for_calls: bool) -> None:
+    async def start(self, slot: WorkerSlot, *, is_added: bool = False) -> None:
         """Wait for the slot's worker to start, and give it what the others hold. It is killed if that fails.
+
+        A worker that replaces another gets only what calls use now while an update waits, or if more has ended the last
+        one: what ends workers must not keep out the update that replaces it.
 
         Args:
             slot: the slot.
-            for_calls: whether it gets only what calls use now, because it replaces a worker that this may have ended.
+            is_added: whether the slot is new, too.
 
         Raises:
             WorkerLostError: the worker did not start in time, or cannot be given what the others hold.
@@ -87,8 +89,16 @@ class Launcher:
         """
         try:
             identity = await self.identify(slot.index, slot.handle)
-            with giving_what_others_hold(slot.index):
-                await self._prepare(slot.index, slot.handle, for_calls=for_calls)
+            may_lack = not is_added and not slot.has_refused
+            slot.has_refused, slot.was_ended, must_lack = False, True, slot.was_ended
+            try:
+                with giving_what_others_hold(slot.index):
+                    await self._prepare(slot.index, slot.handle, may_lack=may_lack, must_lack=must_lack)
+            except WorkerLostError as error:
+                slot.has_refused = isinstance(error.__cause__, DomainError)
+                slot.was_ended = not slot.has_refused
+                raise
+            slot.was_ended = False
         except BaseException:
             slot.handle.kill()
             raise
@@ -97,7 +107,7 @@ class Launcher:
     async def restart(self, slot: WorkerSlot) -> None:
         """Put a new worker into a slot; errors as of `start`."""
         slot.handle = self._backend.create_worker(slot.index, self._settings.worker)
-        await self.start(slot, for_calls=True)
+        await self.start(slot)
 
     def stop_watching(self) -> None:
         """Watch no worker any more."""

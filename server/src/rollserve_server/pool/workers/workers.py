@@ -45,7 +45,7 @@ class Workers(Sequence[WorkerSlot]):
         Args:
             backend: creates workers.
             settings: what each worker is made with, limits for their work, and how often they are replaced.
-            prepare: gives a new worker its agents and environments; see `Launcher`.
+            prepare: gives a new worker its agents and environments; see `Versions.prepare`.
         """
         self._backend = backend
         self._health = settings.health
@@ -194,7 +194,7 @@ class Workers(Sequence[WorkerSlot]):
         try:
             for index in indices:
                 slots.append(self._launcher.new_slot(index))
-                tasks.append(asyncio.create_task(self._launcher.start(slots[-1], for_calls=False)))
+                tasks.append(asyncio.create_task(self._launcher.start(slots[-1], is_added=True)))
                 await asyncio.sleep(0)  # creating many takes a while, in which others are served
             await asyncio.gather(*tasks)
             yield slots
