@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from every_space import EVERY_SPACE
+from every_space import EVERY_SPACE, own_classes
 from gymnasium import spaces
 from native_envs import ALLOWED
 from pools import evaluate, pool_of, sample
@@ -198,9 +198,8 @@ def test_pickles_of_large_spaces_are_small(dtype: Any) -> None:
 def test_every_space_arrives_at_the_client(cartpole: rollserve.Sampler) -> None:
     space = cartpole.update_env("sample_envs:EverySpace").observation_space
     assert isinstance(space, rollserve.spaces.Dict)
-    for number, expected in enumerate(EVERY_SPACE):
-        got, described = space[str(number)], describe_space(expected)
-        assert space_to_proto(got) == space_to_proto(described)
+    for name, expected in {**{str(number): each for number, each in enumerate(EVERY_SPACE)}, **own_classes()}.items():
+        assert space_to_proto(space[name]) == space_to_proto(describe_space(expected))
     cartpole.update_agent(rollserve.RandomAgent())
     assert cartpole.obtain_samples(10).num_steps >= 10
 

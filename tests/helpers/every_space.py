@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["EVERY_SPACE"]
+__all__ = ["EVERY_SPACE", "own_classes"]
 
 _INTEGERS = [np.dtype(f"{kind}{size}").type for kind in "iu" for size in (1, 2, 4, 8)]
 _FLOATS: list[Any] = [np.float16, np.float32, np.float64]
@@ -51,3 +51,34 @@ def _others() -> list[spaces.Space[Any]]:
 
 with warnings.catch_warnings(action="ignore"):  # of gymnasium, about bounds such as NaN
     EVERY_SPACE = [*_boxes(), *_others()]
+
+
+def own_classes() -> dict[str, spaces.Space[Any]]:
+    """Return spaces of classes that no other process can import."""
+
+    class OwnBox(spaces.Box):
+        pass
+
+    class OwnDiscrete(spaces.Discrete):  # type: ignore[type-arg]
+        pass
+
+    class OwnMultiDiscrete(spaces.MultiDiscrete):
+        pass
+
+    class OwnMultiBinary(spaces.MultiBinary):
+        pass
+
+    class OwnText(spaces.Text):
+        pass
+
+    class OwnDict(spaces.Dict):
+        pass
+
+    return {
+        "box": OwnBox(0, 1, (2,), np.bool_),
+        "choice": OwnDiscrete(3, start=-1),
+        "choices": OwnMultiDiscrete([2, 3], start=[1, 0]),
+        "switches": OwnMultiBinary([2, 2]),
+        "text": OwnText(3, min_length=1, charset="ab"),
+        "others": OwnDict({"b": OwnBox(-1, np.inf, ()), "a": spaces.Tuple((OwnDiscrete(2),))}),
+    }

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from charges import in_probe
-from every_space import EVERY_SPACE
+from every_space import EVERY_SPACE, own_classes
 from gymnasium import spaces
 
 
@@ -48,9 +48,9 @@ class Nested(gymnasium.Env[Any, Any]):
 
 
 class EverySpace(gymnasium.Env[Any, int]):
-    """Observations of every space that gymnasium makes, by number."""
+    """Observations of every space that gymnasium makes, by number, and of spaces of classes that only it has."""
 
-    observation_space = spaces.Dict({str(number): space for number, space in enumerate(EVERY_SPACE)})
+    observation_space = spaces.Dict({str(number): space for number, space in enumerate(EVERY_SPACE)} | own_classes())
     action_space = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Boxes whose elements share their bounds, pickled as a few bytes.
+"""Spaces as every process can read them; boxes whose elements share their bounds are pickled as a few bytes.
 
 gymnasium's `Box` holds four arrays of its own shape. Every worker describes its spaces to the server, so that an
 observation of some megabytes would take gigabytes there.
@@ -7,13 +7,18 @@ observation of some megabytes would take gigabytes there.
 from __future__ import annotations
 
 import copyreg
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.spaces import Box
 
-__all__ = ["box_of", "pickle_uniform_boxes"]
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+__all__ = ["box_of", "pickle_uniform_boxes", "plain_space"]
 
 
 def pickle_uniform_boxes() -> None:
@@ -26,6 +31,32 @@ def box_of(state: Mapping[str, Any]) -> Box:
     box = Box.__new__(Box)
     box.__setstate__({name: value.array() if isinstance(value, _Uniform) else value for name, value in state.items()})
     return box
+
+
+def plain_space(space: Space[Any]) -> Space[Any]:
+    """Return the space as gymnasium's own classes: a process that reads it may not have the environment's classes."""
+    match space:
+        case spaces.Dict():
+            return spaces.Dict(OrderedDict((key, plain_space(part)) for key, part in space.spaces.items()))
+        case spaces.Tuple():
+            return spaces.Tuple([plain_space(part) for part in space.spaces])
+        case _ if type(space).__module__.startswith("gymnasium."):
+            return space
+        case Box():
+            bounds = {name: getattr(space, name) for name in ("low", "high", "bounded_below", "bounded_above")}
+            return box_of({"_shape": space.shape, "dtype": space.dtype, "_np_random": None, **bounds})
+        case spaces.Discrete():
+            # Gymnasium's older versions have this dtype only.
+            dtype: Any = {} if space.dtype == np.int64 else {"dtype": np.dtype(space.dtype).type}
+            return spaces.Discrete(int(space.n), start=int(space.start), **dtype)
+        case spaces.MultiDiscrete():
+            return spaces.MultiDiscrete(space.nvec, np.dtype(space.dtype).type, start=space.start)
+        case spaces.MultiBinary():
+            return spaces.MultiBinary(space.n)
+        case spaces.Text():
+            return spaces.Text(space.max_length, min_length=space.min_length, charset=space.characters)
+        case _:
+            return space
 
 
 class _Uniform(NamedTuple):

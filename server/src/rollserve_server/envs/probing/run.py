@@ -142,10 +142,10 @@ def _received_until_end(
         if isinstance(message, Phase):
             phase = message
         elif isinstance(message, Exception):
-            error = portable(message)
-            if isinstance(error, FaultError):
-                error.is_of_child = True
-            raise error
+            failure = portable(message)
+            if isinstance(failure, FaultError):
+                failure.is_of_child = True
+            raise failure
         else:
             yield message
 

@@ -172,11 +172,11 @@ class ThreadWorker:
     def _new_future(self) -> Future[Any]:
         """Return a future that fails when the worker is killed; it has failed if the worker is lost."""
         future: Future[Any] = Future()
-        if self._lost is not None:
-            future.set_exception(copy.copy(self._lost))
-        else:
-            self._unanswered.add(future)
-            future.add_done_callback(self._unanswered.discard)
+        self._unanswered.add(future)
+        future.add_done_callback(self._unanswered.discard)
+        if self._lost is not None:  # looked at last, because the worker's thread may kill it meanwhile
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(copy.copy(self._lost))
         return future
 
 

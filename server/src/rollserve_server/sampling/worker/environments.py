@@ -20,6 +20,7 @@ from rollserve_server.envs import (
     check_space_sizes,
     episodes_per_row,
     make_rows,
+    plain_space,
     probe,
     run_probe,
     why_not_single,
@@ -153,8 +154,8 @@ class InstalledEnv:
         check_space_sizes(*self._spaces)
         is_joint = self._joint_spec is not None
         return EnvDescription(
-            rows.observation_space,
-            rows.action_space,
+            plain_space(rows.observation_space),
+            plain_space(rows.action_space),
             rows.max_episode_steps,
             rows.classify(),
             num_rows,

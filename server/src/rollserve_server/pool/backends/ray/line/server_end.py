@@ -84,16 +84,15 @@ class Listener:
         # The loop's own `sock_accept` would lose a connection that arrives when its caller is cancelled.
         try:
             connection, _ = self._socket.accept()
+            if is_of_same_user(connection) and not self.line.done():
+                self.line.set_result(Line(connection))
+            else:
+                connection.close()
         except BlockingIOError:
-            return
-        except OSError as error:  # too many open files
+            pass
+        except OSError as error:  # too many open files: calls go through Ray
             if not self.line.done():
                 self.line.set_exception(error)
-            return
-        if is_of_same_user(connection) and not self.line.done():
-            self.line.set_result(Line(connection))
-        else:
-            connection.close()
 
     def close(self) -> None:
         """Stop to listen."""
