@@ -365,7 +365,11 @@ class RayWorker:
             if error.cause:
                 self.kill(WorkerLostError(f"worker {self.index} is lost: its line broke: {error.cause}", self.index))
             else:
-                await asyncio.shield(self._served)
+                try:
+                    await asyncio.shield(self._served)
+                except WorkerLostError as loss:
+                    self.kill(loss)  # its process may live
+                    raise
             # A worker that is killed may still notice the end of its line, and leave it as for another server.
             raise copy.copy(self._lost) or SamplerLostError("another server has the sampler") from None
 
