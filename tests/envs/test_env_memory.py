@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from every_space import EVERY_SPACE, own_classes
 from gymnasium import spaces
 from native_envs import ALLOWED
 from pools import evaluate, pool_of, sample
@@ -15,8 +18,9 @@ from support import equal, raises
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Wrapper
+from rollserve.spaces import space_to_proto
 from rollserve_server.agents import RandomSpec
-from rollserve_server.envs import pickle_uniform_boxes
+from rollserve_server.envs import describe_space, pickle_uniform_boxes
 from rollserve_server.errors import OverLimitError
 from rollserve_server.local import LocalServer
 from rollserve_server.machine import num_cores
@@ -171,28 +175,33 @@ def test_bounds_of_large_observations_take_no_memory_of_the_server(
     assert process.memory_full_info().uss - before < 8 * 16 * MIB
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Box(0, 255, (50, 84, 84), np.uint8),
-        spaces.Box(-np.inf, np.inf, (3,), np.float32),
-        spaces.Box(np.float32(-0.1), np.inf, (2, 2)),
-        spaces.Dict(a=spaces.Box(-1, 1, (4,), np.int8), b=spaces.Tuple([spaces.Box(0, 1, ()), spaces.Discrete(3)])),
-        spaces.Box(np.array([0, 1], np.float32), np.array([2, 2], np.float32)),
-        spaces.Box(-1, 1, (0,), np.float32),
-    ],
-    ids=str,
-)
-def test_pickled_spaces_are_equal(space: spaces.Space[Any]) -> None:
+@pytest.mark.parametrize("copied", [lambda space: pickle.loads(pickle.dumps(space)), copy.deepcopy])
+@pytest.mark.parametrize("space", [*EVERY_SPACE, spaces.Box(-1, 1, (0,), np.float32)], ids=str)
+def test_copies_of_spaces_are_equal(space: spaces.Space[Any], copied: Callable[[Any], Any]) -> None:
     pickle_uniform_boxes()
-    pickled = pickle.dumps(space)
-    assert len(pickled) < 1000
-    copied = pickle.loads(pickled)
-    assert copied == space
-    for box, original in zip(boxes_in(copied), boxes_in(space), strict=True):
+    space.seed(3)
+    again = copied(space)
+    assert repr(again) == repr(space)
+    assert again.np_random.bit_generator.state == space.np_random.bit_generator.state
+    for box, original in zip(boxes_in(again), boxes_in(space), strict=True):
         for name in ("low", "high", "bounded_below", "bounded_above"):
-            assert np.array_equal(getattr(box, name), getattr(original, name))
-            assert getattr(box, name).dtype == getattr(original, name).dtype
+            one, other = getattr(box, name), getattr(original, name)
+            assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.bool_, np.float64])
+def test_pickles_of_large_spaces_are_small(dtype: Any) -> None:
+    pickle_uniform_boxes()
+    assert len(pickle.dumps(spaces.Box(0, 1, (50, 84, 84), dtype))) < 1000
+
+
+def test_every_space_arrives_at_the_client(cartpole: rollserve.Sampler) -> None:
+    space = cartpole.update_env("sample_envs:EverySpace").observation_space
+    assert isinstance(space, rollserve.spaces.Dict)
+    for name, expected in {**{str(number): each for number, each in enumerate(EVERY_SPACE)}, **own_classes()}.items():
+        assert space_to_proto(space[name]) == space_to_proto(describe_space(expected))
+    cartpole.update_agent(rollserve.RandomAgent())
+    assert cartpole.obtain_samples(10).num_steps >= 10
 
 
 def boxes_in(space: Any) -> list[spaces.Box]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
+import struct
 from pathlib import Path
 
 import gymnasium
@@ -17,8 +19,9 @@ from support import equal, raises
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Wrapper
+from rollserve_server.activity import Phase
 from rollserve_server.agents import RandomSpec
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import FaultError, InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, RowUpdates
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
@@ -58,6 +61,24 @@ async def test_update_refuses_what_no_call_can_step(spec: EnvSpec, quotes: tuple
             await evaluate(pool, 1, env=spec)
         assert pool.status().env_version == 1
         assert equal(await sample(pool, AtLeast(20), seed=1), before)
+
+
+SCRIBBLES = {
+    "a truncated message": struct.pack("!i", 1000) + b"abcd",
+    "a message of a size that none has": struct.pack("!iQ", -1, 1 << 60),
+    "a message that is no pickle": struct.pack("!i", 4) + b"abcd",
+    "an error": struct.pack("!i", len(pickle.dumps(OSError("by design")))) + pickle.dumps(OSError("by design")),
+    "an end without a result": struct.pack("!i", len(pickle.dumps(Phase.IDLE))) + pickle.dumps(Phase.IDLE),
+}
+
+
+@pytest.mark.parametrize("scribble", SCRIBBLES.values(), ids=SCRIBBLES)
+async def test_update_ends_when_an_environment_writes_to_the_connection_of_its_probe(scribble: bytes) -> None:
+    async with pool_of(InProcessBackend(), **ALLOWED, step_seconds=1.0, reset_seconds=4.0) as pool:
+        async with asyncio.timeout(30):
+            with pytest.raises((InvalidValueError, FaultError)):
+                await pool.update_env([EnvSpec("sample_envs:Scribbling", {"what": scribble.hex()})])
+        assert [worker.num_restarts for worker in pool.status().workers] == [0, 0]
 
 
 @pytest.mark.parametrize("at", ["reset", "step"])

@@ -27,7 +27,13 @@ import rollserve
 from rollserve import Reason
 from rollserve.cli import main
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError, NotFoundError, portable
+from rollserve_server.errors import (
+    AgentFailedError,
+    EnvFailedError,
+    InvalidValueError,
+    NotFoundError,
+    portable,
+)
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend

@@ -381,7 +381,7 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
         backend.journal.is_open.clear()
         failing = asyncio.create_task(pool.update_agent([ConstantSpec({"": np.array(0)})]))
         await until(lambda: backend.journal.num_waiting == 1)
-        has_agent, may_make_env = asyncio.Event(), asyncio.Event()
+        has_agent, may_go_on = asyncio.Event(), asyncio.Event()
         create_worker = backend.create_worker
 
         def create_gated_worker(index: int, settings: WorkerSettings) -> WorkerHandle:
@@ -389,10 +389,11 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
             call = handle.call
 
             async def gated_call(method: Any, *arguments: Any) -> Any:
-                if method is Worker.add_env:
+                result = await call(method, *arguments)
+                if method is Worker.add_agent:
                     has_agent.set()
-                    await may_make_env.wait()
-                return await call(method, *arguments)
+                    await may_go_on.wait()
+                return result
 
             handle.call = gated_call
             return handle  # type: ignore[no-any-return]
@@ -406,7 +407,7 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
             await failing
         backend.journal.fails = False
         assert (await pool.update_agent([ConstantSpec({"": np.array(1)})])).version == 1
-        may_make_env.set()
+        may_go_on.set()
         await until(lambda: num_healthy(pool) == 2)
         batch = await sample(pool, Exactly(1))
         assert isinstance(batch.actions, np.ndarray)
@@ -446,3 +447,61 @@ async def test_fragment_call_does_not_wait_for_a_lost_worker_that_has_delivered(
 
 def no_worker(index: int, _: WorkerSettings) -> WorkerHandle:
     raise WorkerLostError("there is no room", index)
+
+
+async def test_replacement_installs_only_what_calls_need_while_an_update_waits() -> None:
+    backend = KillableBackend()
+    async with pool_of(backend, workers=1, **NOTICE_SECONDS) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(100), seed=1)
+        backend.kill(0)
+        await pool.update_env([rollserve.EnvSpec("Acrobot-v1")])
+        assert await backend.handles[0].call(Worker.installed_versions) == ({2}, set())
+        assert equal(await sample(pool, AtLeast(100), seed=1, env_version=1), expected)
+        assert await backend.handles[0].call(Worker.installed_versions) == ({1, 2}, {1})
+
+
+@pytest.mark.parametrize("how", ["in its construction", "by a signal"])
+async def test_environment_that_ends_workers_later_can_be_replaced(
+    how: str, ray_backend: RayBackend, without_recycling: None, tmp_path: Path
+) -> None:
+    kwargs = {"file": str(tmp_path / "end")} if how == "in its construction" else {"seconds": 0.2}
+    env = rollserve.EnvSpec("sample_envs:EndsWorkersLater", kwargs)
+    async with pool_of(ray_backend, env, workers=1, rows=1, **NOTICE_SECONDS, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(1))
+        (tmp_path / "end").touch()
+        if how == "in its construction":
+            os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
+        await until(lambda: pool.status().workers[0].num_restarts > 0)
+        async with asyncio.timeout(30):
+            await pool.update_env([CARTPOLE])
+        await pool.update_agent([RandomSpec()])
+        assert (await sample(pool, AtLeast(100))).num_steps >= 100
+
+
+async def test_update_replaces_workers_that_are_all_given_up() -> None:
+    backend = KillableBackend()
+    async with pool_of(backend, workers=1, worker_restarts_per_hour=1, **NOTICE_SECONDS) as pool:
+        await kill_worker(pool, backend, 0)
+        await kill_worker(pool, backend, 0)
+        assert pool.status().workers[0].given_up
+        async with asyncio.timeout(20):
+            await pool.update_env([CARTPOLE])
+        assert num_healthy(pool) == 1
+
+
+@pytest.mark.parametrize("how", ["files", "maker", "processes"])
+async def test_worker_whose_process_is_spoiled_is_replaced(
+    how: str, ray_backend: RayBackend, without_recycling: None
+) -> None:
+    env = rollserve.EnvSpec("sample_envs:Spoiling", {"how": how})
+    async with pool_of(ray_backend, env, workers=1, rows=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(1))
+        async with asyncio.timeout(60):
+            await pool.update_env([CARTPOLE])
+        assert pool.status().workers[0].num_restarts == 1
+        assert "worker 0 failed: " in pool.status().workers[0].last_failure
+        await pool.update_agent([RandomSpec()])
+        assert (await sample(pool, AtLeast(100))).num_steps >= 100

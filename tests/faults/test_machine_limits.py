@@ -340,6 +340,23 @@ def test_server_survives_more_connections_than_it_may_open_files(tmp_path: Path)
             assert other.obtain_samples(100).num_steps >= 100
 
 
+@pytest.mark.slow
+def test_server_keeps_its_cluster_while_it_may_open_no_more_files(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--workers", "1", "--rows", "2")
+    with local_server(*options, log=tmp_path / "log") as server, rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        num_open = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (num_open + 60, num_open + 60))
+        host, port = server.address.split(":")
+        with contextlib.ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            time.sleep(8)
+            assert server.process.poll() is None
+        assert sampler.obtain_samples(100).num_steps >= 100
+        assert "cluster is lost" not in (tmp_path / "log").read_text()
+
+
 # Ray's cluster
 
 

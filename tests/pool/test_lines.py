@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pools import RecordingBackend, cartpole_agent, pool_of, sample, sample_request, slot_of
+from pools import RecordingBackend, cartpole_agent, pool_of, sample, sample_request, settings, slot_of
 from support import equal
 
 import rollserve
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.errors import WorkerLostError
+from rollserve_server.errors import OverLimitError, WorkerLostError
 from rollserve_server.pool import AtLeast, Delivery, Exactly, Fragments, InProcessBackend, Pool
 from rollserve_server.pool.backends.ray import worker as ray_worker
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
+from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine, server_end
+from rollserve_server.pool.backends.ray.line.frames import HEAD, Kind, Place, packed_head
+from rollserve_server.pool.workers.liveness import wait_for_loss
+from rollserve_server.sampling import Worker
+from rollserve_server.settings import HealthSettings
 
 BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 18, "length": 40})
 BE_NOBODY = "import os, socket, sys; os.setuid(65534)"
@@ -194,6 +203,163 @@ def test_calls_are_answered_in_order_whatever_their_size(
         await asyncio.to_thread(thread.join)
 
     asyncio.run(ask_all())
+
+
+class Unreadable:
+    """A value that can be pickled, and not be read."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        if error is not None:
+            raise error
+
+    def __reduce__(self) -> Any:
+        return Unreadable, (SystemExit("unreadable"),)
+
+
+def _frame(answer: Any) -> bytes:
+    content = pickle.dumps(answer)
+    return packed_head(Kind.ANSWER, len(content)) + content
+
+
+BROKEN_FRAMES = {
+    "not a pickle": packed_head(Kind.ANSWER, 4) + b"abcd",
+    "a value that cannot be read": _frame((Unreadable(), None, None)),
+    "other parts": _frame((1,)),
+    "another version": HEAD.pack(Kind.ANSWER, b"line-0\n", 4) + b"abcd",
+    "another kind": HEAD.pack(99, b"line-1\n", 4) + b"abcd",
+    "too large": packed_head(Kind.ANSWER, 1 << 60),
+    "a region that never was": _frame((1, None, Place(7, 1, True))),
+}
+
+
+@pytest.mark.parametrize("frame", BROKEN_FRAMES.values(), ids=BROKEN_FRAMES)
+async def test_frame_that_cannot_be_taken_ends_the_calls_that_wait(frame: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    line = Line(ours)
+    with theirs:
+        asked = [line.ask(number) for number in range(3)]
+        theirs.sendall(frame)
+        for answer in asked:
+            with pytest.raises(LineEndedError) as ended:
+                await asyncio.wait_for(answer, 5)
+            assert ended.value.cause
+    assert not line.is_open
+
+
+async def test_truncated_frame_ends_the_calls_that_wait() -> None:
+    ours, theirs = socket.socketpair()
+    line = Line(ours)
+    asked = line.ask(1)
+    theirs.sendall(packed_head(Kind.ANSWER, 100) + b"abcd")
+    theirs.close()
+    with pytest.raises(LineEndedError):
+        await asyncio.wait_for(asked, 5)
+
+
+async def test_call_that_cannot_be_sent_takes_no_answer_of_another() -> None:
+    ours, theirs = socket.socketpair()
+    line = Line(ours)
+    thread = threading.Thread(target=_answer, args=(WorkerLine(theirs, keeps_memory=True),))
+    thread.start()
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+        line.ask(lambda: None)
+    assert (await asyncio.wait_for(line.ask(b"abc", 5), 5))[0] == (3, 5)
+    line.close()
+    await asyncio.to_thread(thread.join)
+
+
+async def test_result_without_room_fails_its_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    line = Line(ours)
+    thread = threading.Thread(target=_answer, args=(WorkerLine(theirs, keeps_memory=True),))
+    thread.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(server_end, "_mapped", _without_room)
+        with pytest.raises(OverLimitError, match="no room"):
+            await asyncio.wait_for(line.ask(b"", 300_000), 5)
+    _, buffer = await asyncio.wait_for(line.ask(b"", 300_000), 5)
+    assert buffer is not None
+    line.close()
+    await asyncio.to_thread(thread.join)
+
+
+def _without_room(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+async def _ray_worker(backend: RayBackend) -> Any:
+    """Return the handle of a worker that has answered a call."""
+    worker: Any = backend.create_worker(0, settings().worker)
+    await worker.call(Worker.identity)
+    return getattr(worker, "_worker", worker)
+
+
+def _break_on_server(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_end, "_unpickled", lambda _: pickle.loads(b"abcd"))
+
+
+def _send_garbage(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker._line.result()._connection.send(b"garbage " * 8)
+
+
+def _send_unreadable(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_end, "pickle", SimpleNamespace(dumps=lambda _: b"abcd", loads=pickle.loads))
+
+
+def _lose_a_frame(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_worker, "_LOST_FRAME_SECONDS", 0.5)
+    monkeypatch.setattr(worker._line.result(), "_send", lambda *_: None)
+
+
+@pytest.mark.parametrize("break_line", [_break_on_server, _send_garbage, _send_unreadable, _lose_a_frame])
+async def test_call_on_a_broken_line_ends_with_the_cause(
+    break_line: Callable[..., None], ray_backend: RayBackend, without_recycling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await _ray_worker(ray_backend)
+    with monkeypatch.context() as patch:
+        break_line(worker, patch)
+        asked = asyncio.ensure_future(worker.call(Worker.identity))
+        watching = asyncio.ensure_future(wait_for_loss(0, worker, HealthSettings(step_seconds=1, reset_seconds=1)))
+        with pytest.raises(WorkerLostError, match=r"cannot be read|Unpickling|a frame of the form|not answered a call"):
+            await asyncio.wait_for(asked, 20)
+        assert "worker 0 is lost" in (await watching).text
+    worker.kill()
+
+
+@pytest.mark.parametrize("listener", [Listener, Unreachable])
+@pytest.mark.parametrize("method", [["no_such_method"], ["__getattribute__", "stop"]])
+async def test_answer_that_cannot_be_sent_ends_the_call_with_the_cause(
+    listener: type[Listener],
+    method: list[Any],
+    ray_backend: RayBackend,
+    without_recycling: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollserve_server.pool.backends.ray.worker.Listener", listener)
+    worker = await _ray_worker(ray_backend)
+    if listener is Unreachable:
+        method = ["no_such_method"]  # Ray pickles more
+    with pytest.raises(WorkerLostError, match=r"TypeError|PicklingError|AttributeError"):
+        await asyncio.wait_for(worker._call(method[0], method[1:], {}), 20)
+    worker.kill()
+
+
+async def test_batch_is_the_same_when_answers_cannot_be_read(
+    ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpickled, num_broken = server_end._unpickled, 0
+
+    def break_two(content: memoryview) -> Any:
+        nonlocal num_broken
+        num_broken += 1
+        return pickle.loads(b"abcd") if num_broken in (3, 9) else unpickled(content)
+
+    async with pool_of(ray_backend) as pool:
+        await pool.update_agent([cartpole_agent()])
+        expected = await sample(pool, AtLeast(3000), seed=5)
+        monkeypatch.setattr(server_end, "_unpickled", break_two)
+        assert equal(await sample(pool, AtLeast(3000), seed=5), expected)
+        assert pool.status().workers[0].num_restarts + pool.status().workers[1].num_restarts > 0
 
 
 async def test_call_on_a_line_whose_worker_has_just_ended_fails() -> None:

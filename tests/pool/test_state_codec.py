@@ -11,10 +11,12 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from every_space import EVERY_SPACE
 from gymnasium import spaces
 
 import rollserve
 from rollserve.policy_map import PolicyMap
+from rollserve.spaces import space_to_proto
 from rollserve_server.agents import (
     ConstantSpec,
     CoreSpec,
@@ -34,6 +36,7 @@ from rollserve_server.agents import (
 from rollserve_server.agents.specs.batching import Batching
 from rollserve_server.agents.specs.onnx import Port
 from rollserve_server.agents.specs.python import PythonForm
+from rollserve_server.envs import describe_space
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.codec import decode, encode
 from rollserve_server.settings import WorkerSettings
@@ -88,6 +91,13 @@ AGENTS = [
     ),
     PythonSpec(PickledFactory(b"pickle"), {}, BOX, BOX, PythonForm(0, (), (), (), Batching(1, 16)), {}),
 ]
+
+
+@pytest.mark.parametrize("space", EVERY_SPACE, ids=str)
+def test_every_space_comes_back(space: Any) -> None:
+    again = decode(encode(space))
+    assert repr(again) == repr(space)
+    assert space_to_proto(describe_space(again)) == space_to_proto(describe_space(space))
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)

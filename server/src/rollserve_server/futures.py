@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 __all__ = [
     "REQUEST_THREADS",
     "ended_if_abandoned",
+    "failure_of",
     "ignore_result",
     "in_background",
     "in_own_thread",
@@ -36,6 +37,20 @@ def ignore_result(future: asyncio.Future[Any]) -> None:
     """Retrieve the error of a done future that nobody waits for; asyncio would log it otherwise."""
     if not future.cancelled():
         future.exception()
+
+
+def failure_of(error: BaseException) -> Exception:
+    """Return the error that ends the present task, for those who wait for its work.
+
+    Raises:
+        BaseException: the error, if it is the cancellation of the task itself, or ends the process.
+    """
+    if isinstance(error, Exception):
+        return error
+    task = asyncio.current_task()
+    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling():
+        raise error
+    return RuntimeError("what the task waited for was cancelled")
 
 
 def in_background(work: Coroutine[Any, Any, _R]) -> asyncio.Task[_R]:

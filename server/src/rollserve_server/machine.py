@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib.metadata
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["data_bytes", "memory_bytes", "num_cores", "package_versions", "private_bytes"]
+__all__ = ["data_bytes", "is_own_limit", "memory_bytes", "num_cores", "package_versions", "private_bytes"]
 
 _LIMIT_FILES = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
 """Files with the limit of a control group's memory, by the controllers that `/proc/self/cgroup` names it with."""
 
 _PACKAGES = ("ale-py", "box2d", "envpool", "gymnasium", "mpe2", "mujoco", "numpy", "pettingzoo", "rollserve-server")
+
+
+_OWN_LIMITS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EADDRNOTAVAIL, errno.ETOOMANYREFS}
+)
+
+
+def is_own_limit(error: OSError) -> bool:
+    """Return whether this process or machine lacks files, memory or ports, so that the error says nothing of a peer."""
+    return error.errno in _OWN_LIMITS
 
 
 def num_cores() -> int:

@@ -9,6 +9,7 @@ import gymnasium
 
 from sample_envs.failing import (
     Deadly,
+    EndsWorkersLater,
     Failing,
     FailsForSomeSeeds,
     Flaky,
@@ -18,6 +19,7 @@ from sample_envs.failing import (
     Odd,
     OddInfos,
     Refusing,
+    Spoiling,
     Talkative,
 )
 from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
@@ -41,6 +43,7 @@ from sample_envs.slow import Busy, Hanging, Slow, SlowInPlaces, Watched
 from sample_envs.spaces import (
     Assorted,
     Big,
+    EverySpace,
     Hybrid,
     ManyActions,
     Nested,
@@ -57,7 +60,7 @@ from sample_envs.spaces import (
 )
 from sample_envs.stacks import FrameStackRows, FrameStacks
 from sample_envs.tasks import Recall, Tasks
-from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldStyle, WideRows
+from sample_envs.unfit import Crashing, Curious, Growing, Hoarding, Misfit, OldStyle, Scribbling, WideRows
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
@@ -71,6 +74,8 @@ __all__ = [
     "Curriculum",
     "Deadly",
     "Ends",
+    "EndsWorkersLater",
+    "EverySpace",
     "Failing",
     "FailsForSomeSeeds",
     "Flaky",
@@ -113,10 +118,12 @@ __all__ = [
     "Rendered",
     "ScreenRows",
     "Screens",
+    "Scribbling",
     "Shapes",
     "Slow",
     "SlowInPlaces",
     "Spaceless",
+    "Spoiling",
     "Switches",
     "Talkative",
     "Talking",

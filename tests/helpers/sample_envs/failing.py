@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -256,6 +258,49 @@ class Deadly(gymnasium.Env[np.ndarray, int]):
         if not self._steps_left:
             os.kill(os.getpid(), signal.SIGKILL)
         return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class EndsWorkersLater(Ends):
+    """Ends its process although nothing runs in it: in its construction once a file is there, or by a signal.
+
+    Arguments:
+        file: the file.
+        seconds: time after a step until the signal; 0 for none.
+    """
+
+    def __init__(self, file: str = "", seconds: float = 0.0) -> None:
+        super().__init__()
+        if file and Path(file).exists():
+            os._exit(1)
+        self._seconds = seconds
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self._seconds and not in_probe():
+            signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        return super().step(action)
+
+
+class Spoiling(Ends):
+    """Spoils its process at its first step there.
+
+    Arguments:
+        how: `files`, so that it can open none any more; `maker` or `processes`, which break a library.
+    """
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self._how = how
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if not in_probe():
+            if self._how == "files":
+                _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+            elif self._how == "maker":
+                gymnasium.make = None
+            else:
+                socket.socketpair = None  # type: ignore[assignment]
+        return super().step(action)
 
 
 class Greedy(Ragged):

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from charges import in_probe
+from every_space import EVERY_SPACE, own_classes
 from gymnasium import spaces
 
 
@@ -44,6 +45,38 @@ class Nested(gymnasium.Env[Any, Any]):
         if self._step == self._length:
             infos["success"] = True
         return self.observation_space.sample(), float(action["turn"]), self._step >= self._length, False, infos
+
+
+class EverySpace(gymnasium.Env[Any, int]):
+    """Observations of every space that gymnasium makes, by number, and of spaces of classes that only it has."""
+
+    observation_space = spaces.Dict({str(number): space for number, space in enumerate(EVERY_SPACE)} | own_classes())
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return _lowest(self.observation_space), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return _lowest(self.observation_space), 0.0, True, False, {}
+
+
+def _lowest(space: spaces.Space[Any]) -> Any:
+    """Return a value of a space."""
+    match space:
+        case spaces.Dict():
+            return {key: _lowest(part) for key, part in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(map(_lowest, space.spaces))
+        case spaces.Box():
+            return space.low.copy()
+        case spaces.Text():
+            return space.characters[0] * space.max_length
+        case spaces.MultiBinary():
+            return np.zeros(space.shape, np.int8)
+        case spaces.MultiDiscrete() | spaces.Discrete():
+            return space.start
+    raise TypeError(space)
 
 
 class Switches(gymnasium.Env[np.ndarray, Any]):

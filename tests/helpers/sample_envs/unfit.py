@@ -11,6 +11,7 @@ import numpy as np
 from charges import go_off, hang
 from gymnasium import spaces
 
+from rollserve_server.activity import current_activity
 from sample_envs.native import CoinRows
 from sample_envs.slow import Hanging
 
@@ -58,6 +59,24 @@ class Crashing(Misfit):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+class Scribbling(Misfit):
+    """Writes to the connection of the process that tries it.
+
+    Arguments:
+        what: what it writes, in hexadecimal digits; it hangs then.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__("nowhere")
+        self._what = bytes.fromhex(what)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        activity: Any = current_activity()
+        os.write(activity._connection.fileno(), self._what)
+        hang()
         raise AssertionError
 
 

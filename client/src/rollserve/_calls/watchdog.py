@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 __all__ = ["Watchdog"]
@@ -84,7 +84,8 @@ class _Watch:
                 watchdog.expired = True
                 del self._blocks[watchdog]
         for _, call in late:
-            call.cancel()
+            with suppress(Exception):  # whatever it is: the thread watches other calls, too
+                call.cancel()
 
 
 _watch = _Watch()

@@ -17,6 +17,7 @@ from rollserve_server.errors import (
     NotFoundError,
     NotReadyError,
     OverLimitError,
+    describe,
 )
 
 __all__ = ["Child"]
@@ -80,18 +81,23 @@ class Child:
         reader, writer = self._process.stdout, self._process.stdin
         assert reader is not None  # noqa: S101
         assert writer is not None  # noqa: S101
-        line, contents = b"", []
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             writer.write(json.dumps({**command, "sizes": [len(part) for part in parts]}).encode() + b"\n")
             for part in parts:
                 writer.write(part)
                 await writer.drain()
-            line = await reader.readline()
-            answer = json.loads(line or b"{}")
+        except ConnectionError:
+            pass  # the answer says why
+        try:
+            answer = json.loads(await reader.readline() or b"null")
             contents = [await reader.readexactly(size) for size in answer.pop("sizes", ())]
-        if not line:
+        except (AttributeError, ConnectionError, asyncio.IncompleteReadError):
             reason = Reason.DATASET_UNREADABLE
-            raise NotReadyError("the process for the dataset has ended", reason=reason, field=field)
+            raise NotReadyError("the process for the dataset has ended", reason=reason, field=field) from None
+        except (ValueError, TypeError) as error:
+            self.kill()
+            text = f"the process for the dataset does not answer as expected: {describe(error)}"
+            raise NotReadyError(text, reason=Reason.DATASET_UNREADABLE, field=field) from None
         if "reason" in answer:
             reason = Reason(answer["reason"])
             raise _ERRORS.get(reason, DomainError)(answer["text"], reason=reason, field=answer.get("field", field))

@@ -33,7 +33,7 @@ from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.space_sizes import check_space_sizes
-from rollserve_server.envs.uniform_boxes import pickle_uniform_boxes
+from rollserve_server.envs.uniform_boxes import box_of, pickle_uniform_boxes, plain_space
 from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "VectorEnvs",
     "VideoForm",
     "WorkerSpecs",
+    "box_of",
     "check_allowed",
     "check_arguments",
     "check_method_allowed",
@@ -77,6 +78,7 @@ __all__ = [
     "observation_bytes",
     "paths_in",
     "pickle_uniform_boxes",
+    "plain_space",
     "probe",
     "requested",
     "run_method_call",

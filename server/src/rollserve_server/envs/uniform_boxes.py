@@ -1,4 +1,4 @@
-"""Boxes whose elements share their bounds, pickled as a few bytes.
+"""Spaces as every process can read them; boxes whose elements share their bounds are pickled as a few bytes.
 
 gymnasium's `Box` holds four arrays of its own shape. Every worker describes its spaces to the server, so that an
 observation of some megabytes would take gigabytes there.
@@ -7,14 +7,18 @@ observation of some megabytes would take gigabytes there.
 from __future__ import annotations
 
 import copyreg
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.spaces import Box
 
-__all__ = ["pickle_uniform_boxes"]
+if TYPE_CHECKING:
+    from gymnasium import Space
 
-_BOUNDS = ("low", "high", "bounded_below", "bounded_above")
+__all__ = ["box_of", "pickle_uniform_boxes", "plain_space"]
 
 
 def pickle_uniform_boxes() -> None:
@@ -22,18 +26,56 @@ def pickle_uniform_boxes() -> None:
     copyreg.pickle(Box, _reduced)
 
 
-def _reduced(box: Any) -> tuple[Any, ...]:
-    bounds = [getattr(box, name) for name in _BOUNDS]
-    if box.shape and all(bound.size and (bound == bound.flat[0]).all() for bound in bounds):
-        return _uniform_box, (box.shape, [bound.flat[0] for bound in bounds])
-    reduced: Any = object.__reduce_ex__(box, 2)
-    return reduced  # type: ignore[no-any-return]
-
-
-def _uniform_box(shape: tuple[int, ...], bounds: list[Any]) -> Any:
-    """Return a box whose bounds are read-only arrays with one element each in memory."""
-    low, high, *_ = bounds
-    box: Any = Box(low, high, shape, dtype=low.dtype.type)
-    for name, bound in zip(_BOUNDS, bounds, strict=True):
-        setattr(box, name, np.broadcast_to(bound, shape))
+def box_of(state: Mapping[str, Any]) -> Box:
+    """Return a box with these attributes. Its constructor refuses bounds that boxes have, such as numpy's booleans."""
+    box = Box.__new__(Box)
+    box.__setstate__({name: value.array() if isinstance(value, _Uniform) else value for name, value in state.items()})
     return box
+
+
+def plain_space(space: Space[Any]) -> Space[Any]:
+    """Return the space as gymnasium's own classes: a process that reads it may not have the environment's classes."""
+    match space:
+        case spaces.Dict():
+            return spaces.Dict(OrderedDict((key, plain_space(part)) for key, part in space.spaces.items()))
+        case spaces.Tuple():
+            return spaces.Tuple([plain_space(part) for part in space.spaces])
+        case _ if type(space).__module__.startswith("gymnasium."):
+            return space
+        case Box():
+            bounds = {name: getattr(space, name) for name in ("low", "high", "bounded_below", "bounded_above")}
+            return box_of({"_shape": space.shape, "dtype": space.dtype, "_np_random": None, **bounds})
+        case spaces.Discrete():
+            # Gymnasium's older versions have this dtype only.
+            dtype: Any = {} if space.dtype == np.int64 else {"dtype": np.dtype(space.dtype).type}
+            return spaces.Discrete(int(space.n), start=int(space.start), **dtype)
+        case spaces.MultiDiscrete():
+            return spaces.MultiDiscrete(space.nvec, np.dtype(space.dtype).type, start=space.start)
+        case spaces.MultiBinary():
+            return spaces.MultiBinary(space.n)
+        case spaces.Text():
+            return spaces.Text(space.max_length, min_length=space.min_length, charset=space.characters)
+        case _:
+            return space
+
+
+class _Uniform(NamedTuple):
+    """An array whose elements are the same, bit by bit."""
+
+    shape: tuple[int, ...]
+    element: np.ndarray
+
+    def array(self) -> np.ndarray:
+        """Return the array, which is read-only, and has one element in memory."""
+        return np.broadcast_to(self.element, self.shape)
+
+
+def _reduced(box: Any) -> tuple[Any, ...]:
+    return box_of, ({name: _small(value) for name, value in vars(box).items()},)
+
+
+def _small(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or not value.size or not value.ndim:
+        return value
+    element = value[(slice(1),) * value.ndim].reshape(()).copy()
+    return _Uniform(value.shape, element) if value.tobytes() == element.tobytes() * value.size else value

@@ -22,7 +22,16 @@ from rollserve_server.errors.domain import (
     joined,
     within,
 )
-from rollserve_server.errors.foreign import describe, listed, portable, shorten, show, traceback_of, without_folders
+from rollserve_server.errors.foreign import (
+    FaultError,
+    describe,
+    listed,
+    portable,
+    shorten,
+    show,
+    traceback_of,
+    without_folders,
+)
 
 __all__ = [
     "AgentFailedError",
@@ -32,6 +41,7 @@ __all__ = [
     "DomainError",
     "EnvFailedError",
     "EpisodeFailedError",
+    "FaultError",
     "InvalidValueError",
     "NotAllowedError",
     "NotFoundError",

@@ -8,15 +8,33 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from rollserve_server.errors.domain import DomainError
+from rollserve_server.errors.domain import DomainError, WorkerLostError
 
-__all__ = ["describe", "listed", "portable", "shorten", "show", "traceback_of", "without_folders"]
+__all__ = ["FaultError", "describe", "listed", "portable", "shorten", "show", "traceback_of", "without_folders"]
 
 _MAX_TEXT, _MAX_TRACE = 1000, 8000  # characters
 _MAX_LISTED = 8  # names
 _NAME = r"/[^\s/:;,'\"<>|()\[\]{}]++"
 _FOLDERS = re.compile(rf"(?<![\w.~/:…-])(?:{_NAME})+(?={_NAME})")
 """Folders at the beginning of an absolute path. The path of a URL is behind its host, and not absolute here."""
+
+
+class FaultError(RuntimeError):
+    """An error that nobody foresaw, in another thread or process. Its text is the traceback.
+
+    Attributes:
+        summary: type and text of the error, as of `describe`.
+        is_of_child: whether it was in a child process that tries foreign code, so that it says nothing of the worker.
+    """
+
+    def __init__(self, text: str, summary: str = "") -> None:
+        super().__init__(text)
+        self.summary = summary
+        self.is_of_child = False
+
+    def loss_of(self, worker_index: int) -> WorkerLostError:
+        """Return the error for the calls of the worker that it was in, which is replaced."""
+        return WorkerLostError(f"worker {worker_index} failed: {self.summary}", worker_index)
 
 
 def describe(error: BaseException) -> str:
@@ -65,13 +83,13 @@ def traceback_of(error: BaseException) -> str:
 def portable(error: BaseException) -> Exception:
     """Return an error that can travel from a worker's thread or process to the pool.
 
-    A `DomainError` travels as it is. Any other error becomes a `RuntimeError` with its traceback as text: the error
-    itself may not be picklable, or may mean something to asyncio, such as that a task is cancelled.
+    A `DomainError` travels as it is. Any other error becomes a `FaultError`: the error itself may not be picklable, or
+    may mean something to asyncio, such as that a task is cancelled.
     """
-    if isinstance(error, DomainError):
+    if isinstance(error, DomainError | FaultError):
         return error
     trace = _innermost(error, lambda: traceback.format_exception(error))
-    return RuntimeError(trace.encode(errors="backslashreplace").decode())
+    return FaultError(trace.encode(errors="backslashreplace").decode(), describe(error))
 
 
 def _innermost(error: BaseException, trace: Callable[[], Sequence[str]]) -> str:

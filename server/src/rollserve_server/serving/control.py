@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from rollserve.errors import mismatch
-from rollserve_server.errors import DomainError
+from rollserve_server.errors import DomainError, describe
 
 __all__ = ["Answer", "answering_control"]
+
+_log = logging.getLogger(__name__)
 
 Answer = Callable[[str], Awaitable[str]]
 """Does what a request asks for, given its arguments, and returns what the answer says beyond `done`."""
@@ -64,3 +67,6 @@ async def _outcome(request: str, answers: Mapping[str, Answer]) -> str:
         return f"done {await answers[name](arguments)}".rstrip()
     except DomainError as error:
         return f"failed: {' '.join(str(error).split())}"
+    except Exception as error:  # whatever it is: the other process waits for an answer
+        _log.exception("control request failed", extra={"request": name})
+        return f"failed: {' '.join(describe(error).split())}"

@@ -71,6 +71,8 @@ class SaveFile:
             await asyncio.to_thread(_write, self._path, await pool.save())
         except (DomainError, OSError) as error:
             _log.error("sampler not saved", extra={"path": self._path, "error": str(error)})
+        except Exception:  # whatever it is: later saves go on
+            _log.exception("sampler not saved", extra={"path": self._path})
         else:
             _log.debug("sampler saved", extra={"path": self._path})
 

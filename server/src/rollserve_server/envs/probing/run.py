@@ -6,8 +6,10 @@ import atexit
 import contextlib
 import functools
 import os
+import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -23,7 +25,7 @@ from rollserve_server.envs.probing.method_calls import call_method
 from rollserve_server.envs.probing.probe import probe
 from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.envs.probing.rendering import render
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import FaultError, InvalidValueError, describe, portable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -40,6 +42,7 @@ _T = TypeVar("_T")
 _MODULE = "rollserve_server.envs.probing.child"
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
+_PART_BYTES = 1 << 20
 
 
 def run_probe(
@@ -97,7 +100,9 @@ def run_rendering(
 def _run(specs: WorkerSpecs, job: Callable[[], _T], health: HealthSettings, ended: threading.Event | None) -> _T:
     """Run a job about environments in a child process; return its result, or raise its error."""
     with contextlib.closing(_messages(specs, job, health, ended or threading.Event())) as messages:
-        return next(messages)  # type: ignore[no-any-return]
+        for message in messages:
+            return message  # type: ignore[no-any-return]
+    raise InvalidValueError("expected a result of the process that tried an environment, got none")
 
 
 def _messages(
@@ -132,21 +137,41 @@ def _received_until_end(
         except (EOFError, OSError):
             text = f"{name} ended its process when it was tried, in {phase.value}"
             raise InvalidValueError(text, reason=Reason.ENV_REFUSED) from None
+        except Exception as error:
+            text = f"{name} wrote to its process's connection when it was tried, in {phase.value}: {describe(error)}"
+            raise InvalidValueError(text, reason=Reason.ENV_REFUSED) from None
         if isinstance(message, Phase):
             phase = message
         elif isinstance(message, Exception):
-            raise message
+            failure = portable(message)
+            if isinstance(failure, FaultError):
+                failure.is_of_child = True
+            raise failure
         else:
             yield message
 
 
 def _received(connection: Connection, seconds: float, ended: threading.Event | None = None) -> Any:
     """Return the next message of a probe; raise TimeoutError if there is none in time, or nobody waits for it."""
+    # As `Connection.recv`, which would wait for ever for the rest of what foreign code has written there.
     until = time.monotonic() + seconds
-    while not connection.poll(_LOOK_SECONDS):
-        if time.monotonic() > until or (ended is not None and ended.is_set()):
-            raise TimeoutError
-    return connection.recv()
+    (size,) = struct.unpack("!i", _read(connection, 4, until, ended))
+    if size == -1:
+        (size,) = struct.unpack("!Q", _read(connection, 8, until, ended))
+    return pickle.loads(_read(connection, size, until, ended))  # noqa: S301  # from the probe
+
+
+def _read(connection: Connection, num_bytes: int, until: float, ended: threading.Event | None) -> bytes:
+    content = bytearray()
+    while len(content) < num_bytes:
+        while not connection.poll(_LOOK_SECONDS):
+            if time.monotonic() > until or (ended is not None and ended.is_set()):
+                raise TimeoutError
+        part = os.read(connection.fileno(), min(num_bytes - len(content), _PART_BYTES))
+        if not part:
+            raise EOFError
+        content += part
+    return bytes(content)
 
 
 class _ForkServer:

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import logging
 import os
 import queue
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from rollserve_server.errors import WorkerLostError, portable
+from rollserve_server.errors import FaultError, WorkerLostError, portable
 from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.sampling import Worker
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["InProcessBackend", "ThreadWorker"]
+
+_log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -104,7 +107,7 @@ class ThreadWorker:
         """Call a method of the worker beside what it does; see `WorkerHandle.aside`."""
         worker = await asyncio.wrap_future(self._worker)
         future, function = self._new_future(), functools.partial(method, worker, *args, **kwargs)
-        threading.Thread(target=_run, args=(function, future), name=f"aside-{self.index}", daemon=True).start()
+        threading.Thread(target=self._run, args=(function, future), name=f"aside-{self.index}", daemon=True).start()
         return await asyncio.wrap_future(future)
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
@@ -146,17 +149,34 @@ class ThreadWorker:
     def _enqueue(self, function: Callable[[], _R]) -> Future[_R]:
         """Return the future result of a function, which the thread runs after those before it."""
         future = self._new_future()
-        self._queue.put(lambda: _run(function, future))
+        self._queue.put(lambda: self._run(function, future))
         return future
+
+    def _run(self, function: Callable[[], _R], future: Future[_R]) -> None:
+        """Run a function and set its result, unless the future is done already."""
+        with contextlib.suppress(InvalidStateError):  # the worker was killed meanwhile
+            if future.done() or not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function()
+            except BaseException as error:
+                failure = portable(error)
+                if isinstance(failure, FaultError) and not failure.is_of_child:
+                    _log.error("worker failed", extra={"worker": self.index, "traceback": str(failure)})
+                    self.kill(failure.loss_of(self.index))
+                else:
+                    future.set_exception(failure)
+            else:
+                future.set_result(result)
 
     def _new_future(self) -> Future[Any]:
         """Return a future that fails when the worker is killed; it has failed if the worker is lost."""
         future: Future[Any] = Future()
-        if self._lost is not None:
-            future.set_exception(copy.copy(self._lost))
-        else:
-            self._unanswered.add(future)
-            future.add_done_callback(self._unanswered.discard)
+        self._unanswered.add(future)
+        future.add_done_callback(self._unanswered.discard)
+        if self._lost is not None:  # looked at last, because the worker's thread may kill it meanwhile
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(copy.copy(self._lost))
         return future
 
 
@@ -179,16 +199,3 @@ def _run_queue(functions: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (function := functions.get()) is not None:
         function()
         del function  # it holds its result, which may be large
-
-
-def _run(function: Callable[[], _R], future: Future[_R]) -> None:
-    """Run a function and set its result, unless the future is done already."""
-    with contextlib.suppress(InvalidStateError):  # the worker was killed meanwhile
-        if future.done() or not future.set_running_or_notify_cancel():
-            return
-        try:
-            result = function()
-        except BaseException as error:
-            future.set_exception(portable(error))
-        else:
-            future.set_result(result)

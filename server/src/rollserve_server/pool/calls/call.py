@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from rollserve import Reason
 from rollserve_server.admission import Turn
 from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
+from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts.episode_log import CallKind, Origin
 from rollserve_server.pool.accounts.moments import DeliveredMoments
 from rollserve_server.pool.calls.call_trace import CallTrace
@@ -212,8 +213,8 @@ class Call(ABC, Generic[_O, _R]):
     async def _keep_driving(self, worker: int) -> None:
         try:
             await self._drive(worker)
-        except Exception as error:  # raised where the call is awaited
-            self._failure = error
+        except BaseException as error:  # raised where the call is awaited
+            self._failure = failure_of(error)
             self._notify()
 
     async def _drive(self, worker: int) -> None:
@@ -232,6 +233,7 @@ class Call(ABC, Generic[_O, _R]):
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""
         in_flight, step_rate = self.in_flight[worker], self._parts.step_rate
+        await self._parts.versions.complete(self._workforce[worker].index, handle)
         while in_flight or self._uses(worker, handle):
             while (
                 not self.turn.is_paused

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
+from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.calls.checks import check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.fragments import FragmentCall
@@ -204,8 +205,8 @@ class Stream:
             async with contextlib.aclosing(work()) as steps:
                 async for _ in steps:
                     self._notify()
-        except Exception as error:
-            self._failure = error
+        except BaseException as error:
+            self._failure = failure_of(error)
             self._notify()
 
     async def _watch_agent(self) -> AsyncGenerator[None, None]:

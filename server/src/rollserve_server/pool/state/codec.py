@@ -19,7 +19,7 @@ from gymnasium import spaces
 from rollserve import EnvSpec, Reproducibility, Task, Wrapper
 from rollserve.transforms import Transform
 from rollserve_server.agents import SPEC_CLASSES
-from rollserve_server.envs import ProfileEnv, RowSpecs
+from rollserve_server.envs import ProfileEnv, RowSpecs, box_of
 from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint, RowPoint
@@ -134,10 +134,8 @@ def _array(values: list[Any]) -> np.ndarray:
 
 def _box(values: list[Any]) -> spaces.Box:
     low, high, bounded_below, bounded_above = values
-    box = spaces.Box(low, high, dtype=low.dtype)
-    # Integers without a bound still have a lowest and a highest value, which the constructor takes for bounds.
-    box.bounded_below, box.bounded_above = bounded_below, bounded_above
-    return box
+    bounds = {"low": low, "high": high, "bounded_below": bounded_below, "bounded_above": bounded_above}
+    return box_of({"_shape": low.shape, "dtype": low.dtype, "_np_random": None, **bounds})
 
 
 def _discrete(values: list[Any]) -> spaces.Discrete[Any]:

@@ -96,6 +96,7 @@ class AgentUpdates:
                 with within(spread_fields[index]):
                     await worker.call_urgently(Worker.add_agent, number, spread[index])
 
+            versions.workers.forgive()
             with versions.installing("agent", number):
                 await Broadcast(versions.workers, add_agent, wait_for_lost=len(agents) > 1).answers()
                 version = AgentVersion(agents, expected.client_id)

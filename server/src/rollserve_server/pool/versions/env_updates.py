@@ -86,6 +86,7 @@ class EnvUpdates:
                     return await self._add(probes, worker, number, spread[index])
 
             async with versions.updating:
+                versions.workers.forgive()
                 with versions.installing("env", number):
                     waits = len(specs) > 1
                     adding = Broadcast(versions.workers, add_env, wait_for_lost=waits, isolate_failures=is_first)

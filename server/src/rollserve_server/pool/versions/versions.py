@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from rollserve import Reason
 from rollserve_server.envs import specs_of_rows
@@ -13,6 +14,7 @@ from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.history import VersionHistory
 from rollserve_server.pool.versions.spaces import check_same
+from rollserve_server.pool.workers.launcher import giving_what_others_hold
 from rollserve_server.pool.workers.workers import Workers
 from rollserve_server.sampling import EnvDescription, Worker
 
@@ -71,6 +73,9 @@ class Versions:
         self.updating = asyncio.Lock()
         self.workers = Workers(backend, settings, self.prepare)
         self.first_env, self.first_agents = 1, 0
+        # For each worker that was given only what calls needed then: the versions that it lacked.
+        self._lacking: WeakKeyDictionary[WorkerHandle, set[tuple[str, int]]] = WeakKeyDictionary()
+        self._completing: WeakKeyDictionary[WorkerHandle, asyncio.Lock] = WeakKeyDictionary()
         # The pending version, by kind and number; its value is None until all workers have accepted it.
         self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
 
@@ -144,18 +149,31 @@ class Versions:
         await worker.call(Worker.retain, *self.kept())
         await self.prepare(index, worker)
 
-    async def prepare(self, index: int, worker: WorkerHandle) -> None:
-        """Install all versions that a new worker lacks, also those that are accepted meanwhile.
+    async def prepare(
+        self, index: int, worker: WorkerHandle, *, may_lack: bool = False, must_lack: bool = False
+    ) -> None:
+        """Install all versions that a worker lacks, also those that are accepted meanwhile.
+
+        Args:
+            index: index of the worker.
+            worker: the worker, which is new or of an earlier server.
+            may_lack: whether the worker may lack what no call uses now, which is left out while an update waits.
+            must_lack: whether that is left out in any case. `complete` installs it when a call needs it.
 
         Raises:
             DomainError: the worker cannot take a version, or its environments differ from those of the others.
         """
         env_versions, policy_versions = await worker.call(Worker.installed_versions)
         names = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
+        names -= self._lacking.get(worker, set())  # what it has under such a number is of an update that failed
         held = {name: value for name, value in self._required().items() if name in names}
         # After an update that failed, another one may come under the same number: compare the values, too.
         while missing := {name: value for name, value in self._required().items() if held.get(name) is not value}:
-            name = min(missing)
+            is_lean = may_lack and (must_lack or bool(self._pending))
+            wanted = [name for name in missing if not is_lean or self._is_needed(name)]
+            if not wanted:
+                break
+            name = min(wanted)
             held[name] = value = missing[name]
             _, version = name
             if isinstance(value, EnvVersion):
@@ -163,6 +181,28 @@ class Versions:
                 check_same(description, value.description)
             else:
                 await worker.call(Worker.add_agent, version, _of_worker(value, index))
+        self._lacking[worker] = set(missing)
+
+    async def complete(self, index: int, worker: WorkerHandle) -> None:
+        """Install what a call needs, and the worker lacks, because no call needed it when the worker was new.
+
+        Raises:
+            WorkerLostError: the worker is lost, or cannot be given what the others hold.
+        """
+        if any(map(self._is_needed, self._lacking.get(worker, ()))):
+            async with self._completing.setdefault(worker, asyncio.Lock()):  # calls may begin at the same time
+                if any(map(self._is_needed, self._lacking[worker])):
+                    with giving_what_others_hold(index):
+                        await self.prepare(index, worker, may_lack=True, must_lack=True)
+
+    def _is_needed(self, name: tuple[str, int]) -> bool:
+        """Whether a call uses a version, or is about to."""
+        kind, number = name
+        if kind == "agent":
+            is_in_use = self.agents.is_in_use(number)
+        else:
+            is_in_use = self.envs.is_in_use(number) if number > 0 else self.evaluation_envs.is_in_use(-number)
+        return is_in_use or self._pending.get(name) is not None
 
     def _required(self) -> Mapping[tuple[str, int], AgentVersion | EnvVersion]:
         """Return what a worker must hold to take work, by kind and number."""

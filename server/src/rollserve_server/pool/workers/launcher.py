@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.settings import PoolSettings
 
-__all__ = ["Launcher", "close_worker"]
+__all__ = ["Launcher", "close_worker", "giving_what_others_hold"]
 
 _CLOSE_SECONDS = 2.0
 
@@ -29,7 +29,7 @@ class Launcher:
         self,
         backend: Backend,
         settings: PoolSettings,
-        prepare: Callable[[int, WorkerHandle], Awaitable[object]],
+        prepare: Callable[..., Awaitable[object]],
         on_loss: Callable[[int, WorkerHandle, WorkerLostError], None],
     ) -> None:
         """Start no worker yet.
@@ -37,7 +37,7 @@ class Launcher:
         Args:
             backend: creates workers.
             settings: what each worker is made with, and limits for their work.
-            prepare: gives a new worker its agents and environments.
+            prepare: gives a new worker its agents and environments; see `Versions.prepare`.
             on_loss: called when a started worker hangs or is gone.
         """
         self._backend = backend
@@ -73,8 +73,15 @@ class Launcher:
         watch.add_done_callback(self._watches.discard)
         return identity
 
-    async def start(self, slot: WorkerSlot) -> None:
-        """Wait for the slot's worker to start, and give it all that the others hold. It is killed if that fails.
+    async def start(self, slot: WorkerSlot, *, is_added: bool = False) -> None:
+        """Wait for the slot's worker to start, and give it what the others hold. It is killed if that fails.
+
+        A worker that replaces another gets only what calls use now while an update waits, or if more has ended the last
+        one: what ends workers must not keep out the update that replaces it.
+
+        Args:
+            slot: the slot.
+            is_added: whether the slot is new, too.
 
         Raises:
             WorkerLostError: the worker did not start in time, or cannot be given what the others hold.
@@ -82,13 +89,19 @@ class Launcher:
         """
         try:
             identity = await self.identify(slot.index, slot.handle)
-            await self._prepare(slot.index, slot.handle)
-        except BaseException as error:
-            slot.handle.kill()
-            if not isinstance(error, DomainError) or isinstance(error, (WorkerLostError, SamplerLostError)):
+            may_lack = not is_added and not slot.has_refused
+            slot.has_refused, slot.was_ended, must_lack = False, True, slot.was_ended
+            try:
+                with giving_what_others_hold(slot.index):
+                    await self._prepare(slot.index, slot.handle, may_lack=may_lack, must_lack=must_lack)
+            except WorkerLostError as error:
+                slot.has_refused = isinstance(error.__cause__, DomainError)
+                slot.was_ended = not slot.has_refused
                 raise
-            text = f"worker {slot.index} cannot be given what the others hold: {error.message}"
-            raise WorkerLostError(text, slot.index) from error
+            slot.was_ended = False
+        except BaseException:
+            slot.handle.kill()
+            raise
         slot.identity, slot.healthy, slot.lost_in_broadcast = identity, True, False
 
     async def restart(self, slot: WorkerSlot) -> None:
@@ -106,6 +119,18 @@ class Launcher:
         error = await wait_for_loss(index, handle, self._settings.health)
         self._on_loss(index, handle, error)
         handle.kill(error)
+
+
+@contextlib.contextmanager
+def giving_what_others_hold(index: int) -> Iterator[None]:
+    """Turn a worker's refusal in the block into its loss: others hold what it refuses."""
+    try:
+        yield
+    except (WorkerLostError, SamplerLostError):
+        raise
+    except DomainError as error:
+        text = f"worker {index} cannot be given what the others hold: {error.message}"
+        raise WorkerLostError(text, index) from error
 
 
 async def close_worker(handle: WorkerHandle) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rollserve import Reason
 from rollserve.errors import mismatch
 from rollserve_server.activity import Phase
-from rollserve_server.errors import WorkerLostError
+from rollserve_server.errors import WorkerLostError, describe
 
 if TYPE_CHECKING:
     from rollserve_server.activity import Heartbeat
@@ -43,6 +43,8 @@ async def wait_for_loss(index: int, worker: WorkerHandle, health: HealthSettings
             heartbeat, silent_seconds = await _look(worker, pause, max_seconds)
         except WorkerLostError as error:
             return error
+        except Exception as error:  # whatever it is: nobody else would find a worker that cannot be watched
+            return WorkerLostError(f"worker {index} is lost: it cannot be watched: {describe(error)}", index)
         if heartbeat is None:
             return _hung(index, f"it gave no sign of life for {max_seconds:g} s")
         if heartbeat.takes_too_much_memory:

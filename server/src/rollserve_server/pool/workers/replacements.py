@@ -7,6 +7,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from rollserve_server.futures import failure_of
+
 if TYPE_CHECKING:
     from rollserve_server.pool.workers.launcher import Launcher
     from rollserve_server.pool.workers.slot import WorkerSlot
@@ -63,8 +65,8 @@ class Replacements:
                     await self._launcher.start(slot)
                 else:
                     await self._launcher.restart(slot)
-            except Exception as error:  # whatever it is, the next worker may do better
-                slot.last_failure = str(error)
+            except BaseException as error:  # whatever it is, the next worker may do better
+                slot.last_failure = str(failure_of(error))
                 _log.warning("worker not replaced", extra={"worker": slot.index, "error": slot.last_failure})
             else:
                 del self._tasks[slot]

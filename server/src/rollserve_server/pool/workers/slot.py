@@ -32,6 +32,8 @@ class WorkerSlot:
         num_broadcasts: number of broadcasts that the worker has not answered.
         lost_in_broadcast: whether the previous worker died during a broadcast, which may have killed it. Cleared once a
             replacement is up.
+        has_refused: whether the last new worker refused what the others hold.
+        was_ended: whether the last new worker ended while it was given what the others hold.
         is_excused: whether the loss of the worker is excused, because it ran work that has cost other workers.
         num_simulated_steps: steps that all workers of the slot have simulated.
     """
@@ -45,6 +47,8 @@ class WorkerSlot:
     last_failure: str = ""
     num_broadcasts: int = 0
     lost_in_broadcast: bool = False
+    has_refused: bool = False
+    was_ended: bool = False
     is_excused: bool = False
     num_simulated_steps: int = 0
 

@@ -40,15 +40,13 @@ class Workers(Sequence[WorkerSlot]):
         departed: totals of slots that are gone.
     """
 
-    def __init__(
-        self, backend: Backend, settings: PoolSettings, prepare: Callable[[int, WorkerHandle], Awaitable[object]]
-    ) -> None:
+    def __init__(self, backend: Backend, settings: PoolSettings, prepare: Callable[..., Awaitable[object]]) -> None:
         """Start without workers.
 
         Args:
             backend: creates workers.
             settings: what each worker is made with, limits for their work, and how often they are replaced.
-            prepare: gives a new worker its agents and environments.
+            prepare: gives a new worker its agents and environments; see `Versions.prepare`.
         """
         self._backend = backend
         self._health, self._max_workers = settings.health, settings.max_workers
@@ -164,6 +162,13 @@ class Workers(Sequence[WorkerSlot]):
         """Return what stands for a large value in calls of several workers, so that it is copied once for all."""
         return value if len(self) == 1 else await asyncio.to_thread(self._backend.share, value)
 
+    def forgive(self) -> None:
+        """If all slots are given up, let each have another worker: an update may end what workers were lost to."""
+        if all(slot.given_up for slot in self._slots):
+            for slot in self._slots:
+                slot.restarts.excuse(1)
+                slot.given_up = False
+
     def lose(self, index: int, handle: WorkerHandle, error: WorkerLostError | None = None) -> None:
         """Record that a worker is gone, unless that is known, and replace it.
 
@@ -199,7 +204,7 @@ class Workers(Sequence[WorkerSlot]):
         try:
             for index in indices:
                 slots.append(self._launcher.new_slot(index))
-                tasks.append(asyncio.create_task(self._launcher.start(slots[-1])))
+                tasks.append(asyncio.create_task(self._launcher.start(slots[-1], is_added=True)))
                 await asyncio.sleep(0)  # creating many takes a while, in which others are served
             await asyncio.gather(*tasks)
             yield slots

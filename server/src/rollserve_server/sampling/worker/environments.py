@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
 
 from rollserve import EnvSpec
 from rollserve_server.envs import (
@@ -16,6 +20,7 @@ from rollserve_server.envs import (
     check_space_sizes,
     episodes_per_row,
     make_rows,
+    plain_space,
     probe,
     run_probe,
     why_not_single,
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["InstalledEnv", "InstalledEnvs"]
+
+_ANY_ENV = "CartPole-v1"  # which needs nothing but gymnasium
 
 _T = TypeVar("_T")
 _Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
@@ -57,6 +64,22 @@ class InstalledEnvs:
     def probe_here(self, specs: WorkerSpecs, health: HealthSettings) -> int:
         """Try environments in this process; return and raise what `probe` does."""
         return probe(with_envpool(specs, self._settings), self._settings, health)
+
+    def check_process(self) -> None:
+        """Raise an error of any kind if this process can no longer make environments that every process can make.
+
+        What code has left in it, such as files that it has not closed, is not the fault of the next environment.
+        """
+        try:
+            with Path(os.devnull).open():
+                rows = RowEnvs(EnvSpec(_ANY_ENV), 1, ())
+            rows.reset(0, 0)
+            rows.step([0], [np.zeros(1, np.int64)])
+            rows.close()
+            for failure in rows.failures:
+                raise failure
+        except DomainError as error:
+            raise RuntimeError(f"this process can run no environment any more: {error.message}") from error
 
     def install(self, version: int, specs: WorkerSpecs) -> InstalledEnv:
         """Install a version: make its rows, or change free rows of another version in place.
@@ -131,8 +154,8 @@ class InstalledEnv:
         check_space_sizes(*self._spaces)
         is_joint = self._joint_spec is not None
         return EnvDescription(
-            rows.observation_space,
-            rows.action_space,
+            plain_space(rows.observation_space),
+            plain_space(rows.action_space),
             rows.max_episode_steps,
             rows.classify(),
             num_rows,

@@ -13,6 +13,7 @@ import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
 from rollserve_server.envs import pickle_uniform_boxes, run_method_call
+from rollserve_server.errors import DomainError
 from rollserve_server.machine import package_versions
 from rollserve_server.sampling.encode.messages import new_array
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
@@ -146,9 +147,13 @@ class Worker:
             NotFoundError, InvalidValueError: the environment cannot be made, or its rows differ in their spaces. The
                 error has the row.
         """
-        env = self._envs.install(version, specs)
+        try:
+            description = self._envs.install(version, specs).describe()
+        except DomainError:
+            self._envs.check_process()
+            raise
         self._agents.forget_built()
-        return env.describe()
+        return description
 
     def add_agent(self, version: int, spec: AgentSpec) -> None:
         """Install a version of the agent, which has been checked to fit its environment.

@@ -1,7 +1,8 @@
 """A watch over the Ray cluster.
 
 When the cluster is lost, Ray waits for it for a minute, within calls that block their callers, and then ends the
-process. The watch finds the loss within seconds.
+process. The watch finds the loss within seconds. While this process has no file or memory to look with, it finds
+nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+
+from rollserve_server.machine import is_own_limit
 
 __all__ = ["ClusterWatch"]
 
@@ -54,9 +57,10 @@ class ClusterWatch:
             if self._accepts_connections():
                 head_seen = time.monotonic()
             # One lasting connection: raylets log connections that come and go.
-            if raylet is None or _is_closed(raylet):
-                raylet = self._connect_to_raylet()
-            if raylet is not None:
+            is_there = raylet is not None and not _is_closed(raylet)
+            if not is_there:
+                raylet, is_there = self._connect_to_raylet()
+            if is_there:
                 raylet_seen = time.monotonic()
             missing, now = "", time.monotonic()
             if now - raylet_seen > _RAYLET_SECONDS:
@@ -73,19 +77,23 @@ class ClusterWatch:
         host, _, port = self._head.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-        except OSError:
-            return False
+        except OSError as error:
+            return is_own_limit(error)
         return True
 
-    def _connect_to_raylet(self) -> socket.socket | None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _connect_to_raylet(self) -> tuple[socket.socket | None, bool]:
+        """Return a connection to the raylet if there is one now, and whether the raylet may be there."""
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            return None, is_own_limit(error)
         try:
             connection.connect(self._raylet_socket)
-        except OSError:
+        except OSError as error:
             connection.close()
-            return None
+            return None, is_own_limit(error)
         connection.setblocking(False)
-        return connection
+        return connection, True
 
 
 def _is_closed(connection: socket.socket) -> bool:
@@ -95,7 +103,8 @@ def _is_closed(connection: socket.socket) -> bool:
             return False
     except BlockingIOError:
         return False
-    except OSError:
-        pass
+    except OSError as error:
+        if is_own_limit(error):
+            return False
     connection.close()
     return True

@@ -161,6 +161,8 @@ class RayJournal:
                 await self._renew()
             except DomainError as error:
                 _log.warning("journal not written", extra={"error": error.message})
+            except Exception:  # whatever it is: nobody else would renew the lease
+                _log.exception("journal not written")
 
     async def _renew(self) -> None:
         """Renew the lease, with a snapshot as soon as there is one."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import ray.exceptions
 
 from rollserve import Reason
-from rollserve_server.errors import DomainError, OverLimitError, WorkerLostError
+from rollserve_server.errors import DomainError, OverLimitError, WorkerLostError, describe
 
 __all__ = ["KernelKills", "domain_error", "putting"]
 
@@ -98,4 +98,6 @@ def _why(error: ray.exceptions.RayError, kills: KernelKills) -> str:
         if kills.is_recent():
             return "its process ended, and the kernel has ended a process of this machine because memory was short"
         return "its process ended"
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return f"it failed: {describe(error.cause)}"
     return type(error).__name__

@@ -10,6 +10,7 @@ import functools
 import itertools
 import logging
 import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,7 +18,8 @@ import ray
 import ray.exceptions
 
 from rollserve import give_back_memory, hold_on_to_memory
-from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError, portable
+from rollserve_server.activity import Phase
+from rollserve_server.errors import DomainError, FaultError, SamplerLostError, WorkerLostError, portable
 from rollserve_server.futures import ignore_result, in_background
 from rollserve_server.machine import private_bytes
 from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
@@ -49,6 +51,9 @@ CONCURRENCY = {_CONTROL: 1, _ASIDE: 2}
 another."""
 _INLINE_BYTES = 64 << 10
 """Size up to which a buffer travels in its report: waiting for another Ray object costs more than copying it."""
+
+_LOST_FRAME_SECONDS = 10.0
+"""How long a worker may be seen doing nothing, while nothing moves on its line, before an unanswered call is lost."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +116,7 @@ class WorkerActor(Worker):
                 is_result = method == Worker.work.__name__ and not isinstance(outcome, _Failure)
                 line.answer(*(outcome if is_result else (outcome,)))
                 del call, given, outcome  # they may be large
-        except OSError:
+        except ConnectionError:
             pass  # the server is gone
         finally:
             self._line = None
@@ -139,7 +144,7 @@ class WorkerActor(Worker):
             return _Failure(SamplerLostError("another server has the sampler"))
         try:
             return getattr(self, method)(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             return _Failure(portable(error))
 
     def ask_work(self, order: bytes) -> tuple[bytes, NDArray[np.uint8] | None]:
@@ -179,6 +184,8 @@ class RayWorker:
         self._numbers = itertools.count()
         self._urgent_numbers = itertools.count(1)
         self._num_orders = 0
+        # What an idle worker with unanswered calls was last seen at, and since when (`time.monotonic`).
+        self._seen_waiting: tuple[tuple[int, int], float] | None = None
 
     def connect(self) -> None:
         """Have the worker answer calls on a line, if it runs on this machine. No call may be in progress."""
@@ -210,20 +217,21 @@ class RayWorker:
             ask = self._actor.ask_aside.options(concurrency_group=_ASIDE)
             reference = ask.remote(self._epoch, method.__name__, *args, **kwargs)
         result: _R | _Failure = await self.fetch(reference)
-        return _succeeded(result)
+        return self._succeeded(result)
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         """Send an order to the worker; return its report and its buffer. `call` has returned before."""
         line = None if self._line is None else self._line.result()
-        self._num_orders += 1
         if line is not None:
             answer = line.ask(self._epoch, Worker.work.__name__, (order,), {})
+            self._num_orders += 1
             on_line = self._report_on_line(answer)
             on_line.add_done_callback(self._end_order)
             return on_line, _LineBuffer(answer)
         # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code.
         with self._translating_errors():
             report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
+        self._num_orders += 1
         remote_buffer = _RayBuffer(self, buffer)
         future = asyncio.ensure_future(self._report(report, remote_buffer))
         future.add_done_callback(self._end_order)
@@ -239,6 +247,7 @@ class RayWorker:
         with self._translating_errors():
             reference = self._actor.heartbeat.options(concurrency_group=_CONTROL).remote()
         heartbeat: Heartbeat = await self.fetch(reference)
+        self._check_answers(heartbeat)
         return heartbeat
 
     def kill(self, error: WorkerLostError | None = None) -> None:
@@ -288,7 +297,7 @@ class RayWorker:
             answer = line.ask(self._epoch, method, given, kwargs)
             on_sent()
             result, _ = await self._answered(answer)
-        return _succeeded(result)
+        return self._succeeded(result)
 
     def _announce(self, number: int) -> None:
         """Announce an urgent call that has been sent, unless no order is before it."""
@@ -329,7 +338,8 @@ class RayWorker:
             except asyncio.CancelledError:
                 _close_line(listener.line)
                 raise
-            return listener.line.result() if listener.line.done() else None
+            is_connected = listener.line.done() and listener.line.exception() is None
+            return listener.line.result() if is_connected else None
 
     async def _serve(self, name: str) -> None:
         """Wait until the worker has ended its line; errors as of `call`."""
@@ -351,10 +361,40 @@ class RayWorker:
         """Return an answer from the line; errors as of `call`."""
         try:
             return await answer
-        except LineEndedError:
-            await asyncio.shield(self._served)
+        except LineEndedError as error:
+            if error.cause:
+                self.kill(WorkerLostError(f"worker {self.index} is lost: its line broke: {error.cause}", self.index))
+            else:
+                try:
+                    await asyncio.shield(self._served)
+                except WorkerLostError as loss:
+                    self.kill(loss)  # its process may live
+                    raise
             # A worker that is killed may still notice the end of its line, and leave it as for another server.
             raise copy.copy(self._lost) or SamplerLostError("another server has the sampler") from None
+
+    def _check_answers(self, heartbeat: Heartbeat) -> None:
+        """End the line if a frame was lost on it: the worker does nothing, and calls wait for its answers."""
+        line = self._line.result() if self._line is not None and self._line.done() else None
+        if line is None or not line.num_unanswered or heartbeat.phase is not Phase.IDLE:
+            self._seen_waiting = None
+            return
+        at, now = (heartbeat.number, line.progress), time.monotonic()
+        if self._seen_waiting is None or self._seen_waiting[0] != at:
+            self._seen_waiting = at, now
+        elif now - self._seen_waiting[1] > _LOST_FRAME_SECONDS:
+            line.close("the worker does nothing, but has not answered a call")
+
+    def _succeeded(self, outcome: _R | _Failure) -> _R:
+        """Return an outcome, or raise its error. A worker that failed in a way that nobody foresaw is killed."""
+        if not isinstance(outcome, _Failure):
+            return outcome
+        error = outcome.error
+        if isinstance(error, FaultError) and not error.is_of_child:
+            _log.error("worker failed", extra={"worker": self.index, "traceback": str(error)})
+            error = error.loss_of(self.index)
+            self.kill(error)
+        raise error
 
     def _report_on_line(self, answer: asyncio.Future[Answer]) -> asyncio.Future[Any]:
         """Return the report of an answer, without a task that waits for it: such hops delay short calls."""
@@ -366,28 +406,33 @@ class RayWorker:
         """Set the report of an answer."""
         if answer.exception() is not None:
             in_background(self._fail(report, answer))
-            return
-        outcome, _ = answer.result()
-        if isinstance(outcome, _Failure):
-            report.set_exception(outcome.error)
-        else:
-            report.set_result(outcome)
+        elif not report.done():  # else nobody waits for it any more
+            outcome, _ = answer.result()
+            try:
+                report.set_result(self._succeeded(outcome))
+            except Exception as error:
+                report.set_exception(error)
 
     async def _fail(self, report: asyncio.Future[Any], answer: asyncio.Future[Answer]) -> None:
         """Set the error of a report whose line has ended."""
         try:
             await self._answered(answer)
-        except Exception as error:
-            report.set_exception(error)
+        except BaseException as error:
+            if not report.done():
+                report.set_exception(portable(error))
 
     async def _report(self, reference: Any, remote_buffer: _RayBuffer) -> Any:
-        report, remote_buffer.inline = pickle.loads(await self.fetch(reference))  # noqa: S301  # from the worker
-        return _succeeded(report)
+        pickled = await self.fetch(reference)
+        try:
+            report, remote_buffer.inline = pickle.loads(pickled)  # noqa: S301  # from the worker
+        except Exception as error:
+            report = _Failure(portable(error))
+        return self._succeeded(report)
 
 
 def _close_line(line: asyncio.Future[Any]) -> None:
     """Close a line if the worker has connected to it."""
-    if line.done() and not line.cancelled() and line.result() is not None:
+    if line.done() and not line.cancelled() and line.exception() is None and line.result() is not None:
         line.result().close()
 
 
@@ -425,9 +470,3 @@ class _RayBuffer:
 def _kill(actor: Any) -> None:
     with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray has ended, and the actor with it
         ray.kill(actor)
-
-
-def _succeeded(outcome: _R | _Failure) -> _R:
-    if isinstance(outcome, _Failure):
-        raise outcome.error
-    return outcome

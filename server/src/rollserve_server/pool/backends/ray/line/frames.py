@@ -8,13 +8,16 @@ import socket
 import struct
 from typing import NamedTuple
 
-__all__ = ["HEAD", "NUMBER", "Kind", "Place", "is_of_same_user"]
+__all__ = ["HEAD", "NUMBER", "Kind", "Place", "is_of_same_user", "packed_head", "unpacked_head"]
 
-HEAD = struct.Struct("<B7xQ")
-"""Head of a frame: its kind, and the number of bytes that follow."""
+HEAD = struct.Struct("<B7sQ")
+"""Head of a frame: its kind, the form of frames, and the number of bytes that follow."""
 NUMBER = struct.Struct("<Q")
 """Content of a frame that names a region."""
 
+_FORM = b"line-1\n"
+_MAX_BYTES = 8 << 30
+"""Bound of a frame's content, beyond which its head is not one."""
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -45,6 +48,23 @@ class Place(NamedTuple):
     number: int
     num_bytes: int
     is_kept: bool
+
+
+def packed_head(kind: Kind, num_bytes: int) -> bytes:
+    """Return the head of a frame."""
+    return HEAD.pack(kind, _FORM, num_bytes)
+
+
+def unpacked_head(data: bytes | bytearray) -> tuple[Kind, int]:
+    """Return the kind of the frame that begins here, and the size of its content.
+
+    Raises:
+        ValueError: no frame of this form begins here.
+    """
+    kind, form, num_bytes = HEAD.unpack_from(data)
+    if form != _FORM or num_bytes > _MAX_BYTES:
+        raise ValueError(f"line: expected a frame of the form {_FORM!r}, got {form!r} with {num_bytes} bytes")
+    return Kind(kind), num_bytes
 
 
 def is_of_same_user(connection: socket.socket) -> bool:

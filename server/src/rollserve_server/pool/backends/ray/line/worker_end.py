@@ -8,7 +8,14 @@ import pickle
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
-from rollserve_server.pool.backends.ray.line.frames import HEAD, NUMBER, Kind, is_of_same_user
+from rollserve_server.pool.backends.ray.line.frames import (
+    HEAD,
+    NUMBER,
+    Kind,
+    is_of_same_user,
+    packed_head,
+    unpacked_head,
+)
 from rollserve_server.pool.backends.ray.line.results import ResultMemory
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ class WorkerLine:
     def next_call(self) -> Any:
         """Wait for a call, and return it; None once the server or `end` has ended the line."""
         while (head := self._receive(HEAD.size)) is not None:
-            kind, num_bytes = HEAD.unpack(head)
+            kind, num_bytes = unpacked_head(head)
             content = self._receive(num_bytes)
             if content is None:
                 break
@@ -87,7 +94,7 @@ class WorkerLine:
             self._send(Kind.ANSWER, content)
             return
         try:
-            socket.send_fds(self._connection, [HEAD.pack(Kind.ANSWER_IN_NEW_REGION, len(content))], [descriptor])
+            socket.send_fds(self._connection, [packed_head(Kind.ANSWER_IN_NEW_REGION, len(content))], [descriptor])
             self._connection.sendall(content)
         finally:
             os.close(descriptor)
@@ -115,7 +122,7 @@ class WorkerLine:
         return None
 
     def _send(self, kind: Kind, content: bytes) -> None:
-        head = HEAD.pack(kind, len(content))
+        head = packed_head(kind, len(content))
         if len(content) < _SMALL_BYTES:
             self._connection.sendall(head + content)
         else:
