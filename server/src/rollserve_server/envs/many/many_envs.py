@@ -14,15 +14,15 @@ from rollserve import Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.columns import assemble_rows, check_precision, store_observation
 from rollserve_server.envs.determinism import QUICK_SECONDS, QUICK_STEPS, Trace, differences, numbers_in
-from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import any_value, leaves_of_space
 from rollserve_server.envs.legal_actions import legal_action
 from rollserve_server.envs.many.making import close_turn_env, make_turn_env
-from rollserve_server.envs.observation_checks import check_observations
+from rollserve_server.envs.observation_checks import check_observations, check_rewards
+from rollserve_server.envs.outcomes import infos_of
 from rollserve_server.errors import EnvFailedError, InvalidValueError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rollserve import EnvSpec
     from rollserve_server.envs.leaves import Leaf
@@ -46,7 +46,8 @@ class ManyEnvs:
         action_leaves: leaves of each agent's action space.
         max_acting: largest number of agents that act in one step of a row.
         global_state_leaf: leaf of the global state's space; None unless the spec asks for the state.
-        checks_observations: whether an observation with NaN, or outside its space, is an error.
+        checks_observations: whether an observation with NaN or outside its space, or a reward that is not finite, is an
+            error.
     """
 
     def __init__(self, spec: EnvSpec, num_rows: int, callbacks: Sequence[str] = ()) -> None:
@@ -158,7 +159,10 @@ class ManyEnvs:
             EnvFailedError: the environment raised an error or has no agent that acts, an observation does not fit its
                 space, or the environment failed before and cannot be made again.
         """
-        return self._turns("reset", row, Phase.RESET, functools.partial(self._reset, row, seed))
+        turns = self._turns("reset", row, Phase.RESET, functools.partial(self._reset, row, seed))
+        if all(turn.ended for turn in turns):
+            raise self._failure("reset", row, ValueError("agents: expected one that acts after a reset, got none"))
+        return turns
 
     def step(self, row: int, actions: Mapping[int, Any]) -> Sequence[Turn]:
         """Make a step of a row, and return the next turns, whose observations are in the columns.
@@ -209,30 +213,31 @@ class ManyEnvs:
             if row not in self._broken:
                 close_turn_env(env)
 
-    def _reset(self, row: int, seed: int) -> Sequence[Turn]:
+    def _reset(self, row: int, seed: int) -> Iterable[Turn]:
         if row in self._broken:
             self._envs[row] = make_turn_env(self._spec)
             self._broken.discard(row)
             self._activity.begin(Phase.RESET, row)
         # Copy the options, because environments may change their arguments.
         options = copy.deepcopy(dict(self._spec.reset_options)) if self._spec.reset_options else None
-        turns = self._envs[row].reset(seed, options)
-        if all(turn.ended for turn in turns):
-            raise ValueError("agents: expected one that acts after a reset, got none")
-        return turns
+        return self._envs[row].reset(seed, options)
 
-    def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Sequence[Turn]]) -> Sequence[Turn]:
-        """Return what `make` does, with observations in the columns and infos as plain dicts."""
+    def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Iterable[Turn]]) -> Sequence[Turn]:
+        """Return the turns of `make`, with observations in the columns and infos that are nobody else's.
+
+        Each turn is stored before the environment makes the next one, because agents may share arrays and mappings.
+        """
+        turns: list[Turn] = []
+        latest: dict[int, int] = {}
         self._activity.begin(phase, row)
         try:
-            turns = [turn._replace(info=plain_dict(turn.info)) if turn.info else turn for turn in make()]
-            latest: dict[int, int] = {}
-            for number, turn in enumerate(turns):
+            for number, turn in enumerate(make()):
                 if turn.agent in latest:
                     earlier = latest[turn.agent]
                     turns[earlier] = turns[earlier]._replace(columns=self.observation(row, turn.agent))
                 latest[turn.agent] = number
                 self._store(row, turn)
+                turns.append(turn._replace(info=infos_of(turn.info)) if turn.info else turn)
         except BaseException as error:
             raise self._failure(what, row, error) from error
         self._activity.end()
@@ -247,6 +252,7 @@ class ManyEnvs:
             store_observation(turn.observation, leaves, columns, place)
             if self.checks_observations:
                 check_observations(leaves, columns, (place,))
+                check_rewards([turn.reward], (0,))
         except ValueError as error:
             raise ValueError(f"agent {self.agents[turn.agent]!r}: {error}") from None
 
