@@ -19,7 +19,7 @@ from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase
 from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
 from rollserve_server.envs.probing.method_calls import call_method
-from rollserve_server.envs.probing.probe import probe
+from rollserve_server.envs.probing.probe import Probed, probe
 from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.envs.probing.rendering import render
 from rollserve_server.errors import InvalidValueError
@@ -44,7 +44,7 @@ _LOOK_SECONDS = 0.5
 
 def run_probe(
     specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings, ended: threading.Event | None = None
-) -> int:
+) -> Probed:
     """Try environments in a child process, and return what `probe` does.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, with_added
 from rollserve_server.envs.columns import assemble_rows
-from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, classify, trace_episode
+from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, Traces, classify, trace_episode, trace_name
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
 from rollserve_server.envs.observation_checks import check_observations, unfit_rewards, unfit_rows
@@ -66,6 +67,7 @@ class RowEnvs:
         checks_observations: whether an observation with NaN or outside its space, or a reward that is not finite, is an
             error.
         rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
+        traces: of the last `classify`.
     """
 
     observations: Sequence[np.ndarray]
@@ -73,6 +75,7 @@ class RowEnvs:
     raw_rewards: NDArray[np.float64]
     environment_action_leaves: Sequence[Leaf]
     environment_actions: Sequence[np.ndarray]
+    traces: Traces = MappingProxyType({})
     _transforms: RowTransforms | None
 
     def __init__(self, specs: WorkerSpecs, num_rows: int, callbacks: Sequence[str] = ()) -> None:
@@ -173,9 +176,11 @@ class RowEnvs:
         for row, spec in enumerate(self._specs):
             kinds.setdefault(repr(spec), []).append(row)
         seconds = min(QUICK_SECONDS, _MAX_QUICK_SECONDS / len(kinds))
+        self.traces = traces = {}
         for rows in kinds.values():
-            envs, options = [self._envs[row] for row in rows[:2]], self._specs[rows[0]].reset_options
-            if classify(envs, options, seconds) is Reproducibility.WORKER:
+            envs, spec = [self._envs[row] for row in rows[:2]], self._specs[rows[0]]
+            found, traces[trace_name(spec)] = classify(envs, spec.reset_options, seconds)
+            if found is Reproducibility.WORKER:
                 return Reproducibility.WORKER
         return Reproducibility.EPISODE
 
@@ -184,14 +189,14 @@ class RowEnvs:
         """Whether the registration of an environment declares it nondeterministic."""
         return any(env.spec is not None and env.spec.nondeterministic for env in self._envs)
 
-    def trace(self, seed: int, max_steps: int) -> Trace:
+    def trace(self, seed: int, max_steps: int, until: float | None = None) -> Trace:
         """Run an episode in the first row with random actions; see `trace_episode`.
 
         Raises:
             EnvFailedError: the environment raised an error.
         """
         try:
-            return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options)
+            return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options, until)
         except BaseException as error:
             raise self._failure("an episode", 0, error) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,15 @@ from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
 from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch
-from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, numbers_in
+from rollserve_server.envs.determinism import (
+    QUICK_STEPS,
+    Trace,
+    Traces,
+    differences,
+    digest,
+    numbers_in,
+    trace_name,
+)
 from rollserve_server.envs.envpool.environment import make_envpool
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.legal_actions import legal_columns
@@ -69,9 +78,12 @@ class VectorEnvs:
         stepped: whether the last vector step was a step of each row, (M,) bool; otherwise it was the row's reset.
         same_step: whether rows reset in the step that ends an episode, so that each vector step is a step of all rows.
         max_episode_steps: step limit of episodes; None if it is unknown.
+        traces: of the last `classify`.
         checks_observations: whether an observation with NaN or outside its space, or a reward that is not finite, is an
             error.
     """
+
+    traces: Traces = MappingProxyType({})
 
     def __init__(
         self,
@@ -178,6 +190,7 @@ class VectorEnvs:
             one, other = (self.trace(0, QUICK_STEPS) for _ in range(2))
         except EnvFailedError:  # sampling reports it
             return Reproducibility.BLOCK
+        self.traces = {f"{self.num_rows} rows of {trace_name(self._spec)}": digest(one)}
         differs = any(difference.counts for difference in differences(one, other))
         return Reproducibility.WORKER if differs else Reproducibility.BLOCK
 
