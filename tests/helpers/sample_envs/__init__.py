@@ -20,7 +20,7 @@ from sample_envs.failing import (
     Refusing,
     Talkative,
 )
-from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
+from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Ordered, OrderedByAddress, Unseeded
 from sample_envs.infos import VariedInfos
 from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Ragged
 from sample_envs.masks import Masked, MaskedParts, MaskedPartsRows, MaskedRows
@@ -102,6 +102,8 @@ __all__ = [
     "OldStyle",
     "OneEndless",
     "OneOrThousand",
+    "Ordered",
+    "OrderedByAddress",
     "OwnBounds",
     "PictureRows",
     "Pictures",

@@ -15,7 +15,7 @@ from rollserve_server.errors import show
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["flag_of", "flags_of", "infos_of", "reward_of", "rewards_of"]
+__all__ = ["copied", "flag_of", "flags_of", "infos_of", "reward_of", "rewards_of"]
 
 _CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefdU")})
 """Types of values that nobody can change."""
@@ -66,17 +66,17 @@ def infos_of(infos: Any) -> dict[Any, Any]:
             return {}
         if not isinstance(infos, Mapping) and not hasattr(infos, "keys"):
             raise ValueError(f"info: {mismatch('a mapping', _shown(infos))}")
-    copied = dict(infos)
-    return copied if _CONSTANTS.issuperset(map(type, copied.values())) else _copy(copied, {})
+    own = dict(infos)
+    return own if _CONSTANTS.issuperset(map(type, own.values())) else _copy(own, {})
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a value: of mappings, sequences and arrays in it, and of what numpy reads as an array."""
+    return _copy(value, {})
 
 
 def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """Return a copy of a value: of mappings, sequences and arrays in it, and of what numpy reads as an array.
-
-    Args:
-        value: the value.
-        copies: copies of the mappings and lists around it, by their ids: they may contain themselves.
-    """
+    """Return a copy as `copied` does, given the copies around it by id: mappings and lists may contain themselves."""
     if type(value) in _CONSTANTS:
         return value
     if id(value) in copies:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
 from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
-from rollserve_server.envs.outcomes import flag_of, reward_of
+from rollserve_server.envs.outcomes import copied, flag_of, reward_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from pettingzoo import AECEnv
 
@@ -35,27 +35,28 @@ class AecTurns(TurnEnv):
         # Rewards that agents have got where an episode was cut, and that their next turns add up again.
         self._paid: dict[Any, float] = {}
 
-    def reset(self, seed: int, options: dict[str, Any] | None) -> Iterator[Turn]:
-        """Begin an episode, and yield the first turn, after the turns of agents that have ended before it."""
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
+        """Begin an episode, and return the first turn, after the turns of agents that have ended before it."""
         self._paid = {}
         self._env.reset(seed=seed, options=options)
-        yield from self._turns()
+        return self._turns()
 
-    def step(self, actions: Mapping[int, Any]) -> Iterator[Turn]:
-        """Make the step of the selected agent, and yield the next turn, after the turns of agents that have ended."""
+    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
+        """Make the step of the selected agent, and return the next turn, after the turns of agents that have ended."""
         (action,) = actions.values()
         self._env.step(action)
-        yield from self._turns()
+        return self._turns()
 
-    def cut(self) -> Iterator[Turn]:
-        """Yield the turns of all agents but the selected one, as if they were selected now."""
-        env = self._env
+    def cut(self) -> Sequence[Turn]:
+        """Return the turns of all agents but the selected one, as if they were selected now."""
+        env, turns = self._env, []
         for agent in env.agents:
             if agent != env.agent_selection:
-                reward = reward_of(env._cumulative_rewards.get(agent, 0.0))  # wrappers of PettingZoo pass it on
+                reward = env._cumulative_rewards.get(agent, 0.0)  # wrappers of PettingZoo pass it on
                 result = env.observe(agent), reward, env.terminations[agent], env.truncations[agent]
-                yield self._turn(agent, *result, env.infos.get(agent))
-                self._paid[agent] = reward
+                turns.append(_kept(self._turn(agent, *result, env.infos.get(agent))))
+                self._paid[agent] = reward_of(reward)
+        return turns
 
     def state(self) -> Any:
         """Return the global state."""
@@ -65,23 +66,25 @@ class AecTurns(TurnEnv):
         """Close the environment."""
         self._env.close()
 
-    def _turns(self) -> Iterator[Turn]:
-        """Yield the turns up to the next agent that acts; each that has ended makes its last step."""
-        env = self._env
+    def _turns(self) -> list[Turn]:
+        """Return the turns up to the next agent that acts; each that has ended makes its last step."""
+        env, turns = self._env, []
         check_agents(env.agents, self._positions)
         while env.agents:
             agent = env.agent_selection
             if agent not in env.agents:
                 raise ValueError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
             turn = self._turn(agent, *env.last())
-            yield turn
             if not turn.ended:
+                turns.append(turn)
                 break
+            turns.append(_kept(turn))
             env.step(None)
             if agent in env.agents:
                 expected = f"an agent {agent!r} that has ended to leave them with its step"
                 raise ValueError(f"agents: {mismatch(expected, list(env.agents))}")
             check_agents(env.agents, self._positions)
+        return turns
 
     def _turn(
         self, agent: Any, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Mapping[Any, Any] | None
@@ -93,3 +96,8 @@ class AecTurns(TurnEnv):
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
         return Turn(self._positions[agent], observation, left, *ends, info or {})
+
+
+def _kept(turn: Turn) -> Turn:
+    """Return a turn as it stays while the environment makes others, for which it may use the same arrays."""
+    return turn._replace(observation=copied(turn.observation), info=copied(turn.info))

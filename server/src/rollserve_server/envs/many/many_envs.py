@@ -32,7 +32,7 @@ from rollserve_server.envs.outcomes import infos_of
 from rollserve_server.errors import EnvFailedError, InvalidValueError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rollserve import EnvSpec
     from rollserve_server.envs.leaves import Leaf
@@ -172,10 +172,7 @@ class ManyEnvs:
             EnvFailedError: the environment raised an error or has no agent that acts, an observation does not fit its
                 space, or the environment failed before and cannot be made again.
         """
-        turns = self._turns("reset", row, Phase.RESET, functools.partial(self._reset, row, seed))
-        if all(turn.ended for turn in turns):
-            raise self._failure("reset", row, ValueError("agents: expected one that acts after a reset, got none"))
-        return turns
+        return self._turns("reset", row, Phase.RESET, functools.partial(self._reset, row, seed))
 
     def step(self, row: int, actions: Mapping[int, Any]) -> Sequence[Turn]:
         """Make a step of a row, and return the next turns, whose observations are in the columns.
@@ -231,31 +228,30 @@ class ManyEnvs:
             if row not in self._broken:
                 close_turn_env(env)
 
-    def _reset(self, row: int, seed: int) -> Iterable[Turn]:
+    def _reset(self, row: int, seed: int) -> Sequence[Turn]:
         if row in self._broken:
             self._envs[row] = make_turn_env(self._spec)
             self._broken.discard(row)
             self._activity.begin(Phase.RESET, row)
         # Copy the options, because environments may change their arguments.
         options = copy.deepcopy(dict(self._spec.reset_options)) if self._spec.reset_options else None
-        return self._envs[row].reset(seed, options)
+        turns = self._envs[row].reset(seed, options)
+        if all(turn.ended for turn in turns):
+            raise ValueError("agents: expected one that acts after a reset, got none")
+        return turns
 
-    def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Iterable[Turn]]) -> Sequence[Turn]:
-        """Return the turns of `make`, with observations in the columns and infos that are nobody else's.
-
-        Each turn is stored before the environment makes the next one, because agents may share arrays and mappings.
-        """
-        turns: list[Turn] = []
-        latest: dict[int, int] = {}
+    def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Sequence[Turn]]) -> Sequence[Turn]:
+        """Return what `make` does, with observations in the columns and infos that are nobody else's."""
         self._activity.begin(phase, row)
         try:
-            for number, turn in enumerate(make()):
+            turns = [turn._replace(info=infos_of(turn.info)) if turn.info else turn for turn in make()]
+            latest: dict[int, int] = {}
+            for number, turn in enumerate(turns):
                 if turn.agent in latest:
                     earlier = latest[turn.agent]
                     turns[earlier] = turns[earlier]._replace(columns=self.observation(row, turn.agent))
                 latest[turn.agent] = number
                 self._store(row, turn)
-                turns.append(turn._replace(info=infos_of(turn.info)) if turn.info else turn)
         except BaseException as error:
             raise self._failure(what, row, error) from error
         self._activity.end()

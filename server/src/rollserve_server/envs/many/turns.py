@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollserve.errors import mismatch
@@ -48,8 +48,6 @@ class TurnEnv(ABC):
 
     An agent's life goes from its first turn to the turn that ends it; an agent that appears again has another life.
 
-    Turns are taken one by one: a turn may refer to arrays and mappings that the environment changes for the next one.
-
     Attributes:
         agents: names of the possible agents, in the environment's order.
         observation_spaces: observation space of each agent.
@@ -65,11 +63,11 @@ class TurnEnv(ABC):
     state_space: Space[Any] | None
 
     @abstractmethod
-    def reset(self, seed: int, options: dict[str, Any] | None) -> Iterable[Turn]:
+    def reset(self, seed: int, options: dict[str, Any] | None) -> Sequence[Turn]:
         """Begin an episode, and return the first turns. Raises what the environment raises."""
 
     @abstractmethod
-    def step(self, actions: Mapping[int, Any]) -> Iterable[Turn]:
+    def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
         """Make a step with an action of each agent that acts, and return the next turns.
 
         Without a turn of an agent that goes on, the episode is over.
@@ -80,7 +78,7 @@ class TurnEnv(ABC):
         """
 
     @abstractmethod
-    def cut(self) -> Iterable[Turn]:
+    def cut(self) -> Sequence[Turn]:
         """Return the turns of the agents that wait for theirs, because the caller ends the episode here.
 
         The next episode may begin in the same state: rewards that were returned are not returned again, and those of
