@@ -136,13 +136,13 @@ def differences(one: Trace, other: Trace) -> list[Difference]:
 
 def digest(trace: Trace) -> bytes:
     """Return a digest of the episode up to each step, but for infos: 8 bytes for the reset and for each step."""
-    state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    state = hashlib.sha1(usedforsecurity=False)  # twice as fast as others
     found = []
     for step in trace.steps:
         for name in filter(_counts, sorted(step)):
             state.update(f"{name} {step[name].dtype} {step[name].shape} ".encode())
             state.update(step[name].tobytes())
-        found.append(state.digest())
+        found.append(state.digest()[:_DIGEST_BYTES])
     return b"".join(found)
 
 

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.columns import leaves_of_batch
-from rollserve_server.envs.determinism import QUICK_STEPS, Traces, digest, trace_name
+from rollserve_server.envs.determinism import Traces, digest, trace_name
 from rollserve_server.envs.legal_actions import legal_columns
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
@@ -138,7 +138,7 @@ def _traces(envs: RowEnvs | ManyEnvs, spec: EnvSpec) -> Traces:
     """Return the trace that workers compare with their own, in another process; none if the environment fails."""
     current_activity().begin(Phase.RESET)  # the limit of time for all of it
     with contextlib.suppress(EnvFailedError):
-        return {trace_name(spec): digest(envs.trace(0, QUICK_STEPS, time.perf_counter() + _MAX_SECONDS))}
+        return {trace_name(spec): digest(envs.trace(0, _NUM_STEPS, time.perf_counter() + _MAX_SECONDS))}
     return {}
 
 
