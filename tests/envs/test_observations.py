@@ -101,6 +101,7 @@ NO_NUMBERS = {
     "a text": ("reward", "1.5", "'1.5'"),
     "a complex number": ("reward", 1 + 2j, "1+2j"),
     "a complex number of numpy": ("reward", np.complex128(1), "1+0j"),
+    "an integer beyond all floats": ("reward", 10**400, "int"),
     "an array": ("reward", np.ones(1), "(1,)"),
     "a list": ("reward", [1.0], "list"),
     "a flag that is a text": ("terminated", "False", "'False'"),

@@ -23,10 +23,13 @@ _CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type
 
 def reward_of(value: Any) -> float:
     """Return a reward, which may be an array or tensor without axes; raise ValueError for what is no number."""
-    number = _scalar(value)
-    if not isinstance(number, Real | np.bool_):
-        raise ValueError(f"reward: {mismatch('a number', _shown(value))}")
-    return float(number)
+    number = value if type(value) is int else _scalar(value)
+    try:
+        if isinstance(number, Real | np.bool_):
+            return float(number)
+    except OverflowError:  # an integer beyond all floats
+        pass
+    raise ValueError(f"reward: {mismatch('a number', _shown(value))}")
 
 
 def flag_of(name: str, value: Any) -> bool:
@@ -92,7 +95,7 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
             parts = copies[id(value)] = []
             parts.extend(_copy(part, copies) for part in value)
             return parts
-        if type(value) is tuple:
+        if isinstance(value, tuple):
             return tuple(_copy(part, copies) for part in value)
         if hasattr(value, "__array__"):
             return np.array(value)

@@ -20,7 +20,7 @@ __all__ = ["StepResults"]
 _MAX_SMALL_BYTES = 4 << 10
 """Largest observation that is stored for many rows at once; larger ones are stored while they are in a cache."""
 
-_NUMBERS = frozenset({float, np.float64, np.float32, int})
+_FLOATS = frozenset({float, np.float64, np.float32})
 
 
 class StepResults:
@@ -73,7 +73,7 @@ class StepResults:
                 `reward_of`, `flag_of`, `infos_of` and `store_observation` do.
         """
         observation, reward, terminated, truncated, info = outcome
-        if type(reward) not in _NUMBERS:
+        if type(reward) not in _FLOATS:
             reward = reward_of(reward)
         if terminated is not False:
             terminated = flag_of("terminated", terminated)

@@ -21,7 +21,7 @@ class WorkerIdentity:
     Attributes:
         process_id: id of the process.
         host: name of the machine.
-        packages: names and versions of packages that decide what environments do.
+        packages: names and versions of what decides what environments do: packages, and the hash seed.
     """
 
     process_id: int
