@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 from onnx_models import agent_of, model, node
+from support import server_environment
 
 import rollserve
 from rollserve import EnvSpec, EpisodeBatch, Wrapper, cli
@@ -407,3 +410,18 @@ def test_command_line_says_episode_by_episode_what_is_equal(
     shown = capsys.readouterr().out
     assert "steps: differs: log-probabilities by up to 1.0e+00\n" in shown
     assert ": equal" not in shown
+
+
+def test_command_line_replays_with_the_hash_seed_of_the_receipt(
+    thread_sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
+    thread_sampler.update_env("sample_envs:Ordered")
+    thread_sampler.update_agent(rollserve.RandomAgent())
+    thread_sampler.with_receipt(thread_sampler.obtain_samples(20, seed=1)).save(tmp_path / "a.npz")
+    command = [Path(sys.executable).with_name("rollserve"), "verify", str(tmp_path / "a.npz")]
+    environment = {**server_environment(), "PYTHONHASHSEED": "3"}
+    shown = subprocess.run(
+        [*command, "--allow-module", "sample_envs"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "PYTHONHASHSEED 0, here 0" in shown.stdout

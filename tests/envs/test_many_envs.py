@@ -18,6 +18,7 @@ from rollserve_server.errors import EnvFailedError, InvalidValueError, NotAllowe
 SPECS = [
     EnvSpec("sample_envs:crowd", {"length": 40}, multi_agent="parallel"),
     EnvSpec("sample_envs:relay", {"num_agents": 4}, multi_agent="aec"),
+    EnvSpec("sample_envs:relay", {"num_agents": 4, "shares": True}, multi_agent="aec"),
     EnvSpec("mpe/simple_spread-v3", {"max_cycles": 10}, multi_agent="parallel"),
     EnvSpec("mpe/simple_adversary-v3", {"max_cycles": 10}, multi_agent="aec"),
     EnvSpec("classic/connect_four-v3", multi_agent="aec"),
@@ -149,7 +150,7 @@ def seeded_spaces(env: Any, seed: int) -> dict[str, Any]:
     return spaces
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.id} {spec.multi_agent}")
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.id} {spec.multi_agent} {spec.kwargs}")
 def test_rows_equal_plain_loops(spec: EnvSpec) -> None:
     envs, plain = ManyEnvs(spec, 2), plain_env(spec)
     run = plain_aec if spec.multi_agent == "aec" else plain_parallel
@@ -203,8 +204,9 @@ def test_rewards_of_agents_that_come_and_go_are_all_there() -> None:
     assert num_ended > 5 * 4  # more lives than agents
 
 
-def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got() -> None:
-    spec = EnvSpec("sample_envs:relay", {"num_agents": 3}, multi_agent="aec")
+@pytest.mark.parametrize("shares", [False, True])
+def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got(shares: bool) -> None:
+    spec = EnvSpec("sample_envs:relay", {"num_agents": 3, "shares": shares}, multi_agent="aec")
     envs, plain = ManyEnvs(spec, 1), plain_env(spec)
     (turn,) = envs.reset(0, 1)
     plain.reset(seed=1)
@@ -216,7 +218,8 @@ def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got() -> Non
     for each in (*cut, following):
         agent = envs.agents[each.agent]
         assert each.reward == plain._cumulative_rewards[agent] != 0
-        assert content(each.observation) == content(plain.observe(agent))
+        (column,) = envs.observation(0, each.agent)
+        assert content(column) == content(plain.observe(agent))
 
 
 @pytest.mark.parametrize(
@@ -225,6 +228,9 @@ def test_cut_returns_what_waiting_agents_of_an_aec_environment_have_got() -> Non
         ("crowd", "parallel", "unknown", "agents: expected some of possible_agents, .* got 'stranger'"),
         ("crowd", "parallel", "stays", "agents: expected an agent '.*' that is terminated or truncated to leave them"),
         ("crowd", "parallel", "twice", "agents: expected each agent once, got "),
+        ("crowd", "parallel", "no reward", "rewards: expected one for agent 'guard', got some for "),
+        ("crowd", "parallel", "odd flag", "agent 'guard': terminated: expected a truth value, got 'False'"),
+        ("relay", "aec", "odd reward", r"agent 'relay_.': reward: expected a number, got '1\.5' \(str\)"),
         ("relay", "aec", "out_of_turn", "agent_selection: expected one of agents, .* got 'nobody'"),
     ],
 )

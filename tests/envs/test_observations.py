@@ -11,6 +11,7 @@ from gymnasium import spaces
 from scripted_env import SPEC, Sampling, Script, Scripted, sample
 from support import raises
 
+from rollserve import EnvSpec
 from rollserve._codec.columns import leaves_of
 from rollserve_server.envs import RowEnvs
 from rollserve_server.errors import EnvFailedError, InvalidValueError
@@ -93,6 +94,86 @@ def test_observation_that_converts_without_loss_is_accepted(space: Any, observat
     for name, part in parts.items():
         expected = np.asarray(part).astype(leaves[name].dtype)
         assert np.array_equal(leaves[name], [expected] * 4, equal_nan=True)
+
+
+NO_NUMBERS = {
+    "nothing": ("reward", None, "NoneType"),
+    "a text": ("reward", "1.5", "'1.5'"),
+    "a complex number": ("reward", 1 + 2j, "1+2j"),
+    "a complex number of numpy": ("reward", np.complex128(1), "1+0j"),
+    "an integer beyond all floats": ("reward", 10**400, "int"),
+    "an array": ("reward", np.ones(1), "(1,)"),
+    "a list": ("reward", [1.0], "list"),
+    "a flag that is a text": ("terminated", "False", "'False'"),
+    "a flag that is not a number": ("terminated", np.nan, "nan"),
+    "a flag that is nothing": ("truncated", None, "NoneType"),
+    "a flag that is an array": ("truncated", np.zeros(1, np.bool_), "(1,)"),
+    "infos that are a number": ("info", 3, "int"),
+    "infos that are a list": ("info", [("a", 1)], "list"),
+}
+
+
+@pytest.mark.parametrize(("field", "value", "quote"), NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_step_fails_when_a_reward_flag_or_info_is_none(field: str, value: Any, quote: str) -> None:
+    fine = {"reward": 1.0, "terminated": False, "truncated": False, "info": {}}[field]
+    Scripted.script = Script(4, **{field: lambda step: value if step == 2 else fine})  # type: ignore[arg-type]
+    with raises(EnvFailedError, quotes=("episode 0", "after 1 steps", f"{field}: expected", quote)):
+        sample(1)
+
+
+class Tensor:
+    """A number in a tensor of another library, which numpy reads only on demand."""
+
+    shape = ()
+
+    def __init__(self, value: Any) -> None:
+        self.item = lambda: value
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, np.float32, np.int64, Tensor], ids=lambda wrap: wrap.__name__)
+def test_rewards_and_flags_may_be_numbers_of_arrays(wrap: Any) -> None:
+    end = wrap(1) if wrap is not np.asarray else np.asarray(True)
+    Scripted.script = Script(
+        reward=lambda step: wrap(step), terminated=lambda step: np.False_, truncated=lambda step: step == 3 and end
+    )
+    batch, _ = sample(2)
+    assert batch.rewards.tolist() == [1.0, 2.0, 3.0] * 2
+    assert not batch.terminated.any()
+    assert batch.truncated.all()
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_rewards_that_are_not_finite_fail_only_if_checked(num_rows: int) -> None:
+    Scripted.script = Script(4, reward=lambda step: np.inf if step == 2 else 1.0)
+    envs, rows, actions = RowEnvs(SPEC, num_rows), range(num_rows), [np.zeros(num_rows, np.int64)]
+    for checked in (False, True):
+        envs.checks_observations = checked
+        for row in rows:
+            envs.reset(row, 0)
+        envs.step(rows, actions)
+        envs.step(rows, actions)
+        assert [failure.row for failure in envs.failures] == (list(rows) if checked else [])
+        assert all("reward: expected a finite number, got inf" in failure.text for failure in envs.failures)
+    envs.close()
+
+
+def test_rows_may_share_arrays_and_infos() -> None:
+    spec, num_rows = EnvSpec("scripted_env:Sharing"), 4
+    envs, actions = RowEnvs(spec, num_rows), [np.zeros(num_rows, np.int64)]
+    infos = [envs.reset(row, row) for row in range(num_rows)]
+    found: list[Any] = []
+    for _ in range(3):
+        found.append((np.copy(envs.observations[0]), np.copy(envs.rewards), infos))
+        infos = [info for _, info in envs.step(range(num_rows), actions)]
+    for row in range(num_rows):
+        alone = RowEnvs(spec, 1)
+        info = alone.reset(0, row)
+        for observations, rewards, all_infos in found:
+            assert np.array_equal(observations[row], alone.observations[0][0])
+            assert rewards[row] == alone.rewards[0]
+            assert all_infos[row]["number"] == info["number"]
+            assert np.array_equal(all_infos[row]["nested"]["array"], info["nested"]["array"])
+            ((_, info),) = alone.step([0], [np.zeros(1, np.int64)])
 
 
 def test_environments_with_an_unsupported_space_are_closed() -> None:

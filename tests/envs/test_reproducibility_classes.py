@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import server_environment
+from support import equal, server_environment
 
 import rollserve
 from rollserve_server.envs import RowEnvs
+from rollserve_server.testing import faulty_server
 
 EPISODE, WORKER = rollserve.Reproducibility.EPISODE, rollserve.Reproducibility.WORKER
 
@@ -23,6 +24,8 @@ ENVS = {
     "sample_envs:Unseeded": ((), WORKER, "observations"),
     "sample_envs:Clock": ((), WORKER, "observations"),
     "sample_envs:Curriculum": ((), WORKER, "observations"),
+    "sample_envs:Ordered": ((), EPISODE, ""),
+    "sample_envs:OrderedByAddress": ((), WORKER, "observations"),
 }
 
 
@@ -39,6 +42,41 @@ def test_one_row_is_enough_to_classify_the_environment(env_id: str) -> None:
     spec = rollserve.EnvSpec(f"sample_envs:{env_id}")
     expected = "episode" if env_id == "OneOrThousand" else "worker"
     assert RowEnvs(spec, 1).classify().value == expected
+
+
+def test_workers_have_one_hash_seed_which_receipts_name(sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Ordered")
+    sampler.update_agent(rollserve.RandomAgent())
+    first = sampler.obtain_samples(500, seed=3)
+    assert all(equal(sampler.obtain_samples(500, seed=3), first) for _ in range(4))
+    assert sampler.status().packages["PYTHONHASHSEED"] == "0"
+    receipt = sampler.with_receipt(first).receipt
+    assert receipt is not None
+    assert receipt.packages["PYTHONHASHSEED"] == "0"
+
+
+def test_server_with_another_hash_seed_says_so(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--allow-module", "sample_envs")
+    environment = {**server_environment(), "PYTHONHASHSEED": "5"}
+    log = tmp_path / "log"
+    with (
+        faulty_server(*options, environment=environment, log=log) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        assert sampler.status().packages["PYTHONHASHSEED"] == "5"
+        assert sampler.update_env("sample_envs:Ordered").reproducibility is WORKER
+    assert "another hash seed" in log.read_text()
+    assert "other episodes in another process" in log.read_text()
+
+
+@pytest.mark.parametrize("seed", ["random", "7"])
+def test_command_line_starts_again_with_the_hash_seed(seed: str) -> None:
+    environment = {**server_environment(), "PYTHONHASHSEED": seed}
+    for start in ([Path(sys.executable).with_name("rollserve-server")], [sys.executable, "-m", "rollserve_server"]):
+        command = [*start, "check-env", "sample_envs:Ordered", "--episodes", "2"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert shown.returncode == 0, shown.stdout
+        assert all(comparisons(shown))
 
 
 def check_env(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -34,6 +34,9 @@ class Script:
     length: int = 1
     info: Callable[[int], Mapping[Any, Any]] = no_infos
     observation: Callable[[int], Any] = zeros
+    reward: Callable[[int], Any] = lambda step: 1.0
+    terminated: Callable[[int], Any] | None = None
+    truncated: Callable[[int], Any] = lambda step: False
     observation_space: gymnasium.Space[Any] = field(default_factory=lambda: spaces.Box(-1, 1, (1,), np.float32))
 
 
@@ -60,13 +63,37 @@ class Scripted(gymnasium.Env[Any, int]):
         self._step = 0
         return self.script.observation(0), self.script.info(0)
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, Any]:
+    def step(self, action: int) -> tuple[Any, Any, Any, Any, Any]:
         self._step += 1
-        over = self._step == self.script.length
-        return self.script.observation(self._step), 1.0, over, False, self.script.info(self._step)
+        script, step = self.script, self._step
+        over = step == script.length if script.terminated is None else script.terminated(step)
+        return script.observation(step), script.reward(step), over, script.truncated(step), script.info(step)
 
     def close(self) -> None:
         Scripted.num_open -= 1
+
+
+class Sharing(gymnasium.Env[Any, int]):
+    """An environment whose observations, rewards and infos are in arrays and mappings of the class."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-9, 9, (2,), np.float64)
+    observation, reward = np.zeros(2), np.zeros(())
+    info: ClassVar[dict[str, Any]] = {"number": 0.0, "nested": {"array": np.zeros(2)}}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        return self._observed()[0], self.info
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, Any]:
+        observation, self.reward[...] = self._observed()
+        return observation, self.reward, False, False, self.info
+
+    def _observed(self) -> tuple[Any, float]:
+        self.observation[:] = self.np_random.standard_normal(2)
+        self.info["number"] = self.np_random.random()
+        self.info["nested"]["array"][:] = self.observation
+        return self.observation, self.np_random.random()
 
 
 SPEC = rollserve.EnvSpec("scripted_env:Scripted")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +16,17 @@ import numpy as np
 from rollserve._codec.columns import named_arrays
 from rollserve.errors import mismatch
 
-__all__ = ["Receipt", "column_digests"]
+__all__ = ["HASH_SEED", "HASH_SEED_NAME", "Receipt", "column_digests", "hash_seed"]
 
 _FORMAT = 1
+
+HASH_SEED_NAME = "PYTHONHASHSEED"
+"""Environment variable with the hash seed, and the name under which receipts have it among the packages."""
+
+HASH_SEED = "0"
+"""Hash seed of all processes that run environments or agents: the order of a set of texts depends on it."""
+
+_variable_at_start = os.environ.get(HASH_SEED_NAME, "")
 
 
 @dataclass(frozen=True)
@@ -28,8 +38,8 @@ class Receipt:
         num_segments: number of segments of the batch.
         digests: SHA-256 of each column by its name, in hex.
         reproducibility: `EPISODE`, `BLOCK` or `WORKER`: which unit of work the same seed gives again.
-        packages: versions of the packages that the workers' environments ran with, several joined by ` and ` where
-            workers differ; empty if unknown.
+        packages: versions of the packages that the workers' environments ran with, and the hash seed of their processes
+            (`PYTHONHASHSEED`), several joined by ` and ` where workers differ; empty if unknown.
         seed: root seed of the sequence; None if unknown.
         env_version: version of the environment; 0 if unknown.
         agent: SHA-256 of the agent that acted, in hex; empty if unknown.
@@ -64,6 +74,14 @@ class Receipt:
             if not isinstance(getattr(receipt, name), kind):
                 raise ValueError(f"receipt.{name}: {mismatch(kind.__name__, type(getattr(receipt, name)).__name__)}")
         return receipt
+
+
+def hash_seed() -> str:
+    """Return the hash seed of this process, `random` if it is another one each time."""
+    if not sys.flags.hash_randomization:
+        return "0"
+    is_set = _variable_at_start not in ("", "0", "random") and not sys.flags.ignore_environment
+    return _variable_at_start if is_set else "random"
 
 
 def column_digests(batch: Any) -> dict[str, str]:

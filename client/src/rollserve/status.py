@@ -136,8 +136,8 @@ class SamplerStatus:
         quota: limits of the sampler.
         agents: names of the possible agents of an environment with many.
         policies: current version of each policy by name, where the agent is policies by name.
-        packages: versions of the packages that the workers' environments run with, by name; where workers differ, all
-            of them, joined by ` and `.
+        packages: versions of the packages that the workers' environments run with, and the hash seed of their processes
+            (`PYTHONHASHSEED`), by name; where workers differ, all of them, joined by ` and `.
     """
 
     sampler: str

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
+
 __all__ = ["LocalServer", "local_server"]
 
 _START_SECONDS = 180.0
@@ -117,7 +119,7 @@ def local_server(
         process = subprocess.Popen(  # noqa: S603  # the options are the caller's own
             [*command, *options],
             stderr=None if path is None else stack.enter_context(path.open("wb")),
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, HASH_SEED_NAME: HASH_SEED, **(environment or {})},
             pass_fds=[theirs.fileno()],
         )
         theirs.close()

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rollserve.receipts import HASH_SEED_NAME, hash_seed
+
 __all__ = ["data_bytes", "is_own_limit", "memory_bytes", "num_cores", "package_versions", "private_bytes"]
 
 _LIMIT_FILES = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
@@ -45,8 +47,8 @@ def memory_bytes(root: Path = Path("/")) -> int:
 
 @functools.cache
 def package_versions() -> tuple[tuple[str, str], ...]:
-    """Return the names and versions of installed packages that decide what environments do."""
-    found = []
+    """Return the names and versions of what decides what environments do: installed packages, and the hash seed."""
+    found = [(HASH_SEED_NAME, hash_seed())]
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append((name, importlib.metadata.version(name)))

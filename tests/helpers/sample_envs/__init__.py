@@ -22,7 +22,7 @@ from sample_envs.failing import (
     Spoiling,
     Talkative,
 )
-from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
+from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Ordered, OrderedByAddress, Unseeded
 from sample_envs.infos import VariedInfos
 from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Ragged
 from sample_envs.masks import Masked, MaskedParts, MaskedPartsRows, MaskedRows
@@ -108,6 +108,8 @@ __all__ = [
     "OldStyle",
     "OneEndless",
     "OneOrThousand",
+    "Ordered",
+    "OrderedByAddress",
     "OwnBounds",
     "PictureRows",
     "Pictures",

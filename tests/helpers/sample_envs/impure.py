@@ -55,6 +55,35 @@ class Curriculum(Unseeded):
         return np.array([float(self._num_episodes)])
 
 
+class Ordered(gymnasium.Env[np.ndarray, int]):
+    """Places four things at random, in the order of a set that has them: of texts, or of objects by their addresses."""
+
+    observation_space = spaces.Box(0, 99, (20,), np.int64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, by_address: bool = False) -> None:
+        self._things = [object() if by_address else f"thing {number}" for number in range(20)]
+        self._places = np.zeros(20, np.int64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        places = {thing: self.np_random.integers(100) for thing in set(self._things)}
+        self._places = np.array([places[thing] for thing in self._things])
+        self._step = 0
+        return self._places, {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._places, 1.0, self._step == 5, False, {}
+
+
+class OrderedByAddress(Ordered):
+    """With objects in the set."""
+
+    def __init__(self) -> None:
+        super().__init__(by_address=True)
+
+
 class ForgetsItsLength(gymnasium.Env[np.ndarray, int]):
     """Episodes of 1000 steps until 100 steps have been made in one, and of 100 steps from then on.
 

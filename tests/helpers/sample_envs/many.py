@@ -87,7 +87,7 @@ class Crowd(ParallelEnv[str, Any, Any]):
                 if agent not in acted:
                     terminated[agent], seen[agent], rewards[agent] = True, self._observe(agent), 0.5
         self._absent = (self._absent | absent) - set(self.agents)
-        self._break(terminated)
+        self._break(terminated, rewards)
         return seen, rewards, terminated, truncated, infos
 
     @property
@@ -109,7 +109,7 @@ class Crowd(ParallelEnv[str, Any, Any]):
         mask[self._step % 4] = 0
         return {"observation": self._rng.integers(0, 10, 2), "action_mask": mask}
 
-    def _break(self, terminated: dict[str, bool]) -> None:
+    def _break(self, terminated: dict[str, bool], rewards: dict[str, float]) -> None:
         if self._fault == "raises" and self._step == 3:
             raise RuntimeError("no more of this")
         if self._fault == "flaky" and self._step == 3 and self._seed % 3 == 0 and self._seed not in _FAILED:
@@ -121,6 +121,11 @@ class Crowd(ParallelEnv[str, Any, Any]):
             terminated[self.agents[0]] = True
         if self._fault == "twice" and self._step == 2:
             self.agents.append(self.agents[0])
+        if self._fault in ("no reward", "odd flag") and self._step == 2:
+            if self._fault == "odd flag":
+                terminated["guard"] = "False"  # type: ignore[assignment]
+            else:
+                del rewards["guard"]
         if self._fault == "vanishes" and self._step == 2:
             self.agents = []
 
@@ -129,12 +134,16 @@ class Relay(AECEnv[str, Any, Any]):
     """Agents that act in an order that the seed shuffles each round; each step rewards all of them.
 
     Agent i ends, by the task or by a limit, after i + 2 of its own actions; infos have masks for two of three actions.
+    With `shares`, the observations of all agents of all environments are in one array.
     """
+
+    _shared = np.zeros(2)
 
     metadata = {"name": "relay"}  # noqa: RUF012
 
-    def __init__(self, num_agents: int = 3, fault: str = "") -> None:
+    def __init__(self, num_agents: int = 3, fault: str = "", shares: bool = False) -> None:
         super().__init__()
+        self._shares = shares
         self.possible_agents = [f"relay_{number}" for number in range(num_agents)]
         self._fault = fault
 
@@ -145,7 +154,9 @@ class Relay(AECEnv[str, Any, Any]):
         return spaces.Discrete(3)
 
     def observe(self, agent: str) -> Any:
-        return np.array([self._num_actions[agent], self._state])
+        observation = self._shared if self._shares else np.empty(2)
+        observation[:] = self._num_actions[agent], self._state
+        return observation
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self._rng, self._state, self._num_steps = np.random.default_rng(seed), 0.0, 0
@@ -176,6 +187,8 @@ class Relay(AECEnv[str, Any, Any]):
         self.infos[agent] = self._info()
         self._accumulate_rewards()
         self._select()
+        if self._fault == "odd reward" and self._num_steps == 2:
+            self._cumulative_rewards[self.agent_selection] = "1.5"  # type: ignore[assignment]
         if self._fault == "out_of_turn" and self._num_steps == 2:
             self.agent_selection = "nobody"
 

@@ -20,6 +20,7 @@ from rollserve.cli.verifying import add_verify
 from rollserve.cli.videos import add_video
 from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError
 from rollserve.reasons import Reason
+from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve.sampler import connect
 
 __all__ = ["main"]
@@ -48,6 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
     if options.run_here is not None:
+        if arguments is None and os.environ.get(HASH_SEED_NAME) != HASH_SEED:
+            # It runs environments, and Python reads the seed at its start.
+            variables = {**os.environ, HASH_SEED_NAME: HASH_SEED}
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)  # noqa: S606
         return options.run_here(options)  # type: ignore[no-any-return]
     try:
         connected = connect(

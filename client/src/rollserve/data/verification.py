@@ -19,7 +19,7 @@ from rollserve.data.replaying import Replay, env_spec_of, make_env, replay
 from rollserve.environments import EnvSpec
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
-from rollserve.receipts import Receipt, column_digests
+from rollserve.receipts import HASH_SEED_NAME, Receipt, column_digests, hash_seed
 
 if TYPE_CHECKING:
     from rollserve.v1 import agent_pb2
@@ -69,7 +69,8 @@ class Verification:
         episodes: results of the episodes, in the order of the file.
         changed_columns: columns whose digest is not the receipt's.
         not_compared: what was not compared, with the reason, such as columns without a digest in the receipt.
-        packages: versions of packages by name: the receipt's, and the one that is installed here, None if none is.
+        packages: versions of packages, and the hash seed, by name: the receipt's, and the one that is installed here,
+            None if none is.
     """
 
     episodes: tuple[EpisodeCheck, ...]
@@ -255,7 +256,7 @@ def _packages(receipts: list[Receipt]) -> dict[str, tuple[str, str | None]]:
     for receipt in receipts:
         for name, version in receipt.packages.items():
             try:
-                here: str | None = importlib.metadata.version(name)
+                here: str | None = hash_seed() if name == HASH_SEED_NAME else importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
                 here = None
             found[name] = version, here

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
+from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve.v1 import environment_pb2
 from rollserve_server.envs import ManyEnvs, make_rows
 from rollserve_server.settings import RowSettings
@@ -52,8 +53,8 @@ def run_in_another_process(spec: EnvSpec, num_episodes: int, max_steps: int) -> 
     """Run `run_on_fresh_envs` in a child process, with the seeds from 0."""
     request = json.dumps([env_spec_to_proto(spec).SerializeToString().hex(), num_episodes, max_steps])
     command = [sys.executable, "-m", "rollserve_server.check_env.episodes", request]
-    # Another hash seed changes the order of sets, and of dicts made from them.
-    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, HASH_SEED_NAME: HASH_SEED, "PYTHONPATH": paths}
     answer = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True).stdout  # noqa: S603
     traces: list[Trace] = pickle.loads(answer)  # noqa: S301  # from our own child process
     return traces

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
+
 __all__ = ["variables_for_code", "variables_for_models"]
 
 _SECRET = re.compile(
@@ -19,8 +21,9 @@ _FOR_MODELS = re.compile(
 
 
 def variables_for_code() -> dict[str, str]:
-    """Return this process's variables without secrets, for code that may need any of the others."""
-    return {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    """Return this process's variables without secrets and with the hash seed, for code that may need any of them."""
+    variables = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return {**variables, HASH_SEED_NAME: HASH_SEED}
 
 
 def variables_for_models() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Environments: rows of them, made from specs and stepped one by one or all at once."""
 
 from rollserve_server.envs.callbacks import Callback, CallbackSteps
-from rollserve_server.envs.determinism import Difference, Trace, differences
+from rollserve_server.envs.determinism import Difference, Trace, Traces, agree, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
 from rollserve_server.envs.many.making import find_turn_env
 from rollserve_server.envs.many.many_envs import ManyEnvs
@@ -17,7 +17,7 @@ from rollserve_server.envs.probing.memory import (
 )
 from rollserve_server.envs.probing.method_calls import MethodCall
 from rollserve_server.envs.probing.overlays import Overlay
-from rollserve_server.envs.probing.probe import probe
+from rollserve_server.envs.probing.probe import Probed, probe
 from rollserve_server.envs.probing.rendering import Rendering, VideoForm
 from rollserve_server.envs.probing.run import run_method_call, run_probe, run_rendering
 from rollserve_server.envs.profiles import (
@@ -44,6 +44,7 @@ __all__ = [
     "ManyEnvs",
     "MethodCall",
     "Overlay",
+    "Probed",
     "ProfileDescription",
     "ProfileEnv",
     "Profiles",
@@ -51,10 +52,12 @@ __all__ = [
     "RowEnvs",
     "RowSpecs",
     "Trace",
+    "Traces",
     "Turn",
     "VectorEnvs",
     "VideoForm",
     "WorkerSpecs",
+    "agree",
     "box_of",
     "check_allowed",
     "check_arguments",

@@ -7,6 +7,8 @@ that no reset seeds, or read the clock.
 from __future__ import annotations
 
 import copy
+import dataclasses
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +23,30 @@ from rollserve_server.envs.legal_actions import legal_action
 if TYPE_CHECKING:
     import gymnasium
 
+    from rollserve import EnvSpec
+
 __all__ = [
     "QUICK_SECONDS",
     "QUICK_STEPS",
     "Difference",
     "Trace",
+    "Traces",
+    "agree",
     "classify",
     "differences",
+    "digest",
     "numbers_in",
     "trace_episode",
+    "trace_name",
 ]
 
 _QUICK_ORDERS = ((0, 1, 0), (1, 0))
 """Seeds of the episodes that the first and the second environment run."""
+
+Traces = Mapping[str, bytes]
+"""Digests of the first episodes of environments, by `trace_name`, which `agree` compares across processes."""
+
+_DIGEST_BYTES = 8
 
 QUICK_STEPS = 32
 """Maximum number of steps of an episode in a quick check."""
@@ -74,7 +87,7 @@ class Difference:
     @property
     def counts(self) -> bool:
         """Whether the episodes differ. Differences of infos do not count: they may hold the time."""
-        return not self.name.startswith(("environment_infos", "episode_infos"))
+        return _counts(self.name)
 
 
 def trace_episode(
@@ -121,30 +134,61 @@ def differences(one: Trace, other: Trace) -> list[Difference]:
     return list(found.values())
 
 
+def digest(trace: Trace) -> bytes:
+    """Return a digest of the episode up to each step, but for infos: 8 bytes for the reset and for each step."""
+    state = hashlib.sha1(usedforsecurity=False)  # twice as fast as others
+    found = []
+    for step in trace.steps:
+        for name in filter(_counts, sorted(step)):
+            state.update(f"{name} {step[name].dtype} {step[name].shape} ".encode())
+            state.update(step[name].tobytes())
+        found.append(state.digest()[:_DIGEST_BYTES])
+    return b"".join(found)
+
+
+def agree(one: Traces, other: Traces) -> bool:
+    """Return whether the same episodes are equal in both, within the steps that both have."""
+    for name in one.keys() & other.keys():
+        end = min(len(one[name]), len(other[name]))
+        if one[name][:end] != other[name][:end]:
+            return False
+    return True
+
+
+def trace_name(spec: EnvSpec) -> str:
+    """Return the name of a trace of an environment, whatever the rows are."""
+    return repr(dataclasses.replace(spec, vectorization=None, num_rows=None, num_episodes_per_row=None))
+
+
 def classify(
     envs: Sequence[gymnasium.Env[Any, Any]], reset_options: Mapping[str, object], seconds: float = QUICK_SECONDS
-) -> Reproducibility:
-    """Return the reproducibility class of environments, as far as a quick check can find out.
+) -> tuple[Reproducibility, bytes]:
+    """Return the reproducibility class of environments, as far as a quick check can find out, and a digest.
 
     Args:
         envs: one or two environments, made alike.
         reset_options: options of resets.
         seconds: maximum duration of the check.
+
+    Returns:
+        The class, and the digest of the first episode, with seed 0; empty if there is none.
     """
     if any(env.spec is not None and env.spec.nondeterministic for env in envs):
-        return Reproducibility.WORKER
+        return Reproducibility.WORKER, b""
     until = time.perf_counter() + seconds
+    traces: dict[int, Trace] = {}
+    found = Reproducibility.EPISODE
     try:
-        traces: dict[int, Trace] = {}
         for env, order in zip(envs, _QUICK_ORDERS, strict=False):
             for seed in order:
                 trace = trace_episode(env, seed, QUICK_STEPS, reset_options, until)
                 known = traces.setdefault(seed, trace)
                 if any(difference.counts for difference in differences(known, trace)):
-                    return Reproducibility.WORKER
-    except BaseException:  # sampling reports what is wrong
-        return Reproducibility.EPISODE
-    return Reproducibility.EPISODE
+                    found = Reproducibility.WORKER
+                    break
+    except BaseException:  # noqa: S110  # sampling reports what is wrong
+        pass
+    return found, digest(traces[0]) if 0 in traces else b""
 
 
 def numbers_in(value: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
@@ -166,6 +210,10 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
             return
         if array.dtype.kind in "biufU":
             yield name, array.copy()  # environments may reuse their arrays
+
+
+def _counts(name: str) -> bool:
+    return not name.startswith(("environment_infos", "episode_infos"))
 
 
 def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:

@@ -1,4 +1,4 @@
-"""Checks for observations that are NaN, or outside their space."""
+"""Checks for observations that are NaN or outside their space, and for rewards that are not finite."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from rollserve_server.errors import show
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import ArrayLike
+
     from rollserve_server.envs.leaves import Leaf
 
-__all__ = ["check_observations", "unfit_rows"]
+__all__ = ["check_observations", "check_rewards", "unfit_rewards", "unfit_rows"]
 
 
 def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequence[int]) -> Mapping[int, str]:
@@ -54,4 +56,19 @@ def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequ
 def check_observations(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequence[int]) -> None:
     """Raise ValueError if the observation of a row is not in its space; takes the arguments of `unfit_rows`."""
     for text in unfit_rows(leaves, columns, rows).values():
+        raise ValueError(text)
+
+
+def unfit_rewards(rewards: ArrayLike, rows: Sequence[int]) -> Mapping[int, str]:
+    """Return what is wrong with rewards (M,) that are not finite, by row; takes the indices of the rows to check."""
+    values = np.asarray(rewards)[list(rows)]
+    return {
+        rows[place]: f"reward: {mismatch('a finite number', values[place])}"
+        for place in np.flatnonzero(~np.isfinite(values)).tolist()
+    }
+
+
+def check_rewards(rewards: ArrayLike, rows: Sequence[int]) -> None:
+    """Raise ValueError if the reward of a row is not finite; takes the arguments of `unfit_rewards`."""
+    for text in unfit_rewards(rewards, rows).values():
         raise ValueError(text)

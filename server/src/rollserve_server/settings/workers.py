@@ -91,8 +91,9 @@ class WorkerSettings(RowSettings):
     )
     check_observations: bool = Field(
         default=False,
-        description="Whether an observation outside its space, or with NaN, counts as an error of its environment. "
-        "Many environments return such observations in normal operation, so they pass unless this is set.",
+        description="Whether an observation outside its space or with NaN, or a reward that is not finite, is an error "
+        "of its environment. Many environments return such values in normal operation, so they pass unless this is "
+        "set.",
     )
 
 

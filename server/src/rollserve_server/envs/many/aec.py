@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
 from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
+from rollserve_server.envs.outcomes import copied, flag_of, reward_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,10 +52,10 @@ class AecTurns(TurnEnv):
         env, turns = self._env, []
         for agent in env.agents:
             if agent != env.agent_selection:
-                reward = float(env._cumulative_rewards.get(agent, 0.0))  # wrappers of PettingZoo pass it on
+                reward = env._cumulative_rewards.get(agent, 0.0)  # wrappers of PettingZoo pass it on
                 result = env.observe(agent), reward, env.terminations[agent], env.truncations[agent]
-                turns.append(self._turn(agent, *result, env.infos.get(agent)))
-                self._paid[agent] = reward
+                turns.append(_kept(self._turn(agent, *result, env.infos.get(agent))))
+                self._paid[agent] = reward_of(reward)
         return turns
 
     def state(self) -> Any:
@@ -74,9 +75,10 @@ class AecTurns(TurnEnv):
             if agent not in env.agents:
                 raise ValueError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
             turn = self._turn(agent, *env.last())
-            turns.append(turn)
             if not turn.ended:
+                turns.append(turn)
                 break
+            turns.append(_kept(turn))
             env.step(None)
             if agent in env.agents:
                 expected = f"an agent {agent!r} that has ended to leave them with its step"
@@ -88,5 +90,14 @@ class AecTurns(TurnEnv):
         self, agent: Any, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Mapping[Any, Any] | None
     ) -> Turn:
         """Return a turn of an agent, which has its rewards before a cut already."""
-        left = float(reward) - self._paid.pop(agent, 0.0)
-        return Turn(self._positions[agent], observation, left, bool(terminated), bool(truncated), info or {})
+        try:
+            left = reward_of(reward) - self._paid.pop(agent, 0.0)
+            ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
+        except ValueError as error:
+            raise ValueError(f"agent {agent!r}: {error}") from None
+        return Turn(self._positions[agent], observation, left, *ends, info or {})
+
+
+def _kept(turn: Turn) -> Turn:
+    """Return a turn as it stays while the environment makes others, for which it may use the same arrays."""
+    return turn._replace(observation=copied(turn.observation), info=copied(turn.info))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -13,12 +14,21 @@ import numpy as np
 from rollserve import Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.columns import assemble_rows, check_precision, store_observation
-from rollserve_server.envs.determinism import QUICK_SECONDS, QUICK_STEPS, Trace, differences, numbers_in
-from rollserve_server.envs.infos import plain_dict
+from rollserve_server.envs.determinism import (
+    QUICK_SECONDS,
+    QUICK_STEPS,
+    Trace,
+    Traces,
+    differences,
+    digest,
+    numbers_in,
+    trace_name,
+)
 from rollserve_server.envs.leaves import any_value, leaves_of_space
 from rollserve_server.envs.legal_actions import legal_action
 from rollserve_server.envs.many.making import close_turn_env, make_turn_env
-from rollserve_server.envs.observation_checks import check_observations
+from rollserve_server.envs.observation_checks import check_observations, check_rewards
+from rollserve_server.envs.outcomes import infos_of
 from rollserve_server.errors import EnvFailedError, InvalidValueError, describe
 
 if TYPE_CHECKING:
@@ -46,8 +56,12 @@ class ManyEnvs:
         action_leaves: leaves of each agent's action space.
         max_acting: largest number of agents that act in one step of a row.
         global_state_leaf: leaf of the global state's space; None unless the spec asks for the state.
-        checks_observations: whether an observation with NaN, or outside its space, is an error.
+        checks_observations: whether an observation with NaN or outside its space, or a reward that is not finite, is an
+            error.
+        traces: of the last `classify`.
     """
+
+    traces: Traces = MappingProxyType({})
 
     def __init__(self, spec: EnvSpec, num_rows: int, callbacks: Sequence[str] = ()) -> None:
         """Make the environments.
@@ -188,14 +202,19 @@ class ManyEnvs:
         """Return the reproducibility class, by a quick check of up to two rows."""
         until = time.perf_counter() + QUICK_SECONDS
         try:
-            first = self._trace(0, until)
+            first = self.trace(0, QUICK_STEPS, until)
+            self.traces = {trace_name(self._spec): digest(first)}
             for row in (0, min(1, self.num_rows - 1)):
-                found = differences(first, self._trace(row, until))
+                found = differences(first, self._run(row, 0, QUICK_STEPS, until))
                 if any(difference.counts for difference in found):
                     return Reproducibility.WORKER
         except EnvFailedError:  # sampling reports what is wrong
             return Reproducibility.EPISODE
         return Reproducibility.EPISODE
+
+    def trace(self, seed: int, max_steps: int, until: float) -> Trace:
+        """Run an episode in the first row with random actions; raise EnvFailedError if its environment fails."""
+        return self._run(0, seed, max_steps, until)
 
     def try_steps(self, seed: int, num_steps: int, until: float) -> None:
         """Reset and step the first row with random actions; raise EnvFailedError if its environment fails."""
@@ -222,10 +241,10 @@ class ManyEnvs:
         return turns
 
     def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Sequence[Turn]]) -> Sequence[Turn]:
-        """Return what `make` does, with observations in the columns and infos as plain dicts."""
+        """Return what `make` does, with observations in the columns and infos that are nobody else's."""
         self._activity.begin(phase, row)
         try:
-            turns = [turn._replace(info=plain_dict(turn.info)) if turn.info else turn for turn in make()]
+            turns = [turn._replace(info=infos_of(turn.info)) if turn.info else turn for turn in make()]
             latest: dict[int, int] = {}
             for number, turn in enumerate(turns):
                 if turn.agent in latest:
@@ -247,6 +266,7 @@ class ManyEnvs:
             store_observation(turn.observation, leaves, columns, place)
             if self.checks_observations:
                 check_observations(leaves, columns, (place,))
+                check_rewards([turn.reward], (0,))
         except ValueError as error:
             raise ValueError(f"agent {self.agents[turn.agent]!r}: {error}") from None
 
@@ -256,9 +276,6 @@ class ManyEnvs:
             close_turn_env(self._envs[row])
             self._broken.add(row)
         return EnvFailedError(f"{self._spec.id} raised in {what}: {describe(error)}", row)
-
-    def _trace(self, row: int, until: float) -> Trace:
-        return self._run(row, 0, QUICK_STEPS, until)
 
     def _run(self, row: int, seed: int, num_steps: int, until: float) -> Trace:
         """Run an episode with random actions, legal ones if an agent shows a mask."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
 from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
+from rollserve_server.envs.outcomes import flag_of, reward_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +51,16 @@ class ParallelTurns(TurnEnv):
         check_agents(self._env.agents, self._positions)
         turns = []
         for agent in self._ordered({*names, *self._absent, *present}):
-            flags = bool(terminated.get(agent, False)), bool(truncated.get(agent, False))
-            reward = self._absent.pop(agent, 0.0) + float(rewards.get(agent, 0.0))
+            try:
+                flags = tuple(
+                    flag_of(name, values.get(agent, False))
+                    for name, values in (("terminated", terminated), ("truncated", truncated))
+                )
+                reward = self._absent.pop(agent, 0.0) + reward_of(rewards.get(agent, 0.0))
+            except ValueError as error:
+                raise ValueError(f"agent {agent!r}: {error}") from None
+            if agent not in rewards and agent in names and (any(flags) or agent in present):
+                raise ValueError(f"rewards: {mismatch(f'one for agent {agent!r}', f'some for {list(rewards)}')}")
             if any(flags) and agent in present:
                 expected = f"an agent {agent!r} that is terminated or truncated to leave them"
                 raise ValueError(f"agents: {mismatch(expected, list(self._env.agents))}")

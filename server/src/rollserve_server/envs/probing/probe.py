@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gymnasium.vector.utils import batch_space
 
 from rollserve import EnvSpec, Reason
+from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.columns import leaves_of_batch
+from rollserve_server.envs.determinism import Traces, digest, trace_name
 from rollserve_server.envs.legal_actions import legal_columns
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
-__all__ = ["probe"]
+__all__ = ["Probed", "probe"]
 
 _Rows = TypeVar("_Rows", bound=RowEnvs | VectorEnvs | ManyEnvs)
 
@@ -33,10 +35,23 @@ _NUM_STEPS, _NUM_NATIVE_STEPS = 8, 64
 _MAX_SECONDS = 0.2  # for the steps of one environment
 _MAX_ROWS_SECONDS = 1.0  # for all environments of rows that differ
 _NUM_NATIVE_ROWS = 2
+_MAX_TRIAL_SECONDS = 1.0  # for what comes before a trace, which takes about as long
 
 
-def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> int:
-    """Make environments and step them as sampling does; return the memory of their observations if sampling can begin.
+class Probed(NamedTuple):
+    """What a probe finds out.
+
+    Attributes:
+        observation_bytes: bytes that the observations of a call's rows take in a worker.
+        traces: of the environments that workers step one by one, unless they are slow.
+    """
+
+    observation_bytes: int
+    traces: Traces
+
+
+def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> Probed:
+    """Make environments and step them as sampling does; return what is found out if sampling can begin.
 
     An environment that fails is made again, and has another seed, as often as an episode may be run again: some
     environments fail now and then. Of rows that differ, those are tried that can be within a second.
@@ -45,9 +60,6 @@ def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) 
         specs: environments of a worker.
         settings: settings of workers.
         health: has the limit for observations.
-
-    Returns:
-        The bytes that the observations of a call's rows take in a worker.
 
     Raises:
         OverLimitError: an environment needs more memory than it has here, or observations of all rows more than a
@@ -60,18 +72,19 @@ def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) 
             return _probe(specs, settings, health)
     until = time.perf_counter() + _MAX_ROWS_SECONDS
     probed: set[str] = set()
-    num_bytes = 0
+    num_bytes, traces = 0, dict[str, bytes]()
     for row, spec in enumerate(specs.specs):
         is_single = spec.vectorization in (None, "rows")  # `make_rows` refuses others
         if is_single and repr(spec) not in probed and (not probed or time.perf_counter() < until):
             probed.add(repr(spec))
             with at_row(row), naming_memory_limit(spec.id, health):
                 single = dataclasses.replace(spec, vectorization="rows", num_rows=len(specs.specs))
-                num_bytes = _probe(single, settings, health)
-    return num_bytes
+                num_bytes, found = _probe(single, settings, health)
+                traces.update(found)
+    return Probed(num_bytes, traces)
 
 
-def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> int:
+def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> Probed:
     num_native_rows = spec.num_rows or settings.native_rows
     few = settings.model_copy(update={"rows": 1, "native_rows": min(num_native_rows, _NUM_NATIVE_ROWS)})
     num_rows, spec = spec.num_rows or settings.rows, dataclasses.replace(spec, num_rows=None)
@@ -79,11 +92,14 @@ def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> i
         num_rows = num_native_rows if isinstance(envs, VectorEnvs) else num_rows
         leaves = max(envs.raw_observation_leaves, envs.observation_leaves, key=lambda each: observation_bytes(each, 1))
         num_bytes = check_observations_fit(leaves, num_rows, health)
+        began = time.perf_counter()
         _try(envs, settings.env_retries)
+        is_slow = time.perf_counter() > began + _MAX_TRIAL_SECONDS
+        traces = {} if isinstance(envs, VectorEnvs) or is_slow else _traces(envs, spec)
     # EnvPool's rows are stepped in one way only.
     if isinstance(envs, VectorEnvs) and spec.vectorization != "envpool":
         _probe_other_kinds(spec, envs, settings)
-    return num_bytes
+    return Probed(num_bytes, traces)
 
 
 def _probe_other_kinds(spec: EnvSpec, envs: VectorEnvs, settings: WorkerSettings) -> None:
@@ -116,6 +132,14 @@ def _try(envs: RowEnvs | VectorEnvs | ManyEnvs, num_retries: int) -> None:
             return
     text = f"{last.text} (the last of {seed + 1} attempts to try it)"
     raise InvalidValueError(text, reason=Reason.ENV_REFUSED) from last.__cause__
+
+
+def _traces(envs: RowEnvs | ManyEnvs, spec: EnvSpec) -> Traces:
+    """Return the trace that workers compare with their own, in another process; none if the environment fails."""
+    current_activity().begin(Phase.RESET)  # the limit of time for all of it
+    with contextlib.suppress(EnvFailedError):
+        return {trace_name(spec): digest(envs.trace(0, _NUM_STEPS, time.perf_counter() + _MAX_SECONDS))}
+    return {}
 
 
 def _reset(envs: RowEnvs | VectorEnvs, seed: int) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from rollserve_server.activity import Phase
 from rollserve_server.children import Lifeline, launching, variables_for_code
 from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
 from rollserve_server.envs.probing.method_calls import call_method
-from rollserve_server.envs.probing.probe import probe
+from rollserve_server.envs.probing.probe import Probed, probe
 from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.envs.probing.rendering import render
 from rollserve_server.errors import FaultError, InvalidValueError, describe, portable
@@ -47,7 +47,7 @@ _PART_BYTES = 1 << 20
 
 def run_probe(
     specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings, ended: threading.Event | None = None
-) -> int:
+) -> Probed:
     """Try environments in a child process, and return what `probe` does.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, with_added
 from rollserve_server.envs.columns import assemble_rows
-from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, classify, trace_episode
-from rollserve_server.envs.infos import plain_dict
+from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, Traces, classify, trace_episode, trace_name
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
-from rollserve_server.envs.observation_checks import check_observations, unfit_rows
+from rollserve_server.envs.observation_checks import check_observations, unfit_rewards, unfit_rows
+from rollserve_server.envs.outcomes import infos_of
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_transforms import RowTransforms
 from rollserve_server.envs.rows.step_results import StepResults
@@ -25,7 +26,7 @@ from rollserve_server.envs.transforms.transforms import Transforms
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, describe, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gymnasium import Space
     from numpy.typing import NDArray
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.envs.callbacks import AddedInfo
     from rollserve_server.envs.leaves import Leaf
-    from rollserve_server.envs.rows.step_results import Outcome
 
 __all__ = ["RowEnvs"]
 
@@ -64,8 +64,10 @@ class RowEnvs:
         terminated: whether each row's last step terminated its episode, (M,) bool.
         truncated: whether each row's last step truncated its episode, (M,) bool.
         failures: errors of the rows whose environments failed in the last `step`.
-        checks_observations: whether an observation with NaN, or outside its space, is an error.
+        checks_observations: whether an observation with NaN or outside its space, or a reward that is not finite, is an
+            error.
         rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
+        traces: of the last `classify`.
     """
 
     observations: Sequence[np.ndarray]
@@ -73,6 +75,7 @@ class RowEnvs:
     raw_rewards: NDArray[np.float64]
     environment_action_leaves: Sequence[Leaf]
     environment_actions: Sequence[np.ndarray]
+    traces: Traces = MappingProxyType({})
     _transforms: RowTransforms | None
 
     def __init__(self, specs: WorkerSpecs, num_rows: int, callbacks: Sequence[str] = ()) -> None:
@@ -173,9 +176,11 @@ class RowEnvs:
         for row, spec in enumerate(self._specs):
             kinds.setdefault(repr(spec), []).append(row)
         seconds = min(QUICK_SECONDS, _MAX_QUICK_SECONDS / len(kinds))
+        self.traces = traces = {}
         for rows in kinds.values():
-            envs, options = [self._envs[row] for row in rows[:2]], self._specs[rows[0]].reset_options
-            if classify(envs, options, seconds) is Reproducibility.WORKER:
+            envs, spec = [self._envs[row] for row in rows[:2]], self._specs[rows[0]]
+            found, traces[trace_name(spec)] = classify(envs, spec.reset_options, seconds)
+            if found is Reproducibility.WORKER:
                 return Reproducibility.WORKER
         return Reproducibility.EPISODE
 
@@ -184,14 +189,14 @@ class RowEnvs:
         """Whether the registration of an environment declares it nondeterministic."""
         return any(env.spec is not None and env.spec.nondeterministic for env in self._envs)
 
-    def trace(self, seed: int, max_steps: int) -> Trace:
+    def trace(self, seed: int, max_steps: int, until: float | None = None) -> Trace:
         """Run an episode in the first row with random actions; see `trace_episode`.
 
         Raises:
             EnvFailedError: the environment raised an error.
         """
         try:
-            return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options)
+            return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options, until)
         except BaseException as error:
             raise self._failure("an episode", 0, error) from error
 
@@ -217,7 +222,7 @@ class RowEnvs:
                 self._transforms.update((row,), with_rewards=False)
             if self._callbacks is not None:
                 self._callbacks.begin((row,), [column[[row]] for column in self.observations])
-            return plain_dict(info)
+            return infos_of(info)
         except BaseException as error:
             raise self._failure("reset", row, error) from error
 
@@ -240,11 +245,7 @@ class RowEnvs:
             assert self._transforms is not None  # noqa: S101  # actions are transformed
             self.environment_actions = actions = self._transforms.environment_actions(actions)
         row_actions = assemble_rows(self._own_spaces[1], iter([column.copy() for column in actions]))
-        infos: _RowInfos = []
-        self._activity.begin(Phase.STEP)
-        max_rows = self._results.max_rows_at_once
-        for start in range(0, len(rows), max_rows):
-            infos += self._step_batch(rows[start : start + max_rows], row_actions)
+        infos = self._step_each(rows, row_actions)
         if self.checks_observations:
             infos = self._without_unfit(rows, infos)
         if self._transforms is not None:
@@ -260,44 +261,27 @@ class RowEnvs:
             if row not in self._broken:
                 close_env(env)
 
-    def _step_batch(self, rows: Sequence[int], row_actions: Sequence[Any]) -> _RowInfos:
-        """Step rows, then store their results; return infos as `step` does."""
-        envs, activity = self._envs, self._activity
-        outcomes: list[Outcome] = []
+    def _step_each(self, rows: Sequence[int], row_actions: Sequence[Any]) -> _RowInfos:
+        """Step rows and store their results; return infos as `step` does."""
+        envs, activity, take = self._envs, self._activity, self._results.take
+        infos: _RowInfos = []
+        activity.begin(Phase.STEP)
         for row in rows:
             activity.row = row
             try:
-                outcome = envs[row].step(row_actions[row])
-                outcomes.append(outcome if type(outcome) is tuple else tuple(outcome))
+                info = take(row, envs[row].step(row_actions[row]))
+                if info:
+                    infos.append((row, info))
             except BaseException as error:
                 self._fail(row, error)
-        if self.failures:
-            rows = [row for row in rows if row not in self._broken]
-        for row, invalid in self._results.store(rows, outcomes):
-            self._fail(row, invalid)
-        stepped: Iterable[tuple[int, Outcome]] = zip(rows, outcomes, strict=True)
-        if self.failures:
-            stepped = [(row, outcome) for row, outcome in stepped if row not in self._broken]
-        infos = [(row, outcome[4]) for row, outcome in stepped if type(outcome[4]) is not dict or outcome[4]]
-        return infos if all(type(info) is dict for _, info in infos) else self._plain_infos(infos)
-
-    def _plain_infos(self, row_infos: Sequence[tuple[int, Any]]) -> _RowInfos:
-        """Return the infos as plain dicts, without empty ones; rows whose infos raise errors fail."""
-        infos: _RowInfos = []
-        for row, info in row_infos:
-            try:
-                plain = plain_dict(info)
-            except BaseException as error:
-                self._fail(row, error)
-            else:
-                if plain:
-                    infos.append((row, plain))
+        self._results.store()
         return infos
 
     def _without_unfit(self, rows: Sequence[int], infos: _RowInfos) -> _RowInfos:
-        """Let rows fail whose observations are outside their space; return the infos of the others."""
+        """Let rows fail whose observations are outside their space, or rewards not finite; return the others' infos."""
         stepped = [row for row in rows if row not in self._broken]
-        for row, text in unfit_rows(self.raw_observation_leaves, self._results.observations, stepped).items():
+        unfit = unfit_rows(self.raw_observation_leaves, self._results.observations, stepped)
+        for row, text in {**unfit_rewards(self._results.rewards, stepped), **unfit}.items():
             self._fail(row, ValueError(text))
         return [(row, info) for row, info in infos if row not in self._broken]
 

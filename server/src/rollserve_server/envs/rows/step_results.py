@@ -8,30 +8,32 @@ import numpy as np
 
 from rollserve_server.envs.columns import check_precision, store_observation
 from rollserve_server.envs.leaves import any_value
+from rollserve_server.envs.outcomes import flag_of, infos_of, reward_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollserve_server.envs.leaves import Leaf
 
-__all__ = ["Outcome", "StepResults"]
-
-Outcome = tuple[Any, Any, Any, Any, Any]
-"""Result of a step: observation, reward, terminated, truncated and info."""
+__all__ = ["StepResults"]
 
 _MAX_SMALL_BYTES = 4 << 10
 """Largest observation that is stored for many rows at once; larger ones are stored while they are in a cache."""
 
+_FLOATS = frozenset({float, np.float64, np.float32})
+
 
 class StepResults:
     """Columns for the results of M rows.
+
+    Each row's results are taken before the next row steps: environments may keep them in arrays and mappings that they
+    share.
 
     Attributes:
         observations: an array (M, *O) for each leaf of the observation space; any valid value before the first reset.
         rewards: (M,) float64.
         terminated: (M,) bool.
         truncated: (M,) bool.
-        max_rows_at_once: number of rows whose results are stored together.
         checks_precision: whether an observation of wider floats than its space announces is invalid, not rounded.
     """
 
@@ -44,12 +46,15 @@ class StepResults:
         self.terminated = np.zeros(num_rows, np.bool_)
         self.truncated = np.zeros(num_rows, np.bool_)
         self._only_leaf = next((leaf for leaf in leaves if not leaf.path), None)
-        is_small = (
-            self._only_leaf is not None and self._only_leaf.shape and self.observations[0][0].nbytes <= _MAX_SMALL_BYTES
-        )
-        self.max_rows_at_once = num_rows if is_small else 1
-        # All observations, joined along the first axis of a row's.
-        self._joined = self.observations[0].reshape(-1, *leaves[0].shape[1:]) if is_small else None
+        is_small = self._only_leaf is not None and 0 < self.observations[0][0].nbytes <= _MAX_SMALL_BYTES
+        # The dtype of small observations, whose bytes are joined and stored for all rows at once; else None.
+        self._dtype = leaves[0].dtype if is_small and num_rows > 1 else None
+        self._shape = leaves[0].shape if is_small else ()
+        # Results that `store` will store.
+        self._rows: list[int] = []
+        self._bytes: list[bytes] = []
+        self._rewards: list[float] = []
+        self._ends: list[tuple[int, bool, bool]] = []
 
     def store_observation(self, row: int, observation: Any) -> None:
         """Store the observation of a row; raise what `columns.store_observation` and `check_precision` raise."""
@@ -60,46 +65,53 @@ class StepResults:
         else:
             store_observation(observation, self._leaves, self.observations, row)
 
-    def store(self, rows: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[tuple[int, BaseException]]:
-        """Store the results of steps of rows, which rise; return rows whose results are invalid, with the errors."""
-        if len(outcomes) == 1 or self.checks_precision or not self._store_all(rows, outcomes):
-            return self._store_each(rows, outcomes)
-        return ()
+    def take(self, row: int, outcome: Any) -> Mapping[Any, Any]:
+        """Take the result of a row's step, which `store` stores, and return its infos, which are nobody else's.
+
+        Raises:
+            BaseException: the result is invalid, and the columns have no part of it but the observation; raises what
+                `reward_of`, `flag_of`, `infos_of` and `store_observation` do.
+        """
+        observation, reward, terminated, truncated, info = outcome
+        if type(reward) not in _FLOATS:
+            reward = reward_of(reward)
+        if terminated is not False:
+            terminated = flag_of("terminated", terminated)
+        if truncated is not False:
+            truncated = flag_of("truncated", truncated)
+        if info or type(info) is not dict:
+            info = infos_of(info)
+        dtype = self._dtype
+        if dtype is None:
+            self.store_observation(row, observation)
+        elif type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == self._shape:
+            self._bytes.append(observation.tobytes())
+        else:
+            self.store_observation(row, observation)
+            self._bytes.append(self.observations[0][row].tobytes())
+        self._rows.append(row)
+        self._rewards.append(reward)
+        if terminated or truncated:
+            self._ends.append((row, terminated, truncated))
+        return info
+
+    def store(self) -> None:
+        """Store the results that were taken since the last call."""
+        if not self._rows:
+            return
+        num_rows, rewards = len(self._rows), self.rewards
+        places: Any = slice(None) if num_rows == len(rewards) else np.array(self._rows)
+        rewards[places] = np.fromiter(self._rewards, np.float64, num_rows)
+        self.terminated[places] = self.truncated[places] = False
+        for row, terminated, truncated in self._ends:
+            self.terminated[row], self.truncated[row] = terminated, truncated
+        if self._dtype is not None:
+            gathered = np.frombuffer(b"".join(self._bytes), self._dtype)
+            self.observations[0][places] = gathered.reshape(num_rows, *self._shape)
+        for results in (self._rows, self._bytes, self._rewards, self._ends):
+            results.clear()
 
     def clear(self, row: int) -> None:
         """Record for a row that failed that its episode has not ended."""
         self.rewards[row] = 0.0
         self.terminated[row] = self.truncated[row] = False
-
-    def _store_all(self, rows: Sequence[int], outcomes: Sequence[Outcome]) -> bool:
-        """Store several rows at once; return whether that is possible."""
-        num_rows, column = len(rows), self.observations[0]
-        try:
-            observations, rewards, terminated, truncated, _ = zip(*outcomes, strict=True)
-            if set(map(len, observations)) != {column.shape[1]}:
-                return False
-            if num_rows == len(column):
-                places: Any = slice(None)
-                np.concatenate(observations, out=self._joined, casting="no")
-            else:
-                places = np.array(rows)
-                gathered = np.empty((num_rows * column.shape[1], *column.shape[2:]), column.dtype)
-                np.concatenate(observations, out=gathered, casting="no")
-                column[places] = gathered.reshape(num_rows, *column.shape[1:])
-            self.rewards[places] = np.fromiter(rewards, np.float64, num_rows)
-            self.terminated[places] = np.fromiter(terminated, np.bool_, num_rows)
-            self.truncated[places] = np.fromiter(truncated, np.bool_, num_rows)
-        except BaseException:  # a value has another type or shape, and may be valid all the same
-            return False
-        return True
-
-    def _store_each(self, rows: Sequence[int], outcomes: Sequence[Outcome]) -> list[tuple[int, BaseException]]:
-        """Store rows one by one."""
-        invalid = []
-        for row, outcome in zip(rows, outcomes, strict=True):
-            try:
-                observation, self.rewards[row], self.terminated[row], self.truncated[row], _ = outcome
-                self.store_observation(row, observation)
-            except BaseException as error:
-                invalid.append((row, error))
-        return invalid

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +16,22 @@ from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
 from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch
-from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, numbers_in
+from rollserve_server.envs.determinism import (
+    QUICK_STEPS,
+    Trace,
+    Traces,
+    differences,
+    digest,
+    numbers_in,
+    trace_name,
+)
 from rollserve_server.envs.envpool.environment import make_envpool
-from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.legal_actions import legal_columns
 from rollserve_server.envs.making import close_env
 from rollserve_server.envs.native.making import make_native
-from rollserve_server.envs.observation_checks import check_observations
+from rollserve_server.envs.observation_checks import check_observations, check_rewards
+from rollserve_server.envs.outcomes import flags_of, infos_of, rewards_of
 from rollserve_server.envs.rows.vector_infos import (
     final_observations,
     has_infos,
@@ -69,8 +78,12 @@ class VectorEnvs:
         stepped: whether the last vector step was a step of each row, (M,) bool; otherwise it was the row's reset.
         same_step: whether rows reset in the step that ends an episode, so that each vector step is a step of all rows.
         max_episode_steps: step limit of episodes; None if it is unknown.
-        checks_observations: whether an observation with NaN, or outside its space, is an error.
+        traces: of the last `classify`.
+        checks_observations: whether an observation with NaN or outside its space, or a reward that is not finite, is an
+            error.
     """
+
+    traces: Traces = MappingProxyType({})
 
     def __init__(
         self,
@@ -177,6 +190,7 @@ class VectorEnvs:
             one, other = (self.trace(0, QUICK_STEPS) for _ in range(2))
         except EnvFailedError:  # sampling reports it
             return Reproducibility.BLOCK
+        self.traces = {f"{self.num_rows} rows of {trace_name(self._spec)}": digest(one)}
         differs = any(difference.counts for difference in differences(one, other))
         return Reproducibility.WORKER if differs else Reproducibility.BLOCK
 
@@ -213,7 +227,7 @@ class VectorEnvs:
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
             observations, infos = self._env.reset(seed=seed, options=options)
             self._store(observations)
-            infos = plain_dict(infos)
+            infos = infos_of(infos)
         except BaseException as error:
             raise self._failure("reset", error) from error
         self.terminated[:] = self.truncated[:] = False
@@ -239,10 +253,12 @@ class VectorEnvs:
         try:
             observations, rewards, terminated, truncated, infos = self._env.step(batch)
             self._store(observations)
-            self.raw_rewards[...] = rewards
-            self.terminated[...] = terminated
-            self.truncated[...] = truncated
-            infos = plain_dict(infos)
+            self.raw_rewards[...] = rewards_of(rewards, self.num_rows)
+            if self.checks_observations:
+                check_rewards(self.raw_rewards, range(self.num_rows))
+            self.terminated[...] = flags_of("terminated", terminated, self.num_rows)
+            self.truncated[...] = flags_of("truncated", truncated, self.num_rows)
+            infos = infos_of(infos)
         except BaseException as error:
             raise self._failure("step", error) from error
         self._activity.end()

@@ -13,7 +13,7 @@ from rollserve_server.futures import in_background
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
-    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.envs import Probed, Traces, WorkerSpecs
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.settings import HealthSettings
 
@@ -37,7 +37,13 @@ class EnvProbes:
         self._health = health
         self._isolate_failures = isolate_failures
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._outcomes: dict[str, DomainError | int] = {}
+        self._outcomes: dict[str, DomainError | Probed] = {}
+
+    @property
+    def traces(self) -> Traces:
+        """Traces of the environments that were tried."""
+        found = [each.traces for each in self._outcomes.values() if not isinstance(each, DomainError)]
+        return {name: trace for traces in found for name, trace in traces.items()}
 
     async def check(self, worker: WorkerHandle, specs: WorkerSpecs) -> int:
         """Have a worker try environments, unless another one has.
@@ -63,9 +69,9 @@ class EnvProbes:
         outcome = self._outcomes[key]
         if isinstance(outcome, DomainError):
             raise copy.copy(outcome)  # each worker's caller adds the path of its own field
-        return outcome
+        return outcome.observation_bytes
 
-    async def _probe(self, worker: WorkerHandle, specs: WorkerSpecs) -> int:
+    async def _probe(self, worker: WorkerHandle, specs: WorkerSpecs) -> Probed:
         probe_id = uuid.uuid4().hex
         try:
             return await worker.aside(Worker.probe_env, specs, self._health, probe_id)

@@ -92,7 +92,7 @@ class EnvUpdates:
                     adding = Broadcast(versions.workers, add_env, wait_for_lost=waits, isolate_failures=is_first)
                     descriptions = await adding.answers()
                     check_alike(descriptions, per_worker=per_worker)
-                    env = EnvVersion(list(specs), common_description(descriptions), expected.client_id)
+                    env = EnvVersion(list(specs), common_description(descriptions, probes.traces), expected.client_id)
                     self._check_rows(env.description.num_rows, len(versions.workers))
                     versions.accept("env", number, env)
                     await self._journal.write(env=(number, env))
@@ -137,7 +137,7 @@ class EnvUpdates:
             async with versions.updating:
                 with versions.installing("env", number):
                     adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
-                    description = common_description(await adding.answers())
+                    description = common_description(await adding.answers(), probes.traces)
                     self._check_rows(description.num_rows, len(versions.workers))
                     versions.evaluation_envs.add(EnvVersion(list(specs), description))
         return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,23 +11,38 @@ from gymnasium import Space
 
 from rollserve import Reproducibility
 from rollserve.spaces import space_to_proto
-from rollserve_server.envs import describe_space
+from rollserve_server.envs import agree, describe_space
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool.versions.fields import element_field
 
 if TYPE_CHECKING:
+    from rollserve_server.envs import Traces
     from rollserve_server.sampling import EnvDescription
 
 __all__ = ["check_alike", "check_same", "common_description"]
 
+_log = logging.getLogger(__name__)
 
-def common_description(descriptions: Mapping[int, EnvDescription]) -> EnvDescription:
-    """Return the description of all workers' environments, which have the same spaces, from the description of each."""
+
+def common_description(descriptions: Mapping[int, EnvDescription], probed: Traces) -> EnvDescription:
+    """Return the description of all workers' environments, which have the same spaces, from the description of each.
+
+    Args:
+        descriptions: the descriptions by worker.
+        probed: traces of the same environments in processes of probes. Environments of other episodes in another
+            process are of class `WORKER`.
+    """
     first, *_ = descriptions.values()
     classes = [each.reproducibility for each in descriptions.values()]
     reproducibility = Reproducibility.WORKER if Reproducibility.WORKER in classes else classes[0]
+    traces = dict(probed)
+    for index, description in descriptions.items():
+        if reproducibility is not Reproducibility.WORKER and not agree(traces, description.traces):
+            _log.warning("an environment has other episodes in another process", extra={"worker": index})
+            reproducibility = Reproducibility.WORKER
+        traces.update(description.traces)
     why_not_single = next((each.why_not_single for each in descriptions.values() if each.why_not_single), "")
-    return dataclasses.replace(first, reproducibility=reproducibility, why_not_single=why_not_single)
+    return dataclasses.replace(first, reproducibility=reproducibility, why_not_single=why_not_single, traces={})
 
 
 def check_alike(descriptions: Mapping[int, EnvDescription], *, per_worker: bool) -> None:

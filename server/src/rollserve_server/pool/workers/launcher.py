@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
+from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.pool.workers.restarts import Restarts
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["Launcher", "close_worker", "giving_what_others_hold"]
+
+_log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
 
@@ -68,6 +72,10 @@ class Launcher:
         except BaseException:
             handle.kill()
             raise
+        seed = dict(identity.packages).get(HASH_SEED_NAME)
+        if seed != HASH_SEED:
+            event = "a worker has another hash seed: environments that iterate over sets may have other episodes in it"
+            _log.warning(event, extra={"worker": index, "expected": HASH_SEED, "hash_seed": seed or "unknown"})
         watch = asyncio.create_task(self._watch(index, handle))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve import Reproducibility
+    from rollserve_server.envs import Traces
 
 __all__ = ["EnvDescription", "WorkerIdentity"]
 
@@ -20,7 +21,7 @@ class WorkerIdentity:
     Attributes:
         process_id: id of the process.
         host: name of the machine.
-        packages: names and versions of packages that decide what environments do.
+        packages: names and versions of what decides what environments do: packages, and the hash seed.
     """
 
     process_id: int
@@ -42,6 +43,7 @@ class EnvDescription:
         why_not_single: why rows that are stepped one by one are not the environment of these rows, which are stepped
             together; empty if they are.
         agents: names of the possible agents, whose spaces are in Dict spaces; empty for an environment with one agent.
+        traces: first episodes, to compare with other processes'; empty once that is done.
     """
 
     observation_space: Space[Any]
@@ -52,3 +54,4 @@ class EnvDescription:
     num_episodes_per_row: int | None = None
     why_not_single: str = ""
     agents: tuple[str, ...] = ()
+    traces: Traces = field(default_factory=dict)

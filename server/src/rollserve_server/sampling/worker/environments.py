@@ -30,7 +30,7 @@ from rollserve_server.errors import DomainError, EnvFailedError, InvalidValueErr
 from rollserve_server.sampling.protocol.descriptions import EnvDescription
 
 if TYPE_CHECKING:
-    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.envs import Probed, WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["InstalledEnv", "InstalledEnvs"]
@@ -57,11 +57,11 @@ class InstalledEnvs:
     def __getitem__(self, version: int) -> InstalledEnv:
         return self._envs[version]
 
-    def probe(self, specs: WorkerSpecs, health: HealthSettings, ended: threading.Event) -> int:
+    def probe(self, specs: WorkerSpecs, health: HealthSettings, ended: threading.Event) -> Probed:
         """Try environments in a child process; return and raise what `run_probe` does."""
         return run_probe(with_envpool(specs, self._settings), self._settings, health, ended)
 
-    def probe_here(self, specs: WorkerSpecs, health: HealthSettings) -> int:
+    def probe_here(self, specs: WorkerSpecs, health: HealthSettings) -> Probed:
         """Try environments in this process; return and raise what `probe` does."""
         return probe(with_envpool(specs, self._settings), self._settings, health)
 
@@ -162,6 +162,7 @@ class InstalledEnv:
             episodes_per_row(self._specs, self._settings, num_rows) if is_joint else None,
             self._why_not_single,
             rows.agents if isinstance(rows, ManyEnvs) else (),
+            rows.traces,
         )
 
     @functools.cached_property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.activity import Heartbeat
     from rollserve_server.agents import AgentSpec
-    from rollserve_server.envs import MethodCall, WorkerSpecs
+    from rollserve_server.envs import MethodCall, Probed, WorkerSpecs
     from rollserve_server.sampling.protocol.orders import WorkOrder
     from rollserve_server.sampling.protocol.populations import Members
     from rollserve_server.settings import HealthSettings, WorkerSettings
@@ -85,16 +85,13 @@ class Worker:
         """Return the installed versions of the environment and of the agent."""
         return self._envs.versions, self._agents.versions
 
-    def probe_env(self, specs: WorkerSpecs, health: HealthSettings, probe_id: str) -> int:
+    def probe_env(self, specs: WorkerSpecs, health: HealthSettings, probe_id: str) -> Probed:
         """Try environments in a child process, with time limits, and install nothing. May run beside other methods.
 
         Args:
             specs: the environments.
             health: the limits.
             probe_id: a name for `end_probe`, which no other probe has.
-
-        Returns:
-            The bytes that the observations of a call's rows take in this worker.
 
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as `run_probe`.
@@ -131,7 +128,7 @@ class Worker:
         if (ended := self._probes.get(probe_id)) is not None:
             ended.set()
 
-    def probe_env_here(self, specs: WorkerSpecs, health: HealthSettings) -> int:
+    def probe_env_here(self, specs: WorkerSpecs, health: HealthSettings) -> Probed:
         """Try environments in this process, whose code may know ids that no other process can import.
 
         Returns and raises as `probe_env`.

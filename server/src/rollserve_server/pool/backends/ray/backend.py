@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve_server.errors import SamplerLostError
 from rollserve_server.pool.backends.ray import (
     cluster,  # imported before Ray, for the environment variables that it sets
@@ -117,6 +118,8 @@ class RayBackend:
             resources=dict(self._settings.worker_resources) if has_room else {},
             scheduling_strategy=scheduling_strategy(worker_index, self._settings),
             enable_task_events=False,  # nobody reads them
+            # Workers of the server's own cluster inherit it, and start sooner without an environment of their own.
+            runtime_env=self._settings.ray_address and {"env_vars": {HASH_SEED_NAME: HASH_SEED}},
             **lasting,
         )
         worker = RayWorker(worker_index, actor.remote(worker_index, settings, epoch), self._kills, lease)

@@ -26,6 +26,7 @@ import ray._private.worker
 from ray._private import ray_constants
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
+from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve_server.pool.backends.ray.listeners import on_loopback_only
 from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 
@@ -105,6 +106,7 @@ def _start(settings: RaySettings, num_workers: int | None) -> None:
     # Whoever can connect to the cluster can run code in it. So a token is needed, whatever the environment says, and
     # only this process and its children know it.
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=_TOKEN)
+    os.environ[HASH_SEED_NAME] = HASH_SEED  # of the workers, which inherit it
     Config.initialize("")  # Ray has read the mode when it was imported
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns of a token that is set
     # Ray replaces 127.0.0.1 by the machine's other address, and then listens on all interfaces, except where it knows

@@ -1,0 +1,115 @@
+"""What environments return beside observations, checked: rewards, flags, and infos that nobody else changes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve.errors import mismatch
+from rollserve_server.errors import show
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["copied", "flag_of", "flags_of", "infos_of", "reward_of", "rewards_of"]
+
+_CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefdU")})
+"""Types of values that nobody can change."""
+
+
+def reward_of(value: Any) -> float:
+    """Return a reward, which may be an array or tensor without axes; raise ValueError for what is no number."""
+    number = value if type(value) is int else _scalar(value)
+    try:
+        if isinstance(number, Real | np.bool_):
+            return float(number)
+    except OverflowError:  # an integer beyond all floats
+        pass
+    raise ValueError(f"reward: {mismatch('a number', _shown(value))}")
+
+
+def flag_of(name: str, value: Any) -> bool:
+    """Return a flag, `terminated` or `truncated`; raise ValueError for what is no truth value, 0 or 1."""
+    flag = _scalar(value)
+    if not isinstance(flag, Real | np.bool_) or (flag != 0 and flag != 1):
+        raise ValueError(f"{name}: {mismatch('a truth value', _shown(value))}")
+    return bool(flag)
+
+
+def rewards_of(values: Any, num_rows: int) -> NDArray[Any]:
+    """Return the rewards of a vector environment, (M,) or one for all; raise ValueError for what are none."""
+    rewards = np.asarray(values)
+    if rewards.dtype.kind not in "biuf" or rewards.shape not in ((num_rows,), ()):
+        raise ValueError(f"reward: {mismatch(f'numbers of shape ({num_rows},)', _shown(values))}")
+    return rewards
+
+
+def flags_of(name: str, values: Any, num_rows: int) -> NDArray[Any]:
+    """Return flags of a vector environment, (M,) or one for all; raise ValueError for what are none."""
+    flags = np.asarray(values)
+    is_flags = flags.dtype.kind == "b" or (flags.dtype.kind in "iuf" and bool(((flags == 0) | (flags == 1)).all()))
+    if not is_flags or flags.shape not in ((num_rows,), ()):
+        raise ValueError(f"{name}: {mismatch(f'truth values of shape ({num_rows},)', _shown(values))}")
+    return flags
+
+
+def infos_of(infos: Any) -> dict[Any, Any]:
+    """Return an environment's infos as a dict with copies of what the environment may change while others run.
+
+    Raises:
+        ValueError: these are no infos.
+        BaseException: what a mapping of another class raises.
+    """
+    if type(infos) is not dict:
+        if infos is None:
+            return {}
+        if not isinstance(infos, Mapping) and not hasattr(infos, "keys"):
+            raise ValueError(f"info: {mismatch('a mapping', _shown(infos))}")
+    own = dict(infos)
+    return own if _CONSTANTS.issuperset(map(type, own.values())) else _copy(own, {})
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a value: of mappings, sequences and arrays in it, and of what numpy reads as an array."""
+    return _copy(value, {})
+
+
+def _copy(value: Any, copies: dict[int, Any]) -> Any:
+    """Return a copy as `copied` does, given the copies around it by id: mappings and lists may contain themselves."""
+    if type(value) in _CONSTANTS:
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    with contextlib.suppress(BaseException):  # of the environment's own classes: whoever reads the value meets it, too
+        if isinstance(value, Mapping):
+            mapping = copies[id(value)] = {}
+            mapping.update((name, _copy(part, copies)) for name, part in value.items())
+            return mapping
+        if isinstance(value, list):
+            parts = copies[id(value)] = []
+            parts.extend(_copy(part, copies) for part in value)
+            return parts
+        if isinstance(value, tuple):
+            return tuple(_copy(part, copies) for part in value)
+        if hasattr(value, "__array__"):
+            return np.array(value)
+    return value
+
+
+def _scalar(value: Any) -> Any:
+    """Return the only element of an array or tensor without axes; other values as they are."""
+    if getattr(value, "shape", None) != ():
+        return value
+    return value.item() if hasattr(value, "item") else np.asarray(value).item()
+
+
+def _shown(value: Any) -> str:
+    """Return a value with its type for errors, and the shape of an array."""
+    shape = getattr(value, "shape", None)
+    return f"{show(value)} ({type(value).__name__}{f' of shape {tuple(shape)}' if shape else ''})"
