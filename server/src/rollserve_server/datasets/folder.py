@@ -57,7 +57,7 @@ class DataFolder:
         for position, text in enumerate(paths):
             field = f"paths[{position}]"
             path = self._allowed(field, text)
-            if not path.exists():
+            if not os.path.exists(path):  # unlike pathlib's, also False for a name that is too long for files
                 got, reason = repr(shorten(text, _MAX_SHOWN)), Reason.DATASET_NOT_FOUND
                 raise NotFoundError.of(
                     field, expected="a path that exists in the folder of datasets", got=got, reason=reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rollserve.errors import mismatch
 from rollserve_server.envs.texts import encode_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gymnasium import Space
 
@@ -52,18 +53,23 @@ def check_precision(observation: Any, leaves: Sequence[Leaf]) -> None:
             raise ValueError(f"{where}: {mismatch(f'dtype {leaf.dtype}', f'dtype {dtype}', hint)}")
 
 
-def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]:
-    """Return a value of the space for each row, from the columns of its leaves.
+def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray], num_rows: int) -> list[Any]:
+    """Return a value of the space for each row, from the columns of its leaves; a part may have no leaves.
 
     A number of a Discrete space is a numpy integer, as `space.sample()` makes it; arrays are views of the columns.
     """
     if isinstance(space, spaces.Dict):
-        parts = {key: assemble_rows(subspace, columns) for key, subspace in space.spaces.items()}
-        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+        parts = {key: assemble_rows(subspace, columns, num_rows) for key, subspace in space.spaces.items()}
+        return [dict(zip(parts, row, strict=True)) for row in _zipped(parts.values(), num_rows)]
     if isinstance(space, spaces.Tuple):
-        subspaces = [assemble_rows(subspace, columns) for subspace in space.spaces]
-        return list(zip(*subspaces, strict=True))
+        subspaces = [assemble_rows(subspace, columns, num_rows) for subspace in space.spaces]
+        return list(_zipped(subspaces, num_rows))
     return list(next(columns))
+
+
+def _zipped(parts: Collection[list[Any]], num_rows: int) -> Iterable[tuple[Any, ...]]:
+    """Return the parts of each row; an empty tuple for each without parts."""
+    return zip(*parts, strict=True) if parts else itertools.repeat((), num_rows)
 
 
 def leaves_of_batch(batch: Any, leaves: Sequence[Leaf], num_rows: int) -> list[np.ndarray]:

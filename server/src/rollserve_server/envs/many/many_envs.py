@@ -16,7 +16,7 @@ from rollserve_server.envs.columns import assemble_rows, check_precision, store_
 from rollserve_server.envs.determinism import QUICK_SECONDS, QUICK_STEPS, Trace, differences, numbers_in
 from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import any_value, leaves_of_space
-from rollserve_server.envs.legal_actions import legal_action
+from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.many.making import close_turn_env, make_turn_env
 from rollserve_server.envs.observation_checks import check_observations
 from rollserve_server.errors import EnvFailedError, InvalidValueError, describe
@@ -124,9 +124,9 @@ class ManyEnvs:
         """Return the leaves of an agent's observation space."""
         return self._leaves[agent]
 
-    def actions(self, agent: int, columns: Sequence[np.ndarray]) -> list[Any]:
-        """Return actions of an agent's space from (K, *A) for each of its leaves; arrays are views."""
-        return assemble_rows(self.action_spaces[agent], iter(columns))
+    def actions(self, agent: int, columns: Sequence[np.ndarray], num_rows: int) -> list[Any]:
+        """Return K actions of an agent's space from (K, *A) for each of its leaves; arrays are views."""
+        return assemble_rows(self.action_spaces[agent], iter(columns), num_rows)
 
     def global_state(self, row: int) -> np.ndarray:
         """Return the global state of a row, (*S), in a new array.
@@ -273,7 +273,7 @@ class ManyEnvs:
             if not acting:
                 break
             actions = {
-                turn.agent: legal_action(spaces[turn.agent], spaces[turn.agent].sample(), turn.observation, turn.info)
+                turn.agent: legal_action(spaces[turn.agent], random_value(spaces[turn.agent]), turn.observation, turn.info)
                 for turn in acting
             }
             turns = self.step(row, actions)

@@ -239,7 +239,7 @@ class RowEnvs:
         if self.environment_action_leaves:
             assert self._transforms is not None  # noqa: S101  # actions are transformed
             self.environment_actions = actions = self._transforms.environment_actions(actions)
-        row_actions = assemble_rows(self._own_spaces[1], iter([column.copy() for column in actions]))
+        row_actions = assemble_rows(self._own_spaces[1], iter([column.copy() for column in actions]), self.num_rows)
         infos: _RowInfos = []
         self._activity.begin(Phase.STEP)
         max_rows = self._results.max_rows_at_once

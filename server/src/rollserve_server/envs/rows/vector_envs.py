@@ -19,7 +19,7 @@ from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, n
 from rollserve_server.envs.envpool.environment import make_envpool
 from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import leaves_of_space
-from rollserve_server.envs.legal_actions import legal_columns
+from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.making import close_env
 from rollserve_server.envs.native.making import make_native
 from rollserve_server.envs.observation_checks import check_observations
@@ -191,7 +191,7 @@ class VectorEnvs:
         infos = self.begin(seed)
         steps = [numbers_in({"observations": self._by_name(), "episode_infos": infos})]
         for _ in range(max_steps):
-            sampled = leaves_of_batch(actions.sample(), self.action_leaves, self.num_rows)
+            sampled = leaves_of_batch(random_value(actions), self.action_leaves, self.num_rows)
             infos = self.step(legal_columns(self.action_space, sampled, self._by_name(), infos))
             results = {"observations": self._by_name(), "rewards": self.raw_rewards}
             ends = {"terminated": self.terminated, "truncated": self.truncated}
