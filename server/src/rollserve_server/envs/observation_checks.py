@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollserve.errors import mismatch
+from rollserve_server.envs.columns import ReturnedError
 from rollserve_server.envs.leaves import value_range
 from rollserve_server.envs.texts import decode_texts
 from rollserve_server.errors import show
@@ -52,6 +53,6 @@ def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequ
 
 
 def check_observations(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequence[int]) -> None:
-    """Raise ValueError if the observation of a row is not in its space; takes the arguments of `unfit_rows`."""
+    """Raise ReturnedError if the observation of a row is not in its space; takes the arguments of `unfit_rows`."""
     for text in unfit_rows(leaves, columns, rows).values():
-        raise ValueError(text)
+        raise ReturnedError(text)

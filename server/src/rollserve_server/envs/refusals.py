@@ -8,24 +8,25 @@ from typing import Any
 
 import gymnasium
 
-from rollserve import Reason
+from rollserve import EnvSpec, Reason, Wrapper
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
 
 __all__ = ["call_with_arguments", "refused_by"]
 
 
-def call_with_arguments(owner: str, make: Callable[[], Any]) -> Any:
+def call_with_arguments(spec: EnvSpec | Wrapper, make: Callable[[], Any]) -> Any:
     """Return the result of `make`; blame its errors on the arguments, or on a missing package.
 
     Args:
-        owner: name of what is made, for the error.
+        spec: the environment or wrapper that is made.
         make: function that uses the arguments of the request.
 
     Raises:
         NotFoundError: a package is not installed.
-        InvalidValueError: `make` raised another error; the field is `kwargs_json`.
+        InvalidValueError: `make` raised another error; the field is `kwargs_json`, or the name without arguments.
     """
-    with refused_by(owner, "kwargs_json"):
+    owner, field = (spec.id, "id") if isinstance(spec, EnvSpec) else (spec.name, "name")
+    with refused_by(owner, "kwargs_json" if spec.kwargs else field):
         try:
             return make()
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:

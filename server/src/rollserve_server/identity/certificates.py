@@ -11,6 +11,7 @@ from rollserve_server.errors import InvalidValueError
 from rollserve_server.identity.principal import Principal, check_name
 from rollserve_server.identity.scopes import parse_grants
 from rollserve_server.identity.watched_file import WatchedFile
+from rollserve_server.settings import parse_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ class CertificateNames:
 def _parse(text: str) -> dict[str, Principal]:
     expected = "names, each with a list of scopes"
     try:
-        found = yaml.safe_load(text) or {}
+        found = parse_yaml(text) or {}
     except yaml.YAMLError as error:
         got = " ".join(str(error).split())
         raise InvalidValueError.of("tls_principals", expected="YAML", got=got) from None

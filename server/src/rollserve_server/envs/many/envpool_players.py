@@ -51,7 +51,7 @@ class EnvPoolPlayers(TurnEnv):
             how = "one after the other" if self._in_turn else "in each step"
             expected = f"{api!r}, because the players of {spec.id!r} act {how}"
             raise InvalidValueError.of("multi_agent", expected=expected, got=repr(spec.multi_agent))
-        pool = call_with_arguments(spec.id, lambda: self._make_pool(0))
+        pool = call_with_arguments(spec, lambda: self._make_pool(0))
         self.agents = tuple(f"player_{number}" for number in range(num_players))
         self.observation_spaces = (pool.observation_space,) * num_players
         self.action_spaces = (pool.action_space,) * num_players

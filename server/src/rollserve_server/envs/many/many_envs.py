@@ -12,14 +12,14 @@ import numpy as np
 
 from rollserve import Reproducibility
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.columns import assemble_rows, check_precision, store_observation
+from rollserve_server.envs.columns import ReturnedError, assemble_rows, check_precision, failure_text, store_observation
 from rollserve_server.envs.determinism import QUICK_SECONDS, QUICK_STEPS, Trace, differences, numbers_in
 from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import any_value, leaves_of_space
 from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.many.making import close_turn_env, make_turn_env
 from rollserve_server.envs.observation_checks import check_observations
-from rollserve_server.errors import EnvFailedError, InvalidValueError, describe
+from rollserve_server.errors import EnvFailedError, InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -248,14 +248,14 @@ class ManyEnvs:
             if self.checks_observations:
                 check_observations(leaves, columns, (place,))
         except ValueError as error:
-            raise ValueError(f"agent {self.agents[turn.agent]!r}: {error}") from None
+            raise ReturnedError(f"agent {self.agents[turn.agent]!r}: {error}") from None
 
     def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """Return the error for the caller, and close the environment, which a new one will replace."""
         if row not in self._broken:
             close_turn_env(self._envs[row])
             self._broken.add(row)
-        return EnvFailedError(f"{self._spec.id} raised in {what}: {describe(error)}", row)
+        return EnvFailedError(failure_text(self._spec.id, what, error), row)
 
     def _trace(self, row: int, until: float) -> Trace:
         return self._run(row, 0, QUICK_STEPS, until)
@@ -273,7 +273,9 @@ class ManyEnvs:
             if not acting:
                 break
             actions = {
-                turn.agent: legal_action(spaces[turn.agent], random_value(spaces[turn.agent]), turn.observation, turn.info)
+                turn.agent: legal_action(
+                    spaces[turn.agent], random_value(spaces[turn.agent]), turn.observation, turn.info
+                )
                 for turn in acting
             }
             turns = self.step(row, actions)

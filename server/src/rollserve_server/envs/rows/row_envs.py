@@ -12,7 +12,7 @@ from rollserve import Reproducibility
 from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, with_added
-from rollserve_server.envs.columns import assemble_rows
+from rollserve_server.envs.columns import ReturnedError, assemble_rows, failure_text, of_reset
 from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.infos import plain_dict
 from rollserve_server.envs.leaves import leaves_of_space
@@ -22,7 +22,7 @@ from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_transforms import RowTransforms
 from rollserve_server.envs.rows.step_results import StepResults
 from rollserve_server.envs.transforms.transforms import Transforms
-from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, describe, show
+from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -209,7 +209,7 @@ class RowEnvs:
             # Copy the options, because environments may change their arguments.
             reset_options = self._specs[row].reset_options
             options = copy.deepcopy(dict(reset_options)) if reset_options else None
-            observation, info = self._envs[row].reset(seed=seed, options=options)
+            observation, info = of_reset(self._envs[row].reset(seed=seed, options=options))
             self._results.store_observation(row, observation)
             if self.checks_observations:
                 check_observations(self.raw_observation_leaves, self._results.observations, (row,))
@@ -298,7 +298,7 @@ class RowEnvs:
         """Let rows fail whose observations are outside their space; return the infos of the others."""
         stepped = [row for row in rows if row not in self._broken]
         for row, text in unfit_rows(self.raw_observation_leaves, self._results.observations, stepped).items():
-            self._fail(row, ValueError(text))
+            self._fail(row, ReturnedError(text))
         return [(row, info) for row, info in infos if row not in self._broken]
 
     def _with_callbacks(
@@ -344,7 +344,7 @@ class RowEnvs:
     def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """Return the error for the caller. The environment may stay broken, so the next reset makes a new one."""
         self._break(row)
-        return EnvFailedError(f"{self._specs[row].id} raised in {what}: {describe(error)}", row)
+        return EnvFailedError(failure_text(self._specs[row].id, what, error), row)
 
     def _break(self, row: int) -> None:
         """Close a row's environment, which a new one will replace."""

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
-from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch
+from rollserve_server.envs.columns import batch_of_leaves, check_precision, failure_text, leaves_of_batch, of_reset
 from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, numbers_in
 from rollserve_server.envs.envpool.environment import make_envpool
 from rollserve_server.envs.infos import plain_dict
@@ -31,7 +31,7 @@ from rollserve_server.envs.rows.vector_infos import (
     without_final,
 )
 from rollserve_server.envs.transforms.transforms import Transforms
-from rollserve_server.errors import EnvFailedError, describe
+from rollserve_server.errors import EnvFailedError
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -211,7 +211,7 @@ class VectorEnvs:
                 self._broken = False
             self._activity.begin(Phase.RESET)
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
-            observations, infos = self._env.reset(seed=seed, options=options)
+            observations, infos = of_reset(self._env.reset(seed=seed, options=options))
             self._store(observations)
             infos = plain_dict(infos)
         except BaseException as error:
@@ -405,4 +405,4 @@ class VectorEnvs:
         """Return the error for the caller. The environment may stay broken, so the next block makes a new one."""
         self.close()
         self._broken = True
-        return EnvFailedError(f"{self._spec.id} raised in {what}: {describe(error)}", 0)
+        return EnvFailedError(failure_text(self._spec.id, what, error), 0)

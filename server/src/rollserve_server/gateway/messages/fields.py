@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 MAX_STEPS, MAX_FIRST_INDEX, MAX_WORKERS = 1 << 50, 1 << 62, 10_000
 _MAX_CLIENT_ID_BYTES = 64
-_MAX_TIMESTAMP_SECONDS = 253_370_764_799  # the end of year 9998: the one that protobuf ends with leaves no room to round
+_MAX_TIMESTAMP_SECONDS = 253_370_764_799  # of year 9998: rounded, the last one of 9999 is no timestamp any more
 
 
 def in_range(field: str, value: int, minimum: int, maximum: int) -> int:
@@ -74,8 +74,8 @@ def timestamp_of(seconds: float) -> Timestamp:
 
 def seconds_of(field: str, timestamp: Timestamp) -> float:
     """Return a time in seconds since 1970; raise InvalidValueError of the field if it is before, or after year 9998."""
-    in_range(field, timestamp.seconds, 0, _MAX_TIMESTAMP_SECONDS)
-    in_range(field, timestamp.nanos, 0, 999_999_999)
+    in_range(f"{field}.seconds", timestamp.seconds, 0, _MAX_TIMESTAMP_SECONDS)
+    in_range(f"{field}.nanos", timestamp.nanos, 0, 999_999_999)
     return timestamp.ToNanoseconds() / 1e9
 
 
