@@ -394,3 +394,22 @@ def test_actions_that_a_client_makes_up_are_rendered(video_server: LocalServer, 
         env.step(action)
         frames.append(env.render())
     assert data == np.stack(frames).tobytes()
+
+
+@pytest.mark.parametrize("library", ["osmesa", "glfw", "unknown"])
+def test_mujoco_without_a_library_to_draw_is_sampled_and_names_it(library: str, tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "1", "--workers", "1")
+    # Where these libraries are installed, PyOpenGL is told to use another one.
+    variables = {"MUJOCO_GL": library, "PYOPENGL_PLATFORM": "none", "DISPLAY": ""}
+    with (
+        local_server(*options, "--backend", "in-process", log=tmp_path / "log", environment=variables) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        sampler.update_env("HalfCheetah-v5", kwargs={"max_episode_steps": 3})
+        sampler.update_agent(rollserve.RandomAgent())
+        assert sampler.obtain_samples(3).num_steps == 3
+        with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_NOT_RENDERABLE, match="MUJOCO_GL=egl"):
+            sampler.render(index=0, seed=1, format="raw")
+        pictures = rollserve.Wrapper("AddRenderObservation")
+        with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_REFUSED, match="MUJOCO_GL=egl"):
+            sampler.update_env("HalfCheetah-v5", kwargs={"render_mode": "rgb_array"}, wrappers=[pictures])

@@ -369,8 +369,8 @@ ODD_SPACES: dict[str, spaces.Space[Any]] = {
     "positive int64": spaces.Box(0, _INT64.max, (2,), np.int64),
     "all of int64": spaces.Box(_INT64.min, _INT64.max, (2,), np.int64),
     "all of uint64": spaces.Box(0, np.iinfo(np.uint64).max, (2,), np.uint64),
-    "all of float64": spaces.Box(_FLOAT64.min, _FLOAT64.max, (2,), np.float64),
-    "wide part": spaces.Dict({"wide": spaces.Box(_FLOAT64.min, _FLOAT64.max, (2,)), "n": spaces.Discrete(2)}),
+    "all of float64": _WIDE,
+    "wide part": spaces.Dict({"wide": _WIDE, "n": spaces.Discrete(2)}),
 }
 """Spaces that gymnasium makes, and that it cannot sample from, or that have arrays without elements."""
 

@@ -18,6 +18,7 @@ from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.probing.memory import naming_memory_limit
 from rollserve_server.envs.probing.overlays import Overlay, StepTexts
+from rollserve_server.envs.refusals import drawing_hint
 from rollserve_server.errors import (
     EnvFailedError,
     InvalidValueError,
@@ -136,7 +137,7 @@ def _frames(env: Any, rendering: Rendering) -> Iterator[np.ndarray]:
         try:
             frame = frame_of(env)
         except BaseException as error:
-            raise _not_renderable(spec, describe(error)) from error
+            raise _not_renderable(spec, describe(error), drawing_hint(error)) from error
         shape = shape or frame.shape
         if frame.shape != shape:
             raise _not_renderable(spec, f"a picture of shape {frame.shape} after one of shape {shape}")
@@ -183,6 +184,6 @@ def _bounded(parts: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
         yield part
 
 
-def _not_renderable(spec: EnvSpec, text: str) -> InvalidValueError:
+def _not_renderable(spec: EnvSpec, text: str, hint: str = "") -> InvalidValueError:
     expected = f"an environment that renders pictures with render_mode={_MODE!r}"
-    return InvalidValueError(mismatch(expected, f"{spec.id}: {text}"), reason=Reason.ENV_NOT_RENDERABLE)
+    return InvalidValueError(mismatch(expected, f"{spec.id}: {text}", hint), reason=Reason.ENV_NOT_RENDERABLE)
