@@ -37,7 +37,7 @@ from sample_envs.native import (
 )
 from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.rendered import Rendered
-from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
+from sample_envs.slow import Hanging, Slow, SlowInPlaces, SlowToMake, Watched
 from sample_envs.spaces import (
     Assorted,
     Big,
@@ -119,6 +119,7 @@ __all__ = [
     "Shapes",
     "Slow",
     "SlowInPlaces",
+    "SlowToMake",
     "Spaceless",
     "Switches",
     "Talkative",

@@ -43,7 +43,9 @@ def call_with_arguments(spec: EnvSpec | Wrapper, make: Callable[[], Any]) -> Any
                     raise
                 return make()
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            text = f"{owner} needs a package that is not installed on the server: {show(error, str)}"
+            text = (
+                f"{owner} needs a package that is not installed on the server: {show(error, str)}{drawing_hint(error)}"
+            )
             raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND) from error
 
 
@@ -56,17 +58,16 @@ def refused_by(owner: str, field: str) -> Iterator[None]:
         raise
     # The worker survives any exception, including SystemExit.
     except BaseException as error:
-        hint = drawing_hint(error)
-        text = f"refused by {owner}: {describe(error)}{f'; {hint}' if hint else ''}"
+        text = f"refused by {owner}: {describe(error)}{drawing_hint(error)}"
         raise InvalidValueError(text, reason=Reason.ENV_REFUSED, field=field) from error
 
 
 def drawing_hint(error: BaseException) -> str:
-    """Return what to do about an error of MuJoCo's drawing; empty for another error."""
+    """Return what to do about an error of MuJoCo's drawing, to be put behind its text; empty for another error."""
     if not _is_of_mujoco(error):
         return ""
     libraries = "MUJOCO_GL=egl with the library libegl1, or MUJOCO_GL=osmesa with libosmesa6"
-    return f"without a display, MuJoCo draws if the server's environment has {libraries}"
+    return f"; without a display, MuJoCo draws if the server's environment has {libraries}"
 
 
 def _import_mujoco_alone(error: BaseException) -> bool:

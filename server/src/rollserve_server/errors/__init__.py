@@ -3,6 +3,7 @@
 from rollserve_server.errors.domain import (
     AgentFailedError,
     AlreadyExistsError,
+    AtWorkError,
     CallTooLongError,
     ClientStalledError,
     DomainError,
@@ -27,6 +28,7 @@ from rollserve_server.errors.foreign import describe, listed, portable, shorten,
 __all__ = [
     "AgentFailedError",
     "AlreadyExistsError",
+    "AtWorkError",
     "CallTooLongError",
     "ClientStalledError",
     "DomainError",

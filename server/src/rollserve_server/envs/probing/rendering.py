@@ -137,7 +137,7 @@ def _frames(env: Any, rendering: Rendering) -> Iterator[np.ndarray]:
         try:
             frame = frame_of(env)
         except BaseException as error:
-            raise _not_renderable(spec, describe(error), drawing_hint(error)) from error
+            raise _not_renderable(spec, f"{describe(error)}{drawing_hint(error)}") from error
         shape = shape or frame.shape
         if frame.shape != shape:
             raise _not_renderable(spec, f"a picture of shape {frame.shape} after one of shape {shape}")
@@ -184,6 +184,6 @@ def _bounded(parts: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
         yield part
 
 
-def _not_renderable(spec: EnvSpec, text: str, hint: str = "") -> InvalidValueError:
+def _not_renderable(spec: EnvSpec, text: str) -> InvalidValueError:
     expected = f"an environment that renders pictures with render_mode={_MODE!r}"
-    return InvalidValueError(mismatch(expected, f"{spec.id}: {text}", hint), reason=Reason.ENV_NOT_RENDERABLE)
+    return InvalidValueError(mismatch(expected, f"{spec.id}: {text}"), reason=Reason.ENV_NOT_RENDERABLE)
