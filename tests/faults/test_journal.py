@@ -256,14 +256,6 @@ async def test_takeover_begins_another_own_row_sequence() -> None:
         assert rest.account.row_step_count == 10
 
 
-async def test_sampler_that_outlives_its_server_says_why_it_cannot_be_restored() -> None:
-    async with pool_on(LastingBackend()) as pool:
-        await pool.update_agent([RandomSpec()])
-        with raises(NotReadyError, reason=Reason.SAVED_SAMPLER, quotes="outlives its server"):
-            await pool.restore(await pool.save())
-        assert (await sample(pool, AtLeast(10))).num_steps >= 10
-
-
 def num_healthy(pool: Pool) -> int:
     return sum(worker.healthy for worker in pool.status().workers)
 

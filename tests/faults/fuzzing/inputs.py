@@ -29,7 +29,7 @@ from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
-__all__ = ["METHODS", "Input", "input_of"]
+__all__ = ["METHODS", "Input", "input_of", "odd_envs"]
 
 METHODS: Sequence[MethodDescriptor] = (
     *pb.DESCRIPTOR.services_by_name["SamplerService"].methods,
@@ -132,7 +132,7 @@ def _envs() -> list[Message]:
     updates = [environment_pb2.EnvironmentUpdate(environment=spec) for spec in specs]
     change = EnvChange({"max_episode_steps": 9}, Task("set_task", {"goal": 1}), {"low": -0.01, "high": 0.01})
     updates.append(environment_pb2.EnvironmentUpdate(change=env_change_to_proto(change)))
-    updates += [environment_pb2.EnvironmentUpdate(environment=env_spec_to_proto(spec)) for spec in _odd_envs()]
+    updates += [environment_pb2.EnvironmentUpdate(environment=env_spec_to_proto(spec)) for spec in odd_envs()]
     rows = environment_pb2.EnvironmentUpdatePerRow(updates=updates[:2] * 2)
     updates.append(environment_pb2.EnvironmentUpdate(per_row=rows))
     return [
@@ -141,7 +141,7 @@ def _envs() -> list[Message]:
     ]
 
 
-def _odd_envs() -> list[rollserve.EnvSpec]:
+def odd_envs() -> list[rollserve.EnvSpec]:
     """Return environments with unusual spaces, and ones that raise, return or render something odd."""
     odd_spaces = [
         rollserve.EnvSpec("sample_envs:OddSpaces", {"kind": kind, "actions": actions})
