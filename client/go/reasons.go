@@ -305,7 +305,7 @@ const (
 	// Status: INTERNAL.
 	ReasonInternal Reason = "INTERNAL"
 	// ReasonNoProgress:
-	// The call made no progress for the client's timeout. Raised by client libraries, never sent.
+	// The call made no progress for the client's timeout. Client libraries raise it, and servers that are at work.
 	// Status: DEADLINE_EXCEEDED.
 	ReasonNoProgress Reason = "NO_PROGRESS"
 	// ReasonTLSFailed:

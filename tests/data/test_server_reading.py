@@ -165,9 +165,10 @@ def test_paths_that_leave_the_folder_are_refused(reading: tuple[rollserve.Sample
 def test_requests_that_do_not_fit_are_refused_by_name(reading: tuple[rollserve.Sampler, Path]) -> None:
     sampler, folder = reading
     path = named(folder, WRITERS["minari"](whole_episodes(), folder))
-    with pytest.raises(rollserve.RollserveError, match="in the folder of datasets") as caught:
-        list(sampler.read("reading/none"))
-    assert caught.value.reason is Reason.DATASET_NOT_FOUND
+    for absent in ("reading/none", f"reading/{'x' * 300}/a"):
+        with pytest.raises(rollserve.RollserveError, match="in the folder of datasets") as caught:
+            list(sampler.read(absent))
+        assert caught.value.reason is Reason.DATASET_NOT_FOUND
     refused: list[tuple[str, dict[str, Any]]] = [
         ("sources[0].files.position.chunk", {"position": Position(0, 99, 0)}),
         ("sources[0].files.shuffle.step_count", {"shuffle_steps": 1 << 30, "shuffle_seed": 1}),

@@ -15,13 +15,14 @@ import pytest
 from charges import lay
 from native_envs import ALLOWED
 from pools import evaluate, pool_of, sample, until
-from support import equal, raises
+from support import equal, raises, server_environment
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Wrapper
 from rollserve_server.activity import Phase
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import FaultError, InvalidValueError
+from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, RowUpdates
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
@@ -213,3 +214,25 @@ def test_client_learns_why_an_environment_cannot_be_stepped(sampler: rollserve.S
     with raises(rollserve.InvalidArgumentError, field=FIELD, reason=Reason.ENV_REFUSED, quotes="process"):
         sampler.update_env("sample_envs:Crashing")
     assert sampler.status().env_version == version
+
+
+def test_client_waits_longer_than_its_timeout_while_the_server_makes_an_environment(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "1", "--workers", "1")
+    options += ("--backend", "in-process", "--allow-module", "sample_envs", "--reset-seconds", "4")
+    with local_server(*options, log=tmp_path / "log", environment=server_environment()) as server:
+        with rollserve.connect(server.address, timeout=1.0) as sampler:
+            assert sampler.update_env("sample_envs:SlowToMake", kwargs={"make_seconds": 1.2}).env_version == 2
+            quotes = "closing an environment took more than 4 s"
+            with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_REFUSED, quotes=quotes):
+                sampler.update_env("sample_envs:SlowToMake", kwargs={"close_seconds": 60.0})
+            quotes = ("still at work after 0.", "--reset-seconds", "longer timeout")
+            with raises(rollserve.DeadlineError, reason=Reason.NO_PROGRESS, quotes=quotes):
+                sampler.update_env("sample_envs:SlowToMake", kwargs={"make_seconds": 60.0}, timeout=1.0)
+            assert sampler.status().env_version == 2
+        asyncio.run(_wait_async(server.address))
+
+
+async def _wait_async(address: str) -> None:
+    async with rollserve.aconnect(address, timeout=1.0) as sampler:
+        updated = await sampler.update_env("sample_envs:SlowToMake", kwargs={"make_seconds": 1.3})
+        assert updated.env_version == 3

@@ -12,10 +12,11 @@ import grpc
 import pytest
 from faults.chaos.service import python_path
 from faults.fuzzing.campaign import SERVER_OPTIONS, Guard, answer, fuzz
-from faults.fuzzing.inputs import METHODS, Input, input_of
+from faults.fuzzing.inputs import METHODS, Input, input_of, odd_envs
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+import rollserve
 from rollserve_server.local import local_server
 
 _NUM_INPUTS = 500
@@ -36,6 +37,35 @@ def test_fuzzed_requests_get_answers_of_the_contract(tmp_path: Path) -> None:
     assert {*refusals, "RESOURCE_EXHAUSTED"} <= verdict.outcomes.keys()  # the last by gRPC, for too much metadata
     assert verdict.num_inputs == _NUM_INPUTS
     assert len(verdict.outcomes) > 10  # requests get beyond the first check
+
+
+@pytest.mark.slow
+def test_odd_environments_get_answers_of_the_contract(tmp_path: Path) -> None:
+    options = (*SERVER_OPTIONS, "--backend", "in-process")
+    with (
+        local_server(*options, log=tmp_path / "log", environment=python_path()) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        reasons: dict[str, str] = {}
+        for env in odd_envs():
+            calls: tuple[Callable[[], object], ...] = (
+                functools.partial(sampler.update_env, env),
+                functools.partial(sampler.update_agent, rollserve.RandomAgent()),
+                functools.partial(sampler.obtain_samples, 8),
+                functools.partial(sampler.obtain_fragments, num_steps=8),
+                functools.partial(sampler.evaluate, 2, env=env),
+                functools.partial(sampler.render, seed=1, index=0, format="raw"),
+                functools.partial(sampler.render, seed=1, index=0),
+                functools.partial(sampler.call_environments, "close"),
+            )
+            for call in calls:
+                try:
+                    call()
+                except rollserve.RollserveError as error:
+                    reasons[f"{env}: {error}"] = error.reason
+        assert reasons
+        assert not [text for text, reason in reasons.items() if reason in ("", rollserve.Reason.INTERNAL)]
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,31 @@ def test_server_does_not_start_without_room_for_the_files_of_ray(full: bool, tmp
     assert re.search(f"cannot serve .*{folder}/ray.*{expected}.*RAY_TMPDIR", shown.stderr), shown.stderr
 
 
+def test_server_names_a_folder_of_ray_that_is_no_ascii(tmp_path: Path) -> None:
+    shown = run(SERVER, "--env", "CartPole-v1", TMPDIR=str(tmp_path / "zwölf"), RAY_TMPDIR="")
+    assert shown.returncode == 1
+    assert re.search("cannot serve .*zwölf/ray: expected a path of ASCII characters.*RAY_TMPDIR", shown.stderr)
+
+
+@pytest.mark.slow
+def test_server_names_gpus_that_this_machine_lacks() -> None:
+    shown = run(SERVER, "--env", "CartPole-v1", "--workers", "1", "--worker-num-gpus", "64")
+    assert shown.returncode == 1
+    assert re.search("cannot serve error='worker_num_gpus: expected at most .* on this machine, got 64'", shown.stderr)
+
+
+@pytest.mark.slow
+def test_server_tells_of_a_cluster_that_does_not_answer_in_time() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    shown = run(SERVER, "--env", "CartPole-v1", "--ray-address", address, "--start-seconds", "4")
+    assert time.monotonic() - began < 60  # Ray itself tries for minutes
+    assert shown.returncode == 1
+    assert re.search(
+        rf"cannot serve error='ray_address: .* 4 s \(--start-seconds\), got none at {address}'", shown.stderr
+    )
+
+
 def test_full_disk_ends_fragment_calls_that_spill_and_leaves_nothing(tmp_path: Path) -> None:
     folder, port_file = tmp_path / "spilled", tmp_path / "port"
     folder.mkdir()

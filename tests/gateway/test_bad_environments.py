@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rejections import Rejection, check_status, rejection_of, rejections
+from sample_envs.spaces import ODD_SPACES
 
 import rollserve
 from rollserve import Reason
@@ -127,6 +128,18 @@ ID_CASES = {
         f"{ENV}.id",
         ("actions at 'say/1' in a Text space",),
     ),
+    "version of 5000 digits": Rejection(
+        update(id="x-v" + "1" * 5000), f"{ENV}.id", ("a registered id",), Reason.ENV_NOT_FOUND
+    ),
+    **{
+        f"{kind} as {'actions' if actions else 'observations'}": Rejection(
+            update(id="sample_envs:OddSpaces", kwargs_json=json.dumps({"kind": kind, "actions": actions})),
+            f"{ENV}.id",
+            ("at least one element", f"{'actions' if actions else 'observations'}{place}", f"of shape {shape}"),
+        )
+        for kind, place, shape in (("empty", "", "(0,)"), ("empty leaf", " at 'none'", "(2, 0)"))
+        for actions in (False, True)
+    },
     "unknown vectorization": Rejection(update(vectorization=99), f"{ENV}.vectorization", ("99",)),
 }
 KWARGS_CASES = {
@@ -171,7 +184,33 @@ KWARGS_CASES = {
         for mode in ('"human"', '"human_list"', '"rgb_array_list"', '["human"]', "1")
     },
 }
+RETURNED_CASES = {
+    f"{odd} in {at}": Rejection(
+        update(id="sample_envs:Returns", kwargs_json=json.dumps({"odd": odd, "at": at})),
+        ENV,
+        (f"sample_envs:Returns returned from {at}: ", text),
+        Reason.ENV_REFUSED,
+    )
+    for at in ("reset", "step")
+    for odd, text in {
+        "no leaf": "observation 'a': expected float32 of shape (2,), got none in a dict with ['b']",
+        "short tuple": "observation 'b/1': expected int64 of shape (), got none in a tuple of 1",
+        "none": "observation 'a': expected float32 of shape (2,), got none in None",
+        "array": "observation 'a': expected float32 of shape (2,), got none in float32 of shape (2,)",
+        "shape": "observation 'a': expected float32 of shape (2,), got float32 of shape (1, 2)",
+        "dtype": "observation 'a': expected float32 of shape (2,), got complex64 of shape (2,)",
+        "ragged": "observation 'a': expected float32 of shape (2,), got a list of 2",
+        "too large": "observation 'b/1': expected int64 of shape (), got a number beyond that",
+        **({"1": "expected an observation and infos, in a tuple, got a tuple of 1"} if at == "reset" else {}),
+    }.items()
+}
 OTHER_CASES = {
+    "environment raises without arguments": Rejection(
+        update(id="sample_envs:Refusing"), f"{ENV}.id", ("missing 1 required",), Reason.ENV_REFUSED
+    ),
+    "wrapper raises without arguments": Rejection(
+        wrapped("TimeLimit"), f"{ENV}.wrappers[0].name", ("missing 1 required",), Reason.ENV_REFUSED
+    ),
     "task that is no JSON": Rejection(
         update(task=environment_pb2.Task(method="set_task", argument_json="{")),
         f"{ENV}.task.argument_json",
@@ -219,7 +258,7 @@ OTHER_CASES = {
 
 
 @pytest.mark.usefixtures("unchanged")
-@rejections({**CASES, **ID_CASES, **KWARGS_CASES, **OTHER_CASES})
+@rejections({**CASES, **ID_CASES, **KWARGS_CASES, **RETURNED_CASES, **OTHER_CASES})
 def test_environment_update_is_rejected(stub: SamplerServiceStub, rejection: Rejection) -> None:
     error = rejection_of(stub.UpdateEnv, rejection.request)
     check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)
@@ -242,3 +281,15 @@ def test_texts_that_are_no_paths_are_accepted(sampler: rollserve.Sampler) -> Non
     sampler.update_env("ALE/Pong-v5", kwargs={"obs_type": "grayscale"})
     sampler.update_env("FrozenLake-v1", kwargs={"desc": ["SFFF", "FHFH", "FFFH", "HFFG"]})
     sampler.update_env("HalfCheetah-v5", kwargs={"xml_file": "half_cheetah.xml"})
+
+
+@pytest.mark.parametrize("actions", [False, True], ids=["observations", "actions"])
+@pytest.mark.parametrize("kind", [kind for kind in ODD_SPACES if not kind.startswith("empty")])
+def test_spaces_that_gymnasium_cannot_sample_are_sampled(
+    thread_sampler: rollserve.Sampler, kind: str, actions: bool
+) -> None:
+    thread_sampler.update_env("sample_envs:OddSpaces", kwargs={"kind": kind, "actions": actions})
+    thread_sampler.update_agent(rollserve.RandomAgent())  # the environment checks its actions
+    assert thread_sampler.obtain_samples(20, seed=1).num_steps >= 20
+    assert thread_sampler.obtain_fragments(num_steps=24, seed=1).num_steps == 24
+    assert thread_sampler.evaluate(2).returns.tolist() == [5.0, 5.0]

@@ -349,6 +349,11 @@ CHANGES: dict[str, tuple[Callable[[list[pb.SavedRecord]], None], str]] = {
         lambda parts: setattr(part(parts, "agents").agents[0].mlp, "activation", 99),
         "data.agents[1].agents[0].mlp.activation",
     ),
+    "an agent of the end of time": (
+        lambda parts: part(parts, "agents").updated.FromNanoseconds(253_402_300_799_999_999_999),
+        "data.agents[1].updated.seconds",
+    ),
+    "a time that is none": (lambda parts: setattr(part(parts, "header").saved, "nanos", -1), "data.header.saved.nanos"),
     "pickle": (
         lambda parts: setattr(part(parts, "agents").agents[0].pickled, "data", b"x"),
         "data.agents[1].agents[0]",

@@ -216,7 +216,11 @@ def test_nested_spaces_reset_options_and_transforms_are_replayed(sampler: rollse
         ("mode", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, "no such mode"),
         ("nothing", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, "got NoneType"),
         ("gray", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, r"got uint8 of shape \(33, 47\)"),
+        ("empty", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, r"got uint8 of shape \(0, 47, 3\)"),
+        ("growing", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, r"\(34, 47, 3\) after .* \(33, 47, 3\)"),
         ("render", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, "no display"),
+        ("exit", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, "SystemExit: 3"),
+        ("interrupt", rollserve.InvalidArgumentError, Reason.ENV_NOT_RENDERABLE, "KeyboardInterrupt"),
         ("step", rollserve.ServerError, Reason.ENV_FAILED, "out of luck"),
         ("hang", rollserve.InvalidArgumentError, Reason.ENV_REFUSED, "a step took more than 3 s"),
         ("crash", rollserve.InvalidArgumentError, Reason.ENV_REFUSED, "ended its process when it was tried, in a step"),
@@ -324,7 +328,9 @@ def test_others_wait_for_a_place(sampler: rollserve.Sampler) -> None:
         ({"index": 0, "format": "gif"}, rollserve.InvalidArgumentError, r"format: expected one of \['mp4', 'raw'\]"),
         ({"index": 0, "overlays": ["sum"]}, rollserve.InvalidArgumentError, "overlays: expected some of"),
         ({"index": 0, "overlays": ["step", "step"]}, rollserve.InvalidArgumentError, r"overlays\[1\]: .* each once"),
-        ({"index": 0, "fps": 0}, rollserve.InvalidArgumentError, "frames_per_second: expected a number over 0"),
+        ({"index": 0, "fps": 0}, rollserve.InvalidArgumentError, "frames_per_second: expected a number from 0.001"),
+        ({"index": 0, "fps": 1e-9}, rollserve.InvalidArgumentError, "frames_per_second: expected a number from 0.001"),
+        ({"index": 0, "fps": 1e-320}, rollserve.InvalidArgumentError, "frames_per_second: expected a number from"),
         ({"index": 0, "overlays": ["value"]}, rollserve.InvalidArgumentError, "overlays: expected an episode with"),
         ({"index": 1 << 63}, rollserve.InvalidArgumentError, "sampled.episode_index: expected a number from 0"),
         ({"index": 0, "max_episode_length": 0}, rollserve.InvalidArgumentError, "sampled.max_episode_length"),
@@ -388,3 +394,22 @@ def test_actions_that_a_client_makes_up_are_rendered(video_server: LocalServer, 
         env.step(action)
         frames.append(env.render())
     assert data == np.stack(frames).tobytes()
+
+
+@pytest.mark.parametrize("library", ["osmesa", "glfw", "unknown"])
+def test_mujoco_without_a_library_to_draw_is_sampled_and_names_it(library: str, tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "1", "--workers", "1")
+    # Where these libraries are installed, PyOpenGL is told to use another one.
+    variables = {"MUJOCO_GL": library, "PYOPENGL_PLATFORM": "none", "DISPLAY": ""}
+    with (
+        local_server(*options, "--backend", "in-process", log=tmp_path / "log", environment=variables) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        sampler.update_env("HalfCheetah-v5", kwargs={"max_episode_steps": 3})
+        sampler.update_agent(rollserve.RandomAgent())
+        assert sampler.obtain_samples(3).num_steps == 3
+        with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_NOT_RENDERABLE, match="MUJOCO_GL=egl"):
+            sampler.render(index=0, seed=1, format="raw")
+        pictures = rollserve.Wrapper("AddRenderObservation")
+        with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_REFUSED, match="MUJOCO_GL=egl"):
+            sampler.update_env("HalfCheetah-v5", kwargs={"render_mode": "rgb_array"}, wrappers=[pictures])

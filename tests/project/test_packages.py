@@ -281,3 +281,13 @@ def test_client_has_the_protos_beside_their_classes(tmp_path: Path, from_source:
     protos = {path.name: path.read_bytes() for path in (ROOT / "protos/rollserve/v1").glob("*.proto")}
     assert {name: contents[f"rollserve/v1/{name}"] for name in protos} == protos
     assert all(f"rollserve/v1/{name.removesuffix('.proto')}_pb2.py" in contents for name in protos)
+
+
+def test_errors_without_a_reason_of_their_class_name_one() -> None:
+    """Clients would see the reason INTERNAL."""
+    bare = {"NotFoundError", "NotAllowedError", "UnauthenticatedError", "NotReadyError", "OverLimitError"}
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and not any(keyword.arg == "reason" for keyword in node.keywords):
+                name = ast.unparse(node.func).removesuffix(".of")
+                assert name not in bare, f"{path}:{node.lineno}: {name} without a reason"

@@ -108,9 +108,26 @@ def test_invalid_variable_is_named() -> None:
     assert "'many'" in shown.stderr
 
 
+def test_misspelt_variable_is_named_with_the_setting() -> None:
+    shown = run("--env", "x", ROLLSERVE_WORKRS="2")
+    assert shown.returncode == 1
+    assert "ROLLSERVE_WORKRS" in shown.stderr
+    assert "did you mean ROLLSERVE_WORKERS?" in shown.stderr
+
+
+def test_variables_of_clients_and_services_are_no_misspelt_settings() -> None:
+    others = ["ROLLSERVE_TARGET", "ROLLSERVE_TOKEN", "ROLLSERVE_TOKEN_FILE", "ROLLSERVE_CERT", "ROLLSERVE_NAMES"]
+    others += ["ROLLSERVE_PORT", "ROLLSERVE_WORKERS_PORT", "ROLLSERVE_PORT_50051_TCP_ADDR", "ROLLSERVE_SERVICE_HOST"]
+    shown = run("--workers", "0", **dict.fromkeys(others, "1"))
+    assert "--workers" in shown.stderr
+    assert not any(name in shown.stderr for name in others)
+
+
 @pytest.mark.parametrize(
     ("text", "quotes"),
     [
+        ("rows: 2\nworkers: 1\nrows: 3", ("rollserve.yaml", "'rows' twice", "line 3")),
+        ("env_kwargs: {a: 1, a: 2}", ("rollserve.yaml", "'a' twice")),
         ("rowz: 3", ("'rowz'",)),
         ("env-kwargs: {}", ("'env-kwargs'", "'env_kwargs'")),
         ("env_kwargs: {since: 2020-01-01}", ("env_kwargs", "JSON")),
@@ -119,7 +136,17 @@ def test_invalid_variable_is_named() -> None:
         ("- rows", ("rollserve.yaml",)),
         ("rows: [", ("rollserve.yaml",)),
     ],
-    ids=["unknown key", "key with a hyphen", "date", "number for a list", "text for a number", "list", "no YAML"],
+    ids=[
+        "key twice",
+        "nested key twice",
+        "unknown key",
+        "key with a hyphen",
+        "date",
+        "number for a list",
+        "text for a number",
+        "list",
+        "no YAML",
+    ],
 )
 def test_invalid_configuration_file_is_explained(tmp_path: Path, text: str, quotes: tuple[str, ...]) -> None:
     path = tmp_path / "rollserve.yaml"

@@ -258,7 +258,7 @@ const (
 	// A fault of the server; its log has the details.
 	// Status: INTERNAL.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 81
-	// The call made no progress for the client's timeout. Raised by client libraries, never sent.
+	// The call made no progress for the client's timeout. Client libraries raise it, and servers that are at work.
 	// Status: DEADLINE_EXCEEDED.
 	ErrorReason_ERROR_REASON_NO_PROGRESS ErrorReason = 90
 	// The connection cannot be encrypted as the client asks: the server's certificate is not signed by an authority that

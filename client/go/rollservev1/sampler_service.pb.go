@@ -2143,7 +2143,7 @@ type RenderEpisodeRequest struct {
 	ClientId string `protobuf:"bytes,6,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// The format of the pictures.
 	Format VideoFormat `protobuf:"varint,7,opt,name=format,proto3,enum=rollserve.v1.VideoFormat" json:"format,omitempty"`
-	// Pictures per second of MP4, over 0 and up to 1000. Not set: what the environment says (`render_fps`), or 30.
+	// Pictures per second of MP4, from 0.001 to 1000. Not set: what the environment says (`render_fps`), or 30.
 	FramesPerSecond *float64 `protobuf:"fixed64,8,opt,name=frames_per_second,json=framesPerSecond,proto3,oneof" json:"frames_per_second,omitempty"`
 	// Texts in the pictures, one line for each.
 	Overlays []VideoOverlay `protobuf:"varint,9,rep,packed,name=overlays,proto3,enum=rollserve.v1.VideoOverlay" json:"overlays,omitempty"`

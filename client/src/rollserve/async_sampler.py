@@ -478,7 +478,9 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
     async def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
         """Await the answer of a method. The stub's types are those for a synchronous channel."""
-        seconds = self._answer_seconds(timeout)
+        seconds, work_seconds = self._answer_seconds(timeout), self._work_seconds(request, timeout)
         with closed_unless_task_cancelled("sampler"):
-            answer: _Result = await receive_answer_async(self._opened(method), request, self._contact, seconds)
+            answer: _Result = await receive_answer_async(
+                self._opened(method), request, self._contact, seconds, work_seconds
+            )
             return answer

@@ -261,7 +261,8 @@ class Reason(enum.StrEnum):
     """INTERNAL: A fault of the server; its log has the details."""
 
     NO_PROGRESS = "NO_PROGRESS"
-    """DEADLINE_EXCEEDED: The call made no progress for the client's timeout. Raised by client libraries, never sent."""
+    """DEADLINE_EXCEEDED: The call made no progress for the client's timeout. Client libraries raise it, and servers
+    that are at work."""
 
     TLS_FAILED = "TLS_FAILED"
     """UNAUTHENTICATED: The connection cannot be encrypted as the client asks: the server's certificate is not signed by

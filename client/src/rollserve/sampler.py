@@ -849,4 +849,5 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         )
 
     def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
-        return receive_answer(self._opened(method), request, self._contact, self._answer_seconds(timeout))
+        seconds, work_seconds = self._answer_seconds(timeout), self._work_seconds(request, timeout)
+        return receive_answer(self._opened(method), request, self._contact, seconds, work_seconds)

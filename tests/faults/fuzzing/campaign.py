@@ -28,7 +28,8 @@ __all__ = ["MAX_GROWTH_BYTES", "SERVER_OPTIONS", "Guard", "Verdict", "answer", "
 
 SERVER_OPTIONS = (
     *("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2", "--seed", "1"),
-    *("--allow-module", "faults.chaos.environments", "--max-request-bytes", str(4 << 20)),
+    *("--allow-module", "faults.chaos.environments", "--allow-module", "sample_envs"),
+    *("--max-request-bytes", str(4 << 20), "--step-seconds", "5", "--reset-seconds", "20"),
     *("--max-model-bytes", str(1 << 20), "--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
     *("--max-kept-agent-bytes", str(16 << 20), "--shared-memory-bytes", str(64 << 20), "--log-level", "WARNING"),
 )
@@ -37,6 +38,8 @@ MAX_GROWTH_BYTES = 512 << 20
 _NUM_AT_ONCE = 8
 _NUM_BETWEEN_CHECKS = 200
 _DEADLINE_SECONDS = 0.4  # of each input: one that is valid by chance may request any number of steps
+_DEADLINES = {"UpdateEnv": 2.0, "RenderEpisode": 2.0}
+"""Longer deadlines, in seconds, of requests that make environments in a process of their own."""
 _MAX_MESSAGES = 20
 _VALID_SECONDS = 60.0  # timeout of valid calls
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -49,7 +52,7 @@ _OWN_STATUSES = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 
 class Guard:
-    """A server's certificates and tokens.
+    """A server's certificates and tokens, and its folder of datasets.
 
     Attributes:
         options: options of the server.
@@ -60,7 +63,9 @@ class Guard:
     def __init__(self, folder: Path) -> None:
         certificates, tokens = Certificates(folder / "certificates"), Tokens(folder / "tokens.json")
         signed = SignedTokens(folder / "keys.json")
-        self.options = (*certificates.server, *tokens.options, *signed.options)
+        data = folder / "data"
+        data.mkdir()
+        self.options = (*certificates.server, *tokens.options, *signed.options, "--data-dir", str(data))
         self.credentials = Credentials(tokens, signed)
         self.ca = certificates.path("ca")
 
@@ -159,7 +164,8 @@ def answer(
     method = channel.unary_stream if chosen.method.server_streaming else channel.unary_unary
     call = method(chosen.path)  # no serializer: the input is bytes
     try:
-        response = call(chosen.data, timeout=_DEADLINE_SECONDS, metadata=credential.metadata)
+        seconds = _DEADLINES.get(chosen.method.name, _DEADLINE_SECONDS)
+        response = call(chosen.data, timeout=seconds, metadata=credential.metadata)
         if chosen.method.server_streaming:
             for _ in itertools.islice(response, _MAX_MESSAGES):
                 pass

@@ -17,7 +17,9 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
-from saved_files import saved_file
+from odd_errors import TEXTS as ODD_ERRORS
+from sample_envs.spaces import ODD_SPACES
+from saved_files import LAST_SECONDS, saved_file
 
 import rollserve
 from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
@@ -27,7 +29,7 @@ from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
-__all__ = ["METHODS", "Input", "input_of"]
+__all__ = ["METHODS", "Input", "input_of", "odd_envs"]
 
 METHODS: Sequence[MethodDescriptor] = (
     *pb.DESCRIPTOR.services_by_name["SamplerService"].methods,
@@ -130,12 +132,38 @@ def _envs() -> list[Message]:
     updates = [environment_pb2.EnvironmentUpdate(environment=spec) for spec in specs]
     change = EnvChange({"max_episode_steps": 9}, Task("set_task", {"goal": 1}), {"low": -0.01, "high": 0.01})
     updates.append(environment_pb2.EnvironmentUpdate(change=env_change_to_proto(change)))
+    updates += [environment_pb2.EnvironmentUpdate(environment=env_spec_to_proto(spec)) for spec in odd_envs()]
     rows = environment_pb2.EnvironmentUpdatePerRow(updates=updates[:2] * 2)
     updates.append(environment_pb2.EnvironmentUpdate(per_row=rows))
     return [
         *(pb.UpdateEnvRequest(all_workers=update) for update in updates),
         pb.UpdateEnvRequest(per_worker=pb.EnvironmentUpdatePerWorker(updates=updates[:2])),
     ]
+
+
+def odd_envs() -> list[rollserve.EnvSpec]:
+    """Return environments with unusual spaces, and ones that raise, return or render something odd."""
+    odd_spaces = [
+        rollserve.EnvSpec("sample_envs:OddSpaces", {"kind": kind, "actions": actions})
+        for kind in ODD_SPACES
+        for actions in (False, True)
+    ]
+    returns = [
+        rollserve.EnvSpec("sample_envs:Returns", {"odd": odd, "at": at})
+        for odd in ("no leaf", "short tuple", "none", "array", "shape", "dtype", "ragged", "too large", "1", "3")
+        for at in ("reset", "step")
+    ]
+    raises = [
+        rollserve.EnvSpec("sample_envs:Odd", {"error": error, "at": at})
+        for error in ODD_ERRORS
+        for at in ("construction", "reset", "step", "close", "step infos")
+    ]
+    rendered = [
+        rollserve.EnvSpec("sample_envs:Rendered", {"trouble": trouble})
+        for trouble in ("mode", "nothing", "gray", "empty", "growing", "render", "exit", "interrupt", "step", "differ")
+    ]
+    ids = [rollserve.EnvSpec("x-v" + "1" * 5000), rollserve.EnvSpec("HalfCheetah-v5", {"xml_file": "x" * 300 + "/y"})]
+    return [*odd_spaces, *returns, *raises, *rendered, *ids]
 
 
 def _evaluations() -> list[Message]:
@@ -175,7 +203,11 @@ def _videos() -> list[Message]:
     ]
     return [
         pb.RenderEpisodeRequest(recorded=recorded, format=video_pb2.VIDEO_FORMAT_MP4, overlays=overlays),
-        pb.RenderEpisodeRequest(sampled=sampled, format=video_pb2.VIDEO_FORMAT_RAW, frames_per_second=9.0),
+        *(
+            pb.RenderEpisodeRequest(sampled=sampled, format=form, frames_per_second=fps)
+            for form in (video_pb2.VIDEO_FORMAT_RAW, video_pb2.VIDEO_FORMAT_MP4)
+            for fps in (9.0, 1e-320, 1e-9, 0.001)
+        ),
     ]
 
 
@@ -184,7 +216,7 @@ def _samplers() -> list[Message]:
     create = samplers_pb2.CreateSamplerRequest(sampler="a", environment=env, worker_count=1, quota=quota, exist_ok=True)
     create.lease.FromSeconds(5)
     shuffle, shard = datasets_pb2.DatasetShuffle(seed=1, step_count=9), datasets_pb2.DatasetShard(index=0, count=2)
-    files = datasets_pb2.DatasetFiles(paths=["a"], fragment_length=1, shuffle=shuffle, shard=shard)
+    files = datasets_pb2.DatasetFiles(paths=["a", f"{'x' * 300}/a"], fragment_length=1, shuffle=shuffle, shard=shard)
     live = datasets_pb2.DatasetSource(live=datasets_pb2.LiveEpisodes(step_count=4), weight=0.5)
     return [
         create,
@@ -193,7 +225,10 @@ def _samplers() -> list[Message]:
         samplers_pb2.SaveSamplerRequest(),
         pb.RecordDatasetRequest(dataset="a-v0", step_count=9, options=pb.SamplingOptions(seed=1)),
         pb.ReadDatasetRequest(sources=[datasets_pb2.DatasetSource(files=files), live], batch_size=2, mix_seed=1),
-        samplers_pb2.RestoreSamplerRequest(data=saved_file(ENVS["short"].spec, num_rows=4), client_id="a"),
+        *(
+            samplers_pb2.RestoreSamplerRequest(data=saved_file(ENVS["short"].spec, num_rows=4, seconds=seconds))
+            for seconds in (0.0, LAST_SECONDS)
+        ),
     ]
 
 

@@ -11,8 +11,25 @@ __all__ = ["random_value"]
 
 _INTEGERS = [0, 1, -1, 2, 3, 7, 8, 100, 4096, 65_535, 65_536, 1 << 17, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**50]
 _INTEGERS += [2**50 + 1, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), 2**63, 2**64 - 1]
-_FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, 1e-6, 1e6, 5e-324, 1e-300, 1e308, float("inf"), float("-inf"), float("nan")]
+_FLOATS = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    1e-6,
+    1e-9,
+    1e6,
+    5e-324,
+    1e-320,
+    1e-300,
+    1e308,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+]
 _TEXTS = [
+    *("x-v" + "1" * 5000, "x" * 300 + "/y", '{"kind": "empty"}', '{"kind": "all of float64", "actions": true}'),
     *("", "x", "default", "CartPole-v1", "CartPole-v99", "Pendulum-v1", "MountainCar-v0", "Pong-v5", "Nope-v0"),
     *("os:system", "faults.chaos.environments:Screens", "faults.chaos.environments", ":", "::", "a:", ":a", "a.b:c"),
     *("../../etc/passwd", "/etc/passwd", "\0", "\n", "é" * 300, "\U0001f600", "x" * 20_000, "%s%n{}{0}", "0/weight"),

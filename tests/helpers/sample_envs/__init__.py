@@ -39,7 +39,7 @@ from sample_envs.native import (
 )
 from sample_envs.pictures import PictureRows, Pictures
 from sample_envs.rendered import Rendered
-from sample_envs.slow import Busy, Hanging, Slow, SlowInPlaces, Watched
+from sample_envs.slow import Busy, Hanging, Slow, SlowInPlaces, SlowToMake, Watched
 from sample_envs.spaces import (
     Assorted,
     Big,
@@ -49,7 +49,9 @@ from sample_envs.spaces import (
     Nested,
     NotAnEnvironment,
     OddlyNamed,
+    OddSpaces,
     OwnBounds,
+    Returns,
     Screens,
     Shapes,
     Spaceless,
@@ -104,6 +106,7 @@ __all__ = [
     "Odd",
     "OddInfos",
     "OddRows",
+    "OddSpaces",
     "OddlyNamed",
     "OldStyle",
     "OneEndless",
@@ -118,12 +121,14 @@ __all__ = [
     "Recall",
     "Refusing",
     "Rendered",
+    "Returns",
     "ScreenRows",
     "Screens",
     "Scribbling",
     "Shapes",
     "Slow",
     "SlowInPlaces",
+    "SlowToMake",
     "Spaceless",
     "Spoiling",
     "Switches",

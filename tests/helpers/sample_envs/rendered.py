@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -18,8 +19,8 @@ _HEIGHT, _WIDTH = 33, 47
 class Rendered(gymnasium.Env[Any, Any]):
     """Pictures of an odd size whose colours say the state, of nested observations and actions.
 
-    Trouble is one of `none`, `mode` (the mode is refused), `nothing`, `gray` (no colours), `render`, `step` (an error),
-    `hang`, `crash`, `differ` (other observations) and `memory`.
+    Trouble is one of `none`, `mode` (the mode is refused), `nothing`, `gray` (no colours), `empty`, `growing`, `render`
+    (an error), `exit`, `interrupt`, `step` (an error), `hang`, `crash`, `differ` (other observations) and `memory`.
     """
 
     observation_space = spaces.Dict(
@@ -57,6 +58,14 @@ class Rendered(gymnasium.Env[Any, Any]):
                 return np.zeros((_HEIGHT, _WIDTH), np.uint8)
             case "render":
                 raise OSError("no display")
+            case "exit":
+                sys.exit(3)
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "empty":
+                return np.zeros((0, _WIDTH, 3), np.uint8)
+            case "growing":
+                return np.zeros((_HEIGHT + self._step, _WIDTH, 3), np.uint8)
         picture = np.empty((_HEIGHT, _WIDTH, 3), np.uint8)
         picture[:] = self._turns * 20 % 256, self._step * 20, int(abs(self._place[0]) * 25) % 256
         return picture

@@ -144,3 +144,15 @@ class Hanging(gymnasium.Env[np.ndarray, int]):
             if go_off(self._folder, "native step"):
                 hang(native=True)
         return self.np_random.random(1) + action, float(action), self._steps_left == 0, False, {}
+
+
+class SlowToMake(Slow):
+    """Takes its time to be made, or to be closed."""
+
+    def __init__(self, make_seconds: float = 0.0, close_seconds: float = 0.0) -> None:
+        super().__init__(step_seconds=0.0)
+        time.sleep(make_seconds)
+        self._close_seconds = close_seconds
+
+    def close(self) -> None:
+        time.sleep(self._close_seconds)

@@ -389,3 +389,93 @@ class WrongObservation(gymnasium.Env[np.ndarray, int]):
 
 class NotAnEnvironment:
     """A class that is no environment."""
+
+
+_INT64 = np.iinfo(np.int64)
+_WIDE = spaces.Box(np.finfo(np.float64).min, np.finfo(np.float64).max, (2,), np.float64)
+
+ODD_SPACES: dict[str, spaces.Space[Any]] = {
+    "empty": spaces.Box(-1, 1, (0,), np.float32),
+    "empty leaf": spaces.Dict({"none": spaces.Box(-1, 1, (2, 0), np.float32), "some": spaces.Box(-1, 1, (2,))}),
+    "no leaf": spaces.Dict({}),
+    "part without leaves": spaces.Tuple((spaces.Dict({}), spaces.Discrete(2), spaces.Tuple(()))),
+    "positive int64": spaces.Box(0, _INT64.max, (2,), np.int64),
+    "all of int64": spaces.Box(_INT64.min, _INT64.max, (2,), np.int64),
+    "all of uint64": spaces.Box(0, np.iinfo(np.uint64).max, (2,), np.uint64),
+    "all of float64": _WIDE,
+    "wide part": spaces.Dict({"wide": _WIDE, "n": spaces.Discrete(2)}),
+}
+"""Spaces that gymnasium makes, and that it cannot sample from, or that have arrays without elements."""
+
+
+class OddSpaces(gymnasium.Env[Any, Any]):
+    """One of `ODD_SPACES` as space of observations or actions; checks its actions."""
+
+    def __init__(self, kind: str, actions: bool = False) -> None:
+        odd, plain = ODD_SPACES[kind], spaces.Discrete(2)
+        self.observation_space, self.action_space = (plain, odd) if actions else (odd, plain)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observe(self.observation_space), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._steps += 1
+        return self._observe(self.observation_space), 1.0, self._steps == 5, False, {}
+
+    def _observe(self, space: Any) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {key: self._observe(part) for key, part in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(map(self._observe, space.spaces))
+        return np.int64(1) if isinstance(space, spaces.Discrete) else np.zeros(space.shape, space.dtype)
+
+
+class Returns(gymnasium.Env[Any, int]):
+    """Returns something odd in a reset or a step, in place of an observation with the leaves `a`, `b/0` and `b/1`.
+
+    Arguments:
+        odd: `no leaf`, `short tuple`, `none`, `array`, `shape`, `dtype`, `ragged`, `too large`, or the number of values
+            of a reset or step.
+        at: `reset` or `step`.
+    """
+
+    observation_space = spaces.Dict(
+        {"a": spaces.Box(-1, 1, (2,), np.float32), "b": spaces.Tuple((spaces.MultiBinary(3), spaces.Discrete(4)))}
+    )
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, odd: str, at: str = "step") -> None:
+        self._odd, self._at = odd, at
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        result = self._observe("reset"), {}
+        return result if self._at != "reset" or not self._odd.isdigit() else (result * 3)[: int(self._odd)]
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observe("step"), 1.0, True, False, {}
+
+    def _observe(self, at: str) -> Any:
+        observation: dict[str, Any] = {"a": np.zeros(2, np.float32), "b": (np.zeros(3, np.int8), 1)}
+        if at != self._at:
+            return observation
+        match self._odd:
+            case "no leaf":
+                del observation["a"]
+            case "short tuple":
+                observation["b"] = observation["b"][:1]
+            case "none":
+                return None
+            case "array":
+                return np.zeros(2, np.float32)
+            case "shape":
+                observation["a"] = np.zeros((1, 2), np.float32)
+            case "dtype":
+                observation["a"] = np.zeros(2, np.complex64)
+            case "ragged":
+                observation["a"] = [[1.0], [1.0, 2.0]]
+            case "too large":
+                observation["b"] = (observation["b"][0], 10**400)
+        return observation

@@ -305,7 +305,7 @@ inline constexpr const char* ENV_FAILED = "ENV_FAILED";
 /// Status: INTERNAL.
 inline constexpr const char* INTERNAL = "INTERNAL";
 
-/// The call made no progress for the client's timeout. Raised by client libraries, never sent.
+/// The call made no progress for the client's timeout. Client libraries raise it, and servers that are at work.
 /// Status: DEADLINE_EXCEEDED.
 inline constexpr const char* NO_PROGRESS = "NO_PROGRESS";
 

@@ -17,12 +17,17 @@ from rollserve.errors import DeadlineError, RollserveError
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
 
-__all__ = ["receive_answer", "receive_answer_async"]
+__all__ = ["MAKING_SECONDS", "receive_answer", "receive_answer_async"]
+
+MAKING_SECONDS = 600.0
+"""How long a server may make environments, while it can be reached."""
 
 _Result = TypeVar("_Result")
 
 
-def receive_answer(method: Callable[..., _Result], request: object, contact: Contact, seconds: float) -> _Result:
+def receive_answer(
+    method: Callable[..., _Result], request: object, contact: Contact, seconds: float, work_seconds: float = 0.0
+) -> _Result:
     """Call a method and return its answer.
 
     If a server that has answered before is away, or is lost before its answer, the call is made again. An update may
@@ -33,14 +38,15 @@ def receive_answer(method: Callable[..., _Result], request: object, contact: Con
         request: its request.
         contact: contact with the server.
         seconds: time for all attempts together.
+        work_seconds: further time for an attempt that does not lose the connection.
 
     Raises:
         RollserveError: the call failed.
     """
-    calls = _Calls(contact, seconds)
+    calls = _Calls(contact, seconds, work_seconds)
     while True:
         try:
-            answer = method(request, timeout=calls.limits.remaining())
+            answer = method(request, timeout=calls.remaining())
         except grpc.RpcError as error:
             time.sleep(calls.pause(error))
         else:
@@ -48,12 +54,14 @@ def receive_answer(method: Callable[..., _Result], request: object, contact: Con
             return answer
 
 
-async def receive_answer_async(method: Callable[..., Any], request: object, contact: Contact, seconds: float) -> Any:
+async def receive_answer_async(
+    method: Callable[..., Any], request: object, contact: Contact, seconds: float, work_seconds: float = 0.0
+) -> Any:
     """Call a method for asyncio and return its answer; see `receive_answer`."""
-    calls = _Calls(contact, seconds)
+    calls = _Calls(contact, seconds, work_seconds)
     while True:
         try:
-            answer = await method(request, timeout=calls.limits.remaining())
+            answer = await method(request, timeout=calls.remaining())
         except grpc.RpcError as error:
             await asyncio.sleep(calls.pause(error))
         else:
@@ -62,15 +70,16 @@ async def receive_answer_async(method: Callable[..., Any], request: object, cont
 
 
 class _Calls:
-    """Attempts at one call.
+    """Attempts at one call."""
 
-    Attributes:
-        limits: time limits of all attempts together.
-    """
+    def __init__(self, contact: Contact, timeout: float, work_seconds: float) -> None:
+        self._limits, self._work_seconds = TimeLimits(timeout, timeout), work_seconds
+        self._interruptions = Interruptions(self._limits, contact)
 
-    def __init__(self, contact: Contact, timeout: float) -> None:
-        self.limits = TimeLimits(timeout, timeout)
-        self._interruptions = Interruptions(self.limits, contact)
+    def remaining(self) -> float | None:
+        """Return the seconds that the next attempt may take; None for no limit."""
+        seconds = self._limits.remaining()
+        return None if seconds is None else seconds + self._work_seconds
 
     def pause(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next attempt; raise the client's error if there is none."""
@@ -80,9 +89,10 @@ class _Calls:
         return pause
 
     def _error(self, error: grpc.RpcError) -> RollserveError:
-        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-            return error_from_rpc(error)
+        told = error_from_rpc(error)
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or told.reason:  # a server at work says so
+            return told
         if self._interruptions.last is not None:  # the last attempt had only the rest of the time
             return self._interruptions.last
-        text = f"timeout: no answer for {self.limits.timeout:g} s"
+        text = f"timeout: no answer for {self._limits.timeout + self._work_seconds:g} s"
         return DeadlineError(text, code=error.code(), field="timeout")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from rollserve._calls import requests
+from rollserve._calls.answers import MAKING_SECONDS
 from rollserve._calls.base_round_stream import StreamParts
 from rollserve._calls.contact import Contact
 from rollserve._calls.dataset_reads import mix_request
@@ -20,6 +21,8 @@ from rollserve._checks import check_seconds
 from rollserve.data.reader import Position
 from rollserve.data.sources import Files, Live, MixPosition
 from rollserve.errors import closed_error
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1 import samplers_pb2
 
 if TYPE_CHECKING:
     import os
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from rollserve.agents import MemberParameters
     from rollserve.data.opening import Format
     from rollserve.options import EvaluationOptions, SamplingOptions
-    from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["BaseSampler"]
 
@@ -38,6 +40,15 @@ _Stream = TypeVar("_Stream")
 _Rounds = TypeVar("_Rounds")
 _Reads = TypeVar("_Reads")
 _Result = TypeVar("_Result")
+
+_MAKING_ENVS = (
+    pb.UpdateEnvRequest,
+    pb.CallEnvironmentsRequest,
+    pb.ResizePoolRequest,
+    samplers_pb2.CreateSamplerRequest,
+    samplers_pb2.RestoreSamplerRequest,
+)
+"""Requests for which a server makes environments."""
 
 
 class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
@@ -343,6 +354,10 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
         seconds = self._connection.timeout if timeout is None else timeout
         check_seconds("timeout", seconds, positive=True)
         return seconds
+
+    def _work_seconds(self, request: object, timeout: float | None) -> float:
+        """Return the further seconds that a call may take while its server makes environments."""
+        return MAKING_SECONDS if timeout is None and isinstance(request, _MAKING_ENVS) else 0.0
 
     def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
         """Wrap a method so that it raises the client's own error once the sampler is closed."""

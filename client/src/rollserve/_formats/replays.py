@@ -245,7 +245,13 @@ def replayed_frames(
 def frame_of(env: Any) -> np.ndarray:
     """Return the picture of an environment, (height, width, 3) uint8; raise ValueError if it renders something else."""
     frame = env.render()
-    if not (isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3):
+    if not (
+        isinstance(frame, np.ndarray)
+        and frame.dtype == np.uint8
+        and frame.ndim == 3
+        and frame.shape[2] == 3
+        and frame.size
+    ):
         got = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         hint = "make it with render_mode='rgb_array'"
         raise ValueError(f"make_env: {mismatch('an environment that renders uint8 (height, width, 3)', got, hint)}")

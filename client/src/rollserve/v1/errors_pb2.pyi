@@ -325,7 +325,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: INTERNAL.
     """
     ERROR_REASON_NO_PROGRESS: _ErrorReason.ValueType  # 90
-    """The call made no progress for the client's timeout. Raised by client libraries, never sent.
+    """The call made no progress for the client's timeout. Client libraries raise it, and servers that are at work.
     Status: DEADLINE_EXCEEDED.
     """
     ERROR_REASON_TLS_FAILED: _ErrorReason.ValueType  # 91
@@ -644,7 +644,7 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 81
 Status: INTERNAL.
 """
 ERROR_REASON_NO_PROGRESS: ErrorReason.ValueType  # 90
-"""The call made no progress for the client's timeout. Raised by client libraries, never sent.
+"""The call made no progress for the client's timeout. Client libraries raise it, and servers that are at work.
 Status: DEADLINE_EXCEEDED.
 """
 ERROR_REASON_TLS_FAILED: ErrorReason.ValueType  # 91

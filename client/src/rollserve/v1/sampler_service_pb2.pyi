@@ -1150,7 +1150,7 @@ class RenderEpisodeRequest(google.protobuf.message.Message):
     format: rollserve.v1.video_pb2.VideoFormat.ValueType
     """The format of the pictures."""
     frames_per_second: builtins.float
-    """Pictures per second of MP4, over 0 and up to 1000. Not set: what the environment says (`render_fps`), or 30."""
+    """Pictures per second of MP4, from 0.001 to 1000. Not set: what the environment says (`render_fps`), or 30."""
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current, for a sampled episode; see SamplerService.
     FAILED_PRECONDITION (UNEXPECTED_VERSION) if another one is.

@@ -144,9 +144,13 @@ class _RandomLeaf:
         self._integral = leaf.dtype.kind != "f"
         below, above = np.isfinite(low), np.isfinite(high)
         self._exponential, self._normal = below ^ above, ~(below | above)
-        with np.errstate(invalid="ignore"):  # from infinite bounds, which are not selected
+        # Where the width is beyond float64, half of each value is drawn.
+        with np.errstate(invalid="ignore", over="ignore"):  # from infinite bounds, which are not selected
+            self._wide = below & above & np.isinf(high - low)
+            low, high = np.where(self._wide, low / 2, low), np.where(self._wide, high / 2, high)
             self._scale = np.select([below & above, above], [high + self._integral - low, -1.0], 1.0)
         self._offset = np.select([below, above], [low, high], 0.0)
+        self._is_wide = bool(self._wide.any())
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         steps = len(noise)
@@ -156,6 +160,8 @@ class _RandomLeaf:
 
     def act(self, noise: np.ndarray) -> np.ndarray:
         values = self._offset + self._scale * noise
+        if self._is_wide:
+            values = np.where(self._wide, 2 * values, values)
         if self._integral:
             values = np.floor(values)
         return self.of(np.clip(values, self._low, self._high))  # rounding may exceed the upper bound

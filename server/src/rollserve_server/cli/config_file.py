@@ -9,7 +9,7 @@ import click
 import yaml
 
 from rollserve_server.cli.options import LISTS
-from rollserve_server.settings import Settings
+from rollserve_server.settings import Settings, parse_yaml
 
 __all__ = ["read_config"]
 
@@ -27,7 +27,7 @@ def read_config(context: click.Context, _: click.Parameter, path: Path | None) -
 
 def _load(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text()) or {}
+        return parse_yaml(path.read_text()) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise click.ClickException(f"config: {path} cannot be read: {' '.join(str(error).split())}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rollserve_server import __version__
 from rollserve_server.check_env import check_env_command
 from rollserve_server.cli.config_file import read_config
 from rollserve_server.cli.explanations import explain
-from rollserve_server.cli.options import PREFIX, option
+from rollserve_server.cli.options import PREFIX, check_variables, option
 from rollserve_server.init_tls import init_tls_command
 from rollserve_server.settings import Settings
 from rollserve_server.tokens import token_command
@@ -39,6 +40,7 @@ variable, the variable before the file.
 def _run(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         return
+    check_variables(os.environ, [field.name for field in _FIELDS] + ["config"])
     try:
         settings = Settings.from_flat({name: value for name, value in options.items() if value not in (None, ())})
     except pydantic.ValidationError as error:
@@ -49,6 +51,7 @@ def _run(context: click.Context, /, **options: Any) -> None:
     sys.exit((context.obj or run)(settings))
 
 
+_FIELDS = [field for field in Settings.flat_fields() if field.info.description is not None]
 _CONFIG = click.Option(
     ["--config"],
     help="A YAML file with any of these settings.",
@@ -67,7 +70,7 @@ main = click.Group(
     subcommand_metavar="[check-env … | init-tls … | token …]",
     callback=click.pass_context(_run),
     params=[
-        *(option(field) for field in Settings.flat_fields() if field.info.description is not None),
+        *map(option, _FIELDS),
         _CONFIG,
         *click.version_option(__version__)(click.Command("")).params,
     ],

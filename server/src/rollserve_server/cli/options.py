@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args, get_origin
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from pydantic.fields import FieldInfo
 
     from rollserve_server.settings import FlatField
 
-__all__ = ["LISTS", "PREFIX", "flag_of", "option"]
+__all__ = ["LISTS", "PREFIX", "check_variables", "flag_of", "option"]
 
 PREFIX = "ROLLSERVE_"
 """Beginning of the names of environment variables that hold settings."""
 LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks")
 """Settings whose option can be given more than once."""
+
+_LIKENESS = 0.75
+"""From which on a name is a misspelt one, of 1 for the same."""
+_SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
+"""End of variables that Kubernetes sets for a service."""
 
 _METAVARS = {
     "data_dir": "FOLDER",
@@ -48,6 +57,23 @@ _COMMA_LIST = _CommaList()
 def flag_of(name: str) -> str:
     """Return the flag that sets a setting."""
     return f"--{name.replace('_', '-')}"
+
+
+def check_variables(variables: Iterable[str], names: Collection[str]) -> None:
+    """Raise click.ClickException for an environment variable that is a misspelt setting.
+
+    Variables that are like no setting are others': clients have some, and Kubernetes names a service's address so.
+
+    Args:
+        variables: names of environment variables.
+        names: names of the settings.
+    """
+    for variable in sorted(variables):
+        name = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and name not in names and not _SERVICE.search(variable):
+            for similar in difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS):
+                known = PREFIX + similar.upper()
+                raise click.ClickException(f"{variable}: expected the name of a setting; did you mean {known}?")
 
 
 def option(field: FlatField) -> click.Option:

@@ -18,7 +18,7 @@ from rollserve_server.envs.probing.memory import (
 from rollserve_server.envs.probing.method_calls import MethodCall
 from rollserve_server.envs.probing.overlays import Overlay
 from rollserve_server.envs.probing.probe import Probed, probe
-from rollserve_server.envs.probing.rendering import Rendering, VideoForm
+from rollserve_server.envs.probing.rendering import MAX_FPS, MIN_FPS, Rendering, VideoForm
 from rollserve_server.envs.probing.run import run_method_call, run_probe, run_rendering
 from rollserve_server.envs.profiles import (
     ProfileDescription,
@@ -37,6 +37,8 @@ from rollserve_server.envs.uniform_boxes import box_of, pickle_uniform_boxes, pl
 from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
 
 __all__ = [
+    "MAX_FPS",
+    "MIN_FPS",
     "Callback",
     "CallbackSteps",
     "Difference",

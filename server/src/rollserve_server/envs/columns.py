@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from rollserve.errors import mismatch
+from rollserve_server.envs.outcomes import ReturnedError
 from rollserve_server.envs.texts import encode_text
+from rollserve_server.errors import listed, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from gymnasium import Space
 
     from rollserve_server.envs.leaves import Leaf
 
-__all__ = ["assemble_rows", "batch_of_leaves", "check_precision", "leaves_of_batch", "store_observation"]
+__all__ = [
+    "assemble_rows",
+    "batch_of_leaves",
+    "check_precision",
+    "leaves_of_batch",
+    "of_reset",
+    "store_observation",
+]
+
+
+def of_reset(result: Any) -> tuple[Any, Any]:
+    """Return the observation and the infos of a reset; raise ReturnedError for something else."""
+    if isinstance(result, tuple | list) and len(result) == 2:
+        return result[0], result[1]
+    raise ReturnedError(mismatch("an observation and infos, in a tuple", _form_of(result)))
 
 
 def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequence[np.ndarray], row: int) -> None:
@@ -26,57 +43,57 @@ def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequenc
     Values outside the space's bounds pass: many environments return some.
 
     Raises:
-        LookupError, TypeError: the observation lacks a part of the space's structure.
-        ValueError: a part has another shape than its leaf, or a dtype whose conversion loses values, which numpy would
-            broadcast or truncate silently. Rounding of floats is no loss; integers may have any dtype that holds them.
-            A text is longer than its space allows, or no text.
-        OverflowError: a number is beyond its leaf's dtype.
+        ReturnedError: the observation lacks a part of the space's structure; or a part has another shape than its leaf,
+            or a dtype whose conversion loses values, which numpy would broadcast or truncate silently. Rounding of
+            floats is no loss; integers may have any dtype that holds them. A text is longer than its space allows, or
+            no text.
     """
     for leaf, column in zip(leaves, columns, strict=True):
-        part = observation
-        for step in leaf.path:
-            part = part[step]
-        column[row] = part if leaf.takes(part) else _cast(part, leaf, leaf.shape)
+        part = _part(observation, leaf, leaf.shape)
+        try:
+            column[row] = part if leaf.takes(part) else _cast(part, leaf, leaf.shape)
+        except OverflowError:  # a number of Python's
+            raise _unfit(leaf, leaf.shape, "a number beyond that") from None
 
 
 def check_precision(observation: Any, leaves: Sequence[Leaf]) -> None:
-    """Raise ValueError if an observation, or a batch, has an array of wider floats than its space announces."""
+    """Raise ReturnedError if an observation, or a batch, has an array of wider floats than its space announces."""
     for leaf in leaves:
-        part = observation
-        for step in leaf.path:
-            part = part[step]
+        part = _part(observation, leaf, leaf.shape)
         dtype = getattr(part, "dtype", None)  # Python's numbers have none
         if dtype is not None and dtype.kind == leaf.dtype.kind == "f" and dtype.itemsize > leaf.dtype.itemsize:
-            where = f"observation {leaf.name!r}" if leaf.name else "observation"
             hint = "the environment has to convert it, or to announce that dtype"
-            raise ValueError(f"{where}: {mismatch(f'dtype {leaf.dtype}', f'dtype {dtype}', hint)}")
+            raise _unfit(leaf, leaf.shape, _form_of(part), hint)
 
 
-def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]:
-    """Return a value of the space for each row, from the columns of its leaves.
+def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray], num_rows: int) -> list[Any]:
+    """Return a value of the space for each row, from the columns of its leaves; a part may have no leaves.
 
     A number of a Discrete space is a numpy integer, as `space.sample()` makes it; arrays are views of the columns.
     """
     if isinstance(space, spaces.Dict):
-        parts = {key: assemble_rows(subspace, columns) for key, subspace in space.spaces.items()}
-        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+        parts = {key: assemble_rows(subspace, columns, num_rows) for key, subspace in space.spaces.items()}
+        return [dict(zip(parts, row, strict=True)) for row in _zipped(parts.values(), num_rows)]
     if isinstance(space, spaces.Tuple):
-        subspaces = [assemble_rows(subspace, columns) for subspace in space.spaces]
-        return list(zip(*subspaces, strict=True))
+        subspaces = [assemble_rows(subspace, columns, num_rows) for subspace in space.spaces]
+        return list(_zipped(subspaces, num_rows))
     return list(next(columns))
+
+
+def _zipped(parts: Collection[list[Any]], num_rows: int) -> Iterable[tuple[Any, ...]]:
+    """Return the parts of each row; an empty tuple for each without parts."""
+    return zip(*parts, strict=True) if parts else itertools.repeat((), num_rows)
 
 
 def leaves_of_batch(batch: Any, leaves: Sequence[Leaf], num_rows: int) -> list[np.ndarray]:
     """Return the column (M, *shape) of each leaf of a vector environment's batch of M values, without a copy.
 
     Raises:
-        LookupError, TypeError, ValueError, OverflowError: the batch does not fit; see `store_observation`.
+        ReturnedError: the batch does not fit; see `store_observation`.
     """
     columns = []
     for leaf in leaves:
-        part = batch
-        for step in leaf.path:
-            part = part[step]
+        part = _part(batch, leaf, (num_rows, *leaf.shape))
         if not (type(part) is np.ndarray and part.dtype is leaf.dtype and part.shape == (num_rows, *leaf.shape)):
             part = _cast(part, leaf, (num_rows, *leaf.shape))
         columns.append(part)
@@ -92,23 +109,55 @@ def batch_of_leaves(space: Space[Any], columns: Iterator[np.ndarray]) -> Any:
     return next(columns)
 
 
+def _part(observation: Any, leaf: Leaf, shape: tuple[int, ...]) -> Any:
+    """Return the part of an observation, or of a batch, that belongs to a leaf; raise ReturnedError without one."""
+    part = observation
+    try:
+        for step in leaf.path:
+            part = part[step]
+    except (LookupError, TypeError):
+        raise _unfit(leaf, shape, f"none in {_form_of(part)}") from None
+    return part
+
+
 def _cast(value: Any, leaf: Leaf, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the value as an array of a shape and the leaf's dtype; raises the errors of `store_observation`."""
-    where = f"observation {leaf.name!r}" if leaf.name else "observation"
+    """Return the value as an array of a shape and the leaf's dtype; raise ReturnedError if it does not fit."""
     if isinstance(leaf.space, spaces.Text):
         try:
             return encode_text(value, leaf.space)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
-    array = np.asarray(value)
-    if array.shape != shape:
-        raise ValueError(f"{where}: {mismatch(f'shape {shape}', f'shape {array.shape}')}")
+            raise ReturnedError(f"{_named(leaf)}: {error}") from None
+    try:
+        array = np.asarray(value)
+    except ValueError:  # sequences of several lengths
+        raise _unfit(leaf, shape, _form_of(value)) from None
+    integral = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
+    fits = integral or np.can_cast(array.dtype, leaf.dtype, "same_kind")
+    if array.shape != shape or not fits:
+        raise _unfit(leaf, shape, _form_of(value if array.dtype.hasobject else array))
     if array.dtype == leaf.dtype:
         return array
-    integral = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
-    if not integral and not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
-        raise ValueError(f"{where}: {mismatch(f'dtype {leaf.dtype}', f'dtype {array.dtype}')}")
     cast = array.astype(leaf.dtype)
     if integral and not np.array_equal(cast, array):
-        raise ValueError(f"{where}: {mismatch(f'a value of dtype {leaf.dtype}', array[cast != array].flat[0])}")
+        expected, got = f"a value of dtype {leaf.dtype}", array[cast != array].flat[0]
+        raise ReturnedError(f"{_named(leaf)}: {mismatch(expected, got)}")
     return cast
+
+
+def _unfit(leaf: Leaf, shape: tuple[int, ...], got: str, hint: str = "") -> ReturnedError:
+    return ReturnedError(f"{_named(leaf)}: {mismatch(f'{leaf.dtype} of shape {shape}', got, hint)}")
+
+
+def _named(leaf: Leaf) -> str:
+    return f"observation {leaf.name!r}" if leaf.name else "observation"
+
+
+def _form_of(value: Any) -> str:
+    """Return what an environment returned, without its numbers."""
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype} of shape {value.shape}"
+    if isinstance(value, dict):
+        return f"a dict with {listed(value)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a value of type {show(type(value), lambda kind: kind.__name__)}"

@@ -18,7 +18,7 @@ import numpy as np
 
 from rollserve import Reproducibility
 from rollserve_server.activity import current_activity
-from rollserve_server.envs.legal_actions import legal_action
+from rollserve_server.envs.legal_actions import legal_action, random_value
 
 if TYPE_CHECKING:
     import gymnasium
@@ -113,7 +113,7 @@ def trace_episode(
     steps = [numbers_in({"observations": observation, "episode_infos": info})]
     for _ in range(max_steps):
         activity.count += 1
-        action = legal_action(actions, actions.sample(), observation, info)
+        action = legal_action(actions, random_value(actions), observation, info)
         observation, reward, terminated, truncated, info = env.step(action)
         results = {"observations": observation, "rewards": reward, "terminated": terminated, "truncated": truncated}
         steps.append(numbers_in({**results, "environment_infos": info}))

@@ -71,8 +71,8 @@ def leaves_of_space(space: Space[Any], values: str = "values", *, texts: bool = 
         texts: whether it may have texts.
 
     Raises:
-        InvalidValueError: the space has a part of another kind, a dtype that messages cannot hold, or a key that is no
-            string or contains `/`.
+        InvalidValueError: the space has a part of another kind, a dtype that messages cannot hold, an array without
+            elements, or a key that is no string or contains `/`.
     """
     return tuple(_leaves(space, (), values, texts))
 
@@ -156,6 +156,9 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...], values: str, texts: 
                 dtype_to_proto(dtype)
             except ValueError as error:
                 raise InvalidValueError(f"the environment's {_at(values, path)}: {error}", field="id") from None
+            if 0 in (space.shape or ()):
+                expected = "an environment whose arrays have at least one element"
+                raise InvalidValueError.of("id", expected=expected, got=f"{_at(values, path)} of shape {space.shape}")
             yield Leaf(_name(path), path, space, space.shape or (), dtype)
         case gym_spaces.Text() if texts:
             if reason := why_no_array(space):

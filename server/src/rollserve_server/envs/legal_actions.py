@@ -8,17 +8,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from rollserve_server.envs.leaves import any_value, leaves_of_space
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gymnasium import Space
 
-__all__ = ["legal_action", "legal_columns"]
+__all__ = ["legal_action", "legal_columns", "random_value"]
 
 _NAME = "action_mask"
 """Name by which environments show masks, as an info or as a part of the observation."""
 
 _Path = tuple[str | int, ...]
+
+
+def random_value(space: Space[Any]) -> Any:
+    """Return a random value of a space; where gymnasium cannot draw one, any value.
+
+    It cannot for a Box whose width is beyond float64, or whose highest int64 is followed by none.
+    """
+    try:
+        return space.sample()
+    except (ValueError, OverflowError):
+        if isinstance(space, spaces.Dict):
+            return {key: random_value(part) for key, part in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(map(random_value, space.spaces))
+        (leaf,) = leaves_of_space(space)
+        return any_value(leaf)
 
 
 def legal_action(space: Space[Any], action: Any, observation: Any, info: Any) -> Any:

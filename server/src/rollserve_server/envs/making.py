@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from rollserve import Reason
+from rollserve import EnvSpec, Reason, Wrapper
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.atari import hasten_resets
 from rollserve_server.envs.refusals import call_with_arguments, refused_by
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gymnasium.vector import VectorEnv
 
-    from rollserve import EnvSpec, Task, Wrapper
+    from rollserve import Task
 
 __all__ = ["close_env", "find_method", "make_env", "set_task"]
 
@@ -38,7 +38,7 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     current_activity().begin(Phase.MAKING)
     env = _make_unwrapped(spec)
     try:
-        _check_spaces(spec.id, env, "id", "an environment")
+        _check_spaces(spec, env)
         hasten_resets(env)
         for position, wrapper in enumerate(spec.wrappers):
             with within(f"wrappers[{position}]"):
@@ -91,7 +91,7 @@ def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         arguments = {"disable_env_checker": True, **arguments}
     else:
         make = named
-    env: gymnasium.Env[Any, Any] = call_with_arguments(spec.id, lambda: make(**arguments))
+    env: gymnasium.Env[Any, Any] = call_with_arguments(spec, lambda: make(**arguments))
     return env
 
 
@@ -99,9 +99,9 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
     cls = find_wrapper(wrapper.name)
     make = functools.partial(cls, env)
     wrapped: gymnasium.Env[Any, Any] = call_with_arguments(
-        wrapper.name, lambda: make(**_python_arguments(cls, wrapper.kwargs))
+        wrapper, lambda: make(**_python_arguments(cls, wrapper.kwargs))
     )
-    _check_spaces(wrapper.name, wrapped, "name", "a wrapper")
+    _check_spaces(wrapper, wrapped)
     return wrapped
 
 
@@ -118,10 +118,11 @@ def _python_arguments(cls: type, kwargs: Mapping[str, object]) -> dict[str, obje
     return arguments
 
 
-def _check_spaces(owner: str, env: gymnasium.Env[Any, Any], field: str, kind: str) -> None:
-    """Raise InvalidValueError of a field unless an environment has spaces."""
+def _check_spaces(spec: EnvSpec | Wrapper, env: gymnasium.Env[Any, Any]) -> None:
+    """Raise InvalidValueError of the name unless an environment has spaces."""
+    field, kind = ("id", "an environment") if isinstance(spec, EnvSpec) else ("name", "a wrapper")
     for name in ("observation_space", "action_space"):
-        space = call_with_arguments(owner, functools.partial(getattr, env, name, None))
+        space = call_with_arguments(spec, functools.partial(getattr, env, name, None))
         if not isinstance(space, gymnasium.Space):
             expected = f"{kind} whose {name} is a gymnasium.Space"
             raise InvalidValueError.of(field, expected=expected, got=show(space), reason=Reason.ENV_REFUSED)

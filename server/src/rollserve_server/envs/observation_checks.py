@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from rollserve.errors import mismatch
 from rollserve_server.envs.leaves import value_range
+from rollserve_server.envs.outcomes import ReturnedError
 from rollserve_server.envs.texts import decode_texts
 from rollserve_server.errors import show
 
@@ -54,9 +55,9 @@ def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequ
 
 
 def check_observations(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequence[int]) -> None:
-    """Raise ValueError if the observation of a row is not in its space; takes the arguments of `unfit_rows`."""
+    """Raise ReturnedError if the observation of a row is not in its space; takes the arguments of `unfit_rows`."""
     for text in unfit_rows(leaves, columns, rows).values():
-        raise ValueError(text)
+        raise ReturnedError(text)
 
 
 def unfit_rewards(rewards: ArrayLike, rows: Sequence[int]) -> Mapping[int, str]:
@@ -69,6 +70,6 @@ def unfit_rewards(rewards: ArrayLike, rows: Sequence[int]) -> Mapping[int, str]:
 
 
 def check_rewards(rewards: ArrayLike, rows: Sequence[int]) -> None:
-    """Raise ValueError if the reward of a row is not finite; takes the arguments of `unfit_rewards`."""
+    """Raise ReturnedError if the reward of a row is not finite; takes the arguments of `unfit_rewards`."""
     for text in unfit_rewards(rewards, rows).values():
-        raise ValueError(text)
+        raise ReturnedError(text)

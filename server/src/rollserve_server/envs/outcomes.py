@@ -1,4 +1,4 @@
-"""What environments return beside observations, checked: rewards, flags, and infos that nobody else changes."""
+"""What environments return beside observations, checked: rewards, flags, infos; and the error about a misfit."""
 
 from __future__ import annotations
 
@@ -10,50 +10,80 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve.errors import mismatch
-from rollserve_server.errors import show
+from rollserve_server.errors import describe, show
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["copied", "flag_of", "flags_of", "infos_of", "reward_of", "rewards_of"]
+__all__ = [
+    "ReturnedError",
+    "copied",
+    "failure_text",
+    "flag_of",
+    "flags_of",
+    "infos_of",
+    "parts_of_step",
+    "reward_of",
+    "rewards_of",
+]
 
 _CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefdU")})
 """Types of values that nobody can change."""
 
 
+class ReturnedError(ValueError):
+    """A value that an environment returned does not fit: the environment raised nothing."""
+
+
+def failure_text(env_id: str, what: str, error: BaseException) -> str:
+    """Return the text for an environment that failed in a reset, step or other call, `what`."""
+    if isinstance(error, ReturnedError):
+        return f"{env_id} returned from {what}: {error}"
+    return f"{env_id} raised in {what}: {describe(error)}"
+
+
+def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Return observation, reward, terminated, truncated and info; raise ReturnedError for something else."""
+    if isinstance(result, tuple | list) and len(result) == 5:
+        return tuple(result)
+    expected = "observation, reward, terminated, truncated and info, in a tuple"
+    form = f"a {type(result).__name__} of {len(result)}" if isinstance(result, tuple | list) else _shown(result)
+    raise ReturnedError(mismatch(expected, form))
+
+
 def reward_of(value: Any) -> float:
-    """Return a reward, which may be an array or tensor without axes; raise ValueError for what is no number."""
+    """Return a reward, which may be an array or tensor without axes; raise ReturnedError for what is no number."""
     number = value if type(value) is int else _scalar(value)
     try:
         if isinstance(number, Real | np.bool_):
             return float(number)
     except OverflowError:  # an integer beyond all floats
         pass
-    raise ValueError(f"reward: {mismatch('a number', _shown(value))}")
+    raise ReturnedError(f"reward: {mismatch('a number', _shown(value))}")
 
 
 def flag_of(name: str, value: Any) -> bool:
-    """Return a flag, `terminated` or `truncated`; raise ValueError for what is no truth value, 0 or 1."""
+    """Return a flag, `terminated` or `truncated`; raise ReturnedError for what is no truth value, 0 or 1."""
     flag = _scalar(value)
     if not isinstance(flag, Real | np.bool_) or (flag != 0 and flag != 1):
-        raise ValueError(f"{name}: {mismatch('a truth value', _shown(value))}")
+        raise ReturnedError(f"{name}: {mismatch('a truth value', _shown(value))}")
     return bool(flag)
 
 
 def rewards_of(values: Any, num_rows: int) -> NDArray[Any]:
-    """Return the rewards of a vector environment, (M,) or one for all; raise ValueError for what are none."""
+    """Return the rewards of a vector environment, (M,) or one for all; raise ReturnedError for what are none."""
     rewards = np.asarray(values)
     if rewards.dtype.kind not in "biuf" or rewards.shape not in ((num_rows,), ()):
-        raise ValueError(f"reward: {mismatch(f'numbers of shape ({num_rows},)', _shown(values))}")
+        raise ReturnedError(f"reward: {mismatch(f'numbers of shape ({num_rows},)', _shown(values))}")
     return rewards
 
 
 def flags_of(name: str, values: Any, num_rows: int) -> NDArray[Any]:
-    """Return flags of a vector environment, (M,) or one for all; raise ValueError for what are none."""
+    """Return flags of a vector environment, (M,) or one for all; raise ReturnedError for what are none."""
     flags = np.asarray(values)
     is_flags = flags.dtype.kind == "b" or (flags.dtype.kind in "iuf" and bool(((flags == 0) | (flags == 1)).all()))
     if not is_flags or flags.shape not in ((num_rows,), ()):
-        raise ValueError(f"{name}: {mismatch(f'truth values of shape ({num_rows},)', _shown(values))}")
+        raise ReturnedError(f"{name}: {mismatch(f'truth values of shape ({num_rows},)', _shown(values))}")
     return flags
 
 
@@ -61,14 +91,14 @@ def infos_of(infos: Any) -> dict[Any, Any]:
     """Return an environment's infos as a dict with copies of what the environment may change while others run.
 
     Raises:
-        ValueError: these are no infos.
+        ReturnedError: these are no infos.
         BaseException: what a mapping of another class raises.
     """
     if type(infos) is not dict:
         if infos is None:
             return {}
         if not isinstance(infos, Mapping) and not hasattr(infos, "keys"):
-            raise ValueError(f"info: {mismatch('a mapping', _shown(infos))}")
+            raise ReturnedError(f"info: {mismatch('a mapping', _shown(infos))}")
     own = dict(infos)
     return own if _CONSTANTS.issuperset(map(type, own.values())) else _copy(own, {})
 

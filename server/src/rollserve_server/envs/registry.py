@@ -158,7 +158,7 @@ def _check_registered(name: str) -> None:
                 importlib.import_module(module)
     try:
         gymnasium.spec(name)
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ValueError) as error:  # Python reads no number of thousands of digits as a version
         hint = suggestion(name, gymnasium.registry) or show(error, str)
         raise NotFoundError.of(
             "id", expected="a registered id", got=repr(name), hint=hint, reason=Reason.ENV_NOT_FOUND

@@ -3,6 +3,7 @@
 from rollserve_server.errors.domain import (
     AgentFailedError,
     AlreadyExistsError,
+    AtWorkError,
     CallTooLongError,
     ClientStalledError,
     DomainError,
@@ -36,6 +37,7 @@ from rollserve_server.errors.foreign import (
 __all__ = [
     "AgentFailedError",
     "AlreadyExistsError",
+    "AtWorkError",
     "CallTooLongError",
     "ClientStalledError",
     "DomainError",

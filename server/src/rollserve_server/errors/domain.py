@@ -15,6 +15,7 @@ from rollserve.errors import mismatch
 __all__ = [
     "AgentFailedError",
     "AlreadyExistsError",
+    "AtWorkError",
     "CallTooLongError",
     "ClientStalledError",
     "DomainError",
@@ -162,6 +163,12 @@ class ClientStalledError(DomainError):
     """The client did not read what was ready for it, or did not send what it began to, for too long."""
 
     reason = Reason.CLIENT_STALLED
+
+
+class AtWorkError(DomainError):
+    """The server is still at work when the client's time for the call ends."""
+
+    reason = Reason.NO_PROGRESS
 
 
 class CallTooLongError(DomainError):

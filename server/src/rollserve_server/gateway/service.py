@@ -92,6 +92,11 @@ _MAX_WAITING_UPDATES = 256
 """Length of each queue for updates of the agent, for updates of environments, and for calls of their methods."""
 _MAX_PART_BYTES = 2 << 20
 """Largest part of an agent or a saved sampler in a message."""
+_MAKING_ENVS = ("UpdateEnv", "CallEnvironments", "CreateSampler", "RestoreSampler", "ResizePool")
+_WHY_LATE = dict.fromkeys(
+    _MAKING_ENVS, "making, resetting or closing an environment may take --reset-seconds each time"
+)
+"""What may take longer than a client waits for an answer, by RPC."""
 
 
 class SamplerService:
@@ -188,7 +193,10 @@ class SamplerService:
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
         }
-        handlers = {name: unary_handler(self._rpcs, name, method) for name, method in unary.items()}
+        handlers = {
+            name: unary_handler(self._rpcs, name, method, why_late=_WHY_LATE.get(name, ""))
+            for name, method in unary.items()
+        }
         # A server that stops ends streams of records with their log.
         handlers["GetMetrics"] = stream_handler(self._rpcs, "GetMetrics", self.get_metrics, is_awaited=False)
         handlers |= {name: stream_handler(self._rpcs, name, method) for name, method in streams.items()}

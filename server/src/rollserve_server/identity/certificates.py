@@ -6,12 +6,11 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import yaml
-
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.identity.principal import Principal, check_name
 from rollserve_server.identity.scopes import parse_grants
 from rollserve_server.identity.watched_file import WatchedFile
+from rollserve_server.settings import parse_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +64,7 @@ def _has_printable_names(certificate: bytes) -> bool:
 def _parse(text: str) -> dict[str, Principal]:
     expected = "names, each with a list of scopes"
     try:
-        found = yaml.safe_load(text) or {}
+        found = parse_yaml(text) or {}
     except Exception as error:  # not only PyYAML's own errors: dates, numbers and depth raise Python's
         got = " ".join(str(error).split())
         raise InvalidValueError.of("tls_principals", expected="YAML", got=got) from None

@@ -208,7 +208,8 @@ class Pool:
         """Begin a new run, with parts that a function has prepared; errors say what was done."""
         old, old_calls, old_streams = self._parts, (self._samplings, self._evaluations), self._streams
         if not isinstance(old.journal, NoJournal):
-            raise NotReadyError(f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}")
+            text = f"a sampler on an existing Ray cluster, which outlives its server, cannot be {what}"
+            raise NotReadyError(text, reason=Reason.SAVED_SAMPLER)
         async with old.versions.changing_envs, old.versions.updating:
             parts = make_parts(self._backend, settings, old.journal, None)
             try:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from rollserve import give_back_memory, hold_on_to_memory
+from rollserve.errors import mismatch
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
 from rollserve_server.logs import configure_logging
@@ -113,15 +114,24 @@ async def _check_environment(settings: Settings, thread: BackendThread) -> None:
 async def _start_backend(
     settings: Settings, thread: BackendThread, stopping: Stopping, extras: Extras
 ) -> ServerBackend:
-    """Start the backend. A Ray that is still starting at its own time limit, as on a busy machine, starts again."""
-    until = time.monotonic() + settings.pool.health.start_seconds
+    """Start the backend. A Ray that is still starting at its own time limit, as on a busy machine, starts again.
+
+    Raises:
+        OSError: Ray does not start, or does not answer at the address of an existing cluster in time.
+    """
+    seconds, address = settings.pool.health.start_seconds, settings.ray.ray_address
+    until = time.monotonic() + seconds
     while True:
         began = time.monotonic()
         try:
-            return await thread.call(extras.make_backend, settings)
+            async with asyncio.timeout(None if address is None else seconds):
+                return await thread.call(extras.make_backend, settings)
+        except TimeoutError:
+            expected = f"a Ray cluster that answers within {seconds:g} s (--start-seconds)"
+            raise OSError(f"ray_address: {mismatch(expected, f'none at {address}')}") from None
         except OSError as error:
             now = time.monotonic()
-            may_retry = settings.ray.ray_address is None and now < until and not stopping.has_begun
+            may_retry = address is None and now < until and not stopping.has_begun
             if now - began < _RAY_LIMIT_SECONDS or not may_retry:
                 raise
             _log.warning("Ray did not start in time and starts again", extra={"error": str(error)})

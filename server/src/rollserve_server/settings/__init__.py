@@ -8,7 +8,7 @@ from rollserve_server.settings.agents import AgentSettings, SandboxLimits, Versi
 from rollserve_server.settings.calls import MAX_EVALUATIONS, CallSettings
 from rollserve_server.settings.environment import AllowSettings, EnvironmentSettings, WrapperSetting
 from rollserve_server.settings.gateway import ClientLimits, GatewaySettings
-from rollserve_server.settings.groups import FlatField, Group
+from rollserve_server.settings.groups import FlatField, Group, parse_yaml
 from rollserve_server.settings.identity import IdentitySettings
 from rollserve_server.settings.metrics import MetricsSettings
 from rollserve_server.settings.pool import PoolSettings
@@ -53,4 +53,5 @@ __all__ = [
     "WorkerPlacement",
     "WorkerSettings",
     "WrapperSetting",
+    "parse_yaml",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
 
+import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from rollserve._codec.json_arguments import kwargs_from_json
@@ -13,7 +14,7 @@ from rollserve._codec.json_arguments import kwargs_from_json
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["Address", "FlatField", "Group", "JsonObject", "Names", "parse_json"]
+__all__ = ["Address", "FlatField", "Group", "JsonObject", "Names", "parse_json", "parse_yaml"]
 
 
 def parse_json(value: Any) -> Any:
@@ -28,6 +29,26 @@ def parse_json(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that refuses a key that is given twice, of which YAML's own takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in keys and key_node.tag != "tag:yaml.org,2002:merge":
+                text = f"expected each key once, got {key!r} twice"
+                raise yaml.constructor.ConstructorError(None, None, text, key_node.start_mark)
+            if isinstance(key, Hashable):
+                keys.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text; raise yaml.YAMLError if it is none, or has a key twice."""
+    return yaml.load(text, _Loader)  # noqa: S506  # it is a safe one
 
 
 def _check_json(value: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def make_envpool(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -
     known_limit = arguments.pop("max_episode_steps", found.spec.config.max_episode_steps)
     limits = [limit for limit in (known_limit, max_episode_length) if limit is not None and limit < _NO_LIMIT]
     env: EnvPoolEnv = call_with_arguments(
-        spec.id, lambda: EnvPoolEnv(spec.id, arguments, num_rows, min(limits, default=None))
+        spec, lambda: EnvPoolEnv(spec.id, arguments, num_rows, min(limits, default=None))
     )
     return env
 
@@ -88,7 +88,7 @@ def find_envpool(spec: EnvSpec) -> FoundEnv:
         hint = suggestion(spec.id, registry.specs)
         raise NotFoundError.of("id", expected=expected, got=repr(spec.id), hint=hint, reason=Reason.ENV_NOT_FOUND)
     _check_parts(spec)
-    found = call_with_arguments(spec.id, lambda: registry.make_spec(spec.id))
+    found = call_with_arguments(spec, lambda: registry.make_spec(spec.id))
     return FoundEnv(registry, found, check_arguments(spec.kwargs, found.config._asdict()))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
 from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
-from rollserve_server.envs.outcomes import copied, flag_of, reward_of
+from rollserve_server.envs.outcomes import ReturnedError, copied, flag_of, reward_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ class AecTurns(TurnEnv):
         while env.agents:
             agent = env.agent_selection
             if agent not in env.agents:
-                raise ValueError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
+                raise ReturnedError(f"agent_selection: {mismatch(f'one of agents, {list(env.agents)}', repr(agent))}")
             turn = self._turn(agent, *env.last())
             if not turn.ended:
                 turns.append(turn)
@@ -82,7 +82,7 @@ class AecTurns(TurnEnv):
             env.step(None)
             if agent in env.agents:
                 expected = f"an agent {agent!r} that has ended to leave them with its step"
-                raise ValueError(f"agents: {mismatch(expected, list(env.agents))}")
+                raise ReturnedError(f"agents: {mismatch(expected, list(env.agents))}")
             check_agents(env.agents, self._positions)
         return turns
 
@@ -93,8 +93,8 @@ class AecTurns(TurnEnv):
         try:
             left = reward_of(reward) - self._paid.pop(agent, 0.0)
             ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
-        except ValueError as error:
-            raise ValueError(f"agent {agent!r}: {error}") from None
+        except ReturnedError as error:
+            raise ReturnedError(f"agent {agent!r}: {error}") from None
         return Turn(self._positions[agent], observation, left, *ends, info or {})
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from rollserve.errors import mismatch
 from rollserve_server.envs.envpool.environment import check_actions, find_envpool
 from rollserve_server.envs.many.turns import Turn, TurnEnv
+from rollserve_server.envs.outcomes import ReturnedError
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.errors import InvalidValueError
 
@@ -51,7 +52,7 @@ class EnvPoolPlayers(TurnEnv):
             how = "one after the other" if self._in_turn else "in each step"
             expected = f"{api!r}, because the players of {spec.id!r} act {how}"
             raise InvalidValueError.of("multi_agent", expected=expected, got=repr(spec.multi_agent))
-        pool = call_with_arguments(spec.id, lambda: self._make_pool(0))
+        pool = call_with_arguments(spec, lambda: self._make_pool(0))
         self.agents = tuple(f"player_{number}" for number in range(num_players))
         self.observation_spaces = (pool.observation_space,) * num_players
         self.action_spaces = (pool.action_space,) * num_players
@@ -115,7 +116,7 @@ class EnvPoolPlayers(TurnEnv):
         num_players = len(self.agents)
         if len(infos["players"]["env_id"]) != num_players:
             got = f"{len(infos['players']['env_id'])} of {self._id}"
-            raise ValueError(f"players: {mismatch(f'{num_players} players in each step', got)}")
+            raise ReturnedError(f"players: {mismatch(f'{num_players} players in each step', got)}")
         common = {name: column[0] for name, column in infos.items() if name not in _POOL_INFOS}
         own = {name: column for name, column in infos["players"].items() if name not in ("env_id", "id")}
         self._last = [

@@ -48,7 +48,7 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
     if spec.vectorization == "envpool":
         return _checked(spec, EnvPoolPlayers(spec))
     make = find_turn_env(spec.id, api)
-    env = call_with_arguments(spec.id, lambda: make(**spec.kwargs))
+    env = call_with_arguments(spec, lambda: make(**spec.kwargs))
     try:
         env_class = _checked_class(api, env)
         for position, wrapper in enumerate(spec.wrappers):
@@ -143,7 +143,7 @@ def _checked_class(api: MultiAgentApi, env: Any) -> type:
 
 def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
     """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
-    return _checked(spec, call_with_arguments(spec.id, lambda: (AecTurns if api == "aec" else ParallelTurns)(env)))
+    return _checked(spec, call_with_arguments(spec, lambda: (AecTurns if api == "aec" else ParallelTurns)(env)))
 
 
 def _checked(spec: EnvSpec, turn_env: TurnEnv) -> TurnEnv:

@@ -25,11 +25,11 @@ from rollserve_server.envs.determinism import (
     trace_name,
 )
 from rollserve_server.envs.leaves import any_value, leaves_of_space
-from rollserve_server.envs.legal_actions import legal_action
+from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.many.making import close_turn_env, make_turn_env
 from rollserve_server.envs.observation_checks import check_observations, check_rewards
-from rollserve_server.envs.outcomes import infos_of
-from rollserve_server.errors import EnvFailedError, InvalidValueError, describe
+from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
+from rollserve_server.errors import EnvFailedError, InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -138,9 +138,9 @@ class ManyEnvs:
         """Return the leaves of an agent's observation space."""
         return self._leaves[agent]
 
-    def actions(self, agent: int, columns: Sequence[np.ndarray]) -> list[Any]:
-        """Return actions of an agent's space from (K, *A) for each of its leaves; arrays are views."""
-        return assemble_rows(self.action_spaces[agent], iter(columns))
+    def actions(self, agent: int, columns: Sequence[np.ndarray], num_rows: int) -> list[Any]:
+        """Return K actions of an agent's space from (K, *A) for each of its leaves; arrays are views."""
+        return assemble_rows(self.action_spaces[agent], iter(columns), num_rows)
 
     def global_state(self, row: int) -> np.ndarray:
         """Return the global state of a row, (*S), in a new array.
@@ -196,7 +196,7 @@ class ManyEnvs:
 
     def fail(self, row: int, text: str) -> EnvFailedError:
         """Return the error of a row whose environment breaks the rules; the next `reset` makes a new one."""
-        return self._failure("step", row, ValueError(text))
+        return self._failure("step", row, ReturnedError(text))
 
     def classify(self) -> Reproducibility:
         """Return the reproducibility class, by a quick check of up to two rows."""
@@ -237,7 +237,7 @@ class ManyEnvs:
         options = copy.deepcopy(dict(self._spec.reset_options)) if self._spec.reset_options else None
         turns = self._envs[row].reset(seed, options)
         if all(turn.ended for turn in turns):
-            raise ValueError("agents: expected one that acts after a reset, got none")
+            raise ReturnedError("agents: expected one that acts after a reset, got none")
         return turns
 
     def _turns(self, what: str, row: int, phase: Phase, make: Callable[[], Sequence[Turn]]) -> Sequence[Turn]:
@@ -268,14 +268,14 @@ class ManyEnvs:
                 check_observations(leaves, columns, (place,))
                 check_rewards([turn.reward], (0,))
         except ValueError as error:
-            raise ValueError(f"agent {self.agents[turn.agent]!r}: {error}") from None
+            raise ReturnedError(f"agent {self.agents[turn.agent]!r}: {error}") from None
 
     def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """Return the error for the caller, and close the environment, which a new one will replace."""
         if row not in self._broken:
             close_turn_env(self._envs[row])
             self._broken.add(row)
-        return EnvFailedError(f"{self._spec.id} raised in {what}: {describe(error)}", row)
+        return EnvFailedError(failure_text(self._spec.id, what, error), row)
 
     def _run(self, row: int, seed: int, num_steps: int, until: float) -> Trace:
         """Run an episode with random actions, legal ones if an agent shows a mask."""
@@ -290,7 +290,9 @@ class ManyEnvs:
             if not acting:
                 break
             actions = {
-                turn.agent: legal_action(spaces[turn.agent], spaces[turn.agent].sample(), turn.observation, turn.info)
+                turn.agent: legal_action(
+                    spaces[turn.agent], random_value(spaces[turn.agent]), turn.observation, turn.info
+                )
                 for turn in acting
             }
             turns = self.step(row, actions)

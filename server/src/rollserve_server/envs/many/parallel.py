@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve.errors import mismatch
 from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
-from rollserve_server.envs.outcomes import flag_of, reward_of
+from rollserve_server.envs.outcomes import ReturnedError, flag_of, parts_of_step, reward_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class ParallelTurns(TurnEnv):
         """Make a step with an action of each agent that acts, and return the next turns."""
         # In the order of `agents`, as in a plain loop: environments may heed it.
         names = {agent: actions[self._positions[agent]] for agent in self._env.agents}
-        observations, rewards, terminated, truncated, infos = self._env.step(names)
+        observations, rewards, terminated, truncated, infos = parts_of_step(self._env.step(names))
         present = set(self._env.agents)
         check_agents(self._env.agents, self._positions)
         turns = []
@@ -57,13 +57,13 @@ class ParallelTurns(TurnEnv):
                     for name, values in (("terminated", terminated), ("truncated", truncated))
                 )
                 reward = self._absent.pop(agent, 0.0) + reward_of(rewards.get(agent, 0.0))
-            except ValueError as error:
-                raise ValueError(f"agent {agent!r}: {error}") from None
+            except ReturnedError as error:
+                raise ReturnedError(f"agent {agent!r}: {error}") from None
             if agent not in rewards and agent in names and (any(flags) or agent in present):
-                raise ValueError(f"rewards: {mismatch(f'one for agent {agent!r}', f'some for {list(rewards)}')}")
+                raise ReturnedError(f"rewards: {mismatch(f'one for agent {agent!r}', f'some for {list(rewards)}')}")
             if any(flags) and agent in present:
                 expected = f"an agent {agent!r} that is terminated or truncated to leave them"
-                raise ValueError(f"agents: {mismatch(expected, list(self._env.agents))}")
+                raise ReturnedError(f"agents: {mismatch(expected, list(self._env.agents))}")
             if any(flags) or agent in present:
                 turns.append(self._turn(agent, observations, reward, *flags, infos=infos))
             else:
@@ -97,6 +97,8 @@ class ParallelTurns(TurnEnv):
         infos: Mapping[Any, Any],
     ) -> Turn:
         if agent not in observations:
-            raise ValueError(f"observations: {mismatch(f'one for agent {agent!r}', f'some for {list(observations)}')}")
+            raise ReturnedError(
+                f"observations: {mismatch(f'one for agent {agent!r}', f'some for {list(observations)}')}"
+            )
         info = infos.get(agent) or {}
         return Turn(self._positions[agent], observations[agent], reward, terminated, truncated, info)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollserve.errors import mismatch
+from rollserve_server.envs.outcomes import ReturnedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +74,7 @@ class TurnEnv(ABC):
         Without a turn of an agent that goes on, the episode is over.
 
         Raises:
-            ValueError: the environment breaks the rules of PettingZoo.
+            ReturnedError: the environment breaks the rules of PettingZoo.
             BaseException: what the environment raises.
         """
 
@@ -100,9 +101,9 @@ def positions_of(agents: Sequence[str]) -> dict[Any, int]:
 
 
 def check_agents(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
-    """Raise ValueError if an agent has appeared that is not among the possible ones, or appears twice."""
+    """Raise ReturnedError if an agent has appeared that is not among the possible ones, or appears twice."""
     for agent in agents:
         if agent not in known:
-            raise ValueError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
+            raise ReturnedError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
     if len(set(agents)) < len(agents):
-        raise ValueError(f"agents: {mismatch('each agent once', list(agents))}")
+        raise ReturnedError(f"agents: {mismatch('each agent once', list(agents))}")

@@ -77,7 +77,7 @@ def wrap(env: Any, wrapper: Wrapper, expected_class: type) -> Any:
         InvalidValueError: the wrapper refused its arguments or the environment, or is not one of this interface.
     """
     make = find_turn_wrapper(wrapper.name)
-    wrapped = call_with_arguments(wrapper.name, lambda: make(env, **_python_arguments(wrapper.kwargs)))
+    wrapped = call_with_arguments(wrapper, lambda: make(env, **_python_arguments(wrapper.kwargs)))
     if not isinstance(wrapped, expected_class):
         expected = f"a wrapper that returns an environment of PettingZoo's class {expected_class.__name__}"
         raise InvalidValueError.of("name", expected=expected, got=show(wrapped), reason=Reason.ENV_REFUSED)

@@ -67,10 +67,10 @@ def make_native(
     # Bind the id here: as an argument of the request it could name a module that is not allowed.
     make = functools.partial(gymnasium.make_vec, variant or name, num_rows, "vector_entry_point")
     try:
-        if same_step and variant is None and call_with_arguments(spec.id, lambda: takes_mode(name)):
+        if same_step and variant is None and call_with_arguments(spec, lambda: takes_mode(name)):
             arguments[MODE_ARGUMENT] = AutoresetMode.SAME_STEP
-            return WithFinalInfos(_made(spec.id, lambda: make(**arguments)))
-        return _made(spec.id, lambda: make(**arguments))
+            return WithFinalInfos(_made(spec, lambda: make(**arguments)))
+        return _made(spec, lambda: make(**arguments))
     except InvalidValueError as error:
         if max_episode_length is None:
             raise
@@ -82,16 +82,16 @@ def make_native(
         ) from error
 
 
-def _made(env_id: str, make: Callable[[], Any]) -> VectorEnv[Any, Any, Any]:
+def _made(spec: EnvSpec, make: Callable[[], Any]) -> VectorEnv[Any, Any, Any]:
     """Return what `make` makes, with an autoreset mode in its own metadata."""
-    env: VectorEnv[Any, Any, Any] = call_with_arguments(env_id, make)
+    env: VectorEnv[Any, Any, Any] = call_with_arguments(spec, make)
     # ALE writes its mode into the metadata that gymnasium's base class has for all vector environments.
     own = {} if env.metadata is VectorEnv.metadata else env.metadata
     mode = own.get("autoreset_mode", getattr(env, "autoreset_mode", None))
     env.metadata = {**own, "autoreset_mode": mode}
     if mode not in _MODES:
         close_env(env)
-        expected = f"'rows', because the native vector environment of {env_id} does not declare its autoreset mode"
+        expected = f"'rows', because the native vector environment of {spec.id} does not declare its autoreset mode"
         raise InvalidValueError.of("vectorization", expected=expected, got="'native'")
     return env
 

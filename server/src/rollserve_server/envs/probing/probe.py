@@ -14,7 +14,7 @@ from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.columns import leaves_of_batch
 from rollserve_server.envs.determinism import Traces, digest, trace_name
-from rollserve_server.envs.legal_actions import legal_columns
+from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit, observation_bytes
@@ -152,7 +152,7 @@ def _step(envs: RowEnvs | VectorEnvs, seed: int, infos: Mapping[str, Any]) -> No
     space.seed(seed)
     until = time.perf_counter() + _MAX_SECONDS
     for _ in range(_NUM_NATIVE_STEPS if isinstance(envs, VectorEnvs) else _NUM_STEPS):
-        sampled = leaves_of_batch(space.sample(), envs.action_leaves, envs.num_rows)
+        sampled = leaves_of_batch(random_value(space), envs.action_leaves, envs.num_rows)
         observed = {leaf.name: column for leaf, column in zip(envs.observation_leaves, envs.observations, strict=True)}
         actions = legal_columns(envs.action_space, sampled, observed, infos)
         if isinstance(envs, VectorEnvs):

@@ -18,6 +18,7 @@ from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.probing.memory import naming_memory_limit
 from rollserve_server.envs.probing.overlays import Overlay, StepTexts
+from rollserve_server.envs.refusals import drawing_hint
 from rollserve_server.errors import (
     EnvFailedError,
     InvalidValueError,
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.settings import HealthSettings
 
-__all__ = ["Rendering", "VideoForm", "render"]
+__all__ = ["MAX_FPS", "MIN_FPS", "Rendering", "VideoForm", "render"]
 
 _NICENESS = 10
 """Lower priority than workers on the same machine have."""
-_DEFAULT_FPS, _MAX_FPS = 30.0, 1000.0
+MIN_FPS, MAX_FPS = 0.001, 1000
+"""Fewest pictures per second, below which MP4 cannot hold how long one is shown; the most."""
+_DEFAULT_FPS = 30.0
 _MODE = "rgb_array"
 
 
@@ -116,22 +119,28 @@ def _made(spec: EnvSpec) -> Any:
 
 
 def _fps_of(env: Any) -> float:
-    metadata = getattr(env, "metadata", None)
-    fps = metadata.get("render_fps") if isinstance(metadata, dict) else None
-    return float(fps) if isinstance(fps, int | float) and 0 < fps <= _MAX_FPS else _DEFAULT_FPS
+    try:
+        fps = env.metadata["render_fps"]
+    except BaseException:  # whatever the environment has in place of it
+        return _DEFAULT_FPS
+    return float(fps) if isinstance(fps, int | float) and MIN_FPS <= fps <= MAX_FPS else _DEFAULT_FPS
 
 
 def _frames(env: Any, rendering: Rendering) -> Iterator[np.ndarray]:
     """Yield the pictures, one after the reset and one after each step."""
     spec, episode = rendering.spec, rendering.episode
     steps, texts = replayed(env, episode, dict(spec.reset_options) or None), StepTexts(episode, rendering.overlays)
+    shape: tuple[int, ...] = ()
     for step in range(episode.num_steps + 1):
         current_activity().begin(Phase.STEP if step else Phase.RESET)
         reward = _next_reward(steps, spec)
         try:
             frame = frame_of(env)
-        except Exception as error:
-            raise _not_renderable(spec, describe(error)) from error
+        except BaseException as error:
+            raise _not_renderable(spec, f"{describe(error)}{drawing_hint(error)}") from error
+        shape = shape or frame.shape
+        if frame.shape != shape:
+            raise _not_renderable(spec, f"a picture of shape {frame.shape} after one of shape {shape}")
         yield texts.drawn(frame, step, reward) if rendering.overlays else frame
     _next_reward(steps, spec, is_last=True)
 
@@ -146,7 +155,7 @@ def _next_reward(steps: Generator[float | None, None, str], spec: EnvSpec, *, is
                 "episode", expected="the recorded episode", got=end.value, reason=Reason.REPLAY_DIFFERS
             ) from None
         return None
-    except Exception as error:
+    except BaseException as error:
         raise EnvFailedError(f"{spec.id} failed in the replay: {describe(error)}") from error
 
 
@@ -161,6 +170,8 @@ def _written(frames: Iterable[np.ndarray], rendering: Rendering, fps: float) -> 
             f"MP4 needs a package that is not installed on the server (pip install 'rollserve-server[video]'): {error}"
         )
         raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND, field="format") from error
+    except OSError as error:  # of ffmpeg; those of the environment are other errors by now
+        raise _not_renderable(rendering.spec, f"pictures that MP4 cannot hold: {error}") from error
 
 
 def _bounded(parts: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:

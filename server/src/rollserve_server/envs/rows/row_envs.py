@@ -13,17 +13,17 @@ from rollserve import Reproducibility
 from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, with_added
-from rollserve_server.envs.columns import assemble_rows
+from rollserve_server.envs.columns import assemble_rows, of_reset
 from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, Traces, classify, trace_episode, trace_name
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
 from rollserve_server.envs.observation_checks import check_observations, unfit_rewards, unfit_rows
-from rollserve_server.envs.outcomes import infos_of
+from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_transforms import RowTransforms
 from rollserve_server.envs.rows.step_results import StepResults
 from rollserve_server.envs.transforms.transforms import Transforms
-from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, describe, show
+from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,7 +214,7 @@ class RowEnvs:
             # Copy the options, because environments may change their arguments.
             reset_options = self._specs[row].reset_options
             options = copy.deepcopy(dict(reset_options)) if reset_options else None
-            observation, info = self._envs[row].reset(seed=seed, options=options)
+            observation, info = of_reset(self._envs[row].reset(seed=seed, options=options))
             self._results.store_observation(row, observation)
             if self.checks_observations:
                 check_observations(self.raw_observation_leaves, self._results.observations, (row,))
@@ -244,7 +244,7 @@ class RowEnvs:
         if self.environment_action_leaves:
             assert self._transforms is not None  # noqa: S101  # actions are transformed
             self.environment_actions = actions = self._transforms.environment_actions(actions)
-        row_actions = assemble_rows(self._own_spaces[1], iter([column.copy() for column in actions]))
+        row_actions = assemble_rows(self._own_spaces[1], iter([column.copy() for column in actions]), self.num_rows)
         infos = self._step_each(rows, row_actions)
         if self.checks_observations:
             infos = self._without_unfit(rows, infos)
@@ -282,7 +282,7 @@ class RowEnvs:
         stepped = [row for row in rows if row not in self._broken]
         unfit = unfit_rows(self.raw_observation_leaves, self._results.observations, stepped)
         for row, text in {**unfit_rewards(self._results.rewards, stepped), **unfit}.items():
-            self._fail(row, ValueError(text))
+            self._fail(row, ReturnedError(text))
         return [(row, info) for row, info in infos if row not in self._broken]
 
     def _with_callbacks(
@@ -328,7 +328,7 @@ class RowEnvs:
     def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """Return the error for the caller. The environment may stay broken, so the next reset makes a new one."""
         self._break(row)
-        return EnvFailedError(f"{self._specs[row].id} raised in {what}: {describe(error)}", row)
+        return EnvFailedError(failure_text(self._specs[row].id, what, error), row)
 
     def _break(self, row: int) -> None:
         """Close a row's environment, which a new one will replace."""

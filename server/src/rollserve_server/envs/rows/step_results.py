@@ -8,7 +8,7 @@ import numpy as np
 
 from rollserve_server.envs.columns import check_precision, store_observation
 from rollserve_server.envs.leaves import any_value
-from rollserve_server.envs.outcomes import flag_of, infos_of, reward_of
+from rollserve_server.envs.outcomes import flag_of, infos_of, parts_of_step, reward_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +72,8 @@ class StepResults:
             BaseException: the result is invalid, and the columns have no part of it but the observation; raises what
                 `reward_of`, `flag_of`, `infos_of` and `store_observation` do.
         """
-        observation, reward, terminated, truncated, info = outcome
+        is_tuple = type(outcome) is tuple and len(outcome) == 5
+        observation, reward, terminated, truncated, info = outcome if is_tuple else parts_of_step(outcome)
         if type(reward) not in _FLOATS:
             reward = reward_of(reward)
         if terminated is not False:

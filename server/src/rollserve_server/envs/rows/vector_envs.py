@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
-from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch
+from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch, of_reset
 from rollserve_server.envs.determinism import (
     QUICK_STEPS,
     Trace,
@@ -27,11 +27,11 @@ from rollserve_server.envs.determinism import (
 )
 from rollserve_server.envs.envpool.environment import make_envpool
 from rollserve_server.envs.leaves import leaves_of_space
-from rollserve_server.envs.legal_actions import legal_columns
+from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.making import close_env
 from rollserve_server.envs.native.making import make_native
 from rollserve_server.envs.observation_checks import check_observations, check_rewards
-from rollserve_server.envs.outcomes import flags_of, infos_of, rewards_of
+from rollserve_server.envs.outcomes import failure_text, flags_of, infos_of, parts_of_step, rewards_of
 from rollserve_server.envs.rows.vector_infos import (
     final_observations,
     has_infos,
@@ -40,7 +40,7 @@ from rollserve_server.envs.rows.vector_infos import (
     without_final,
 )
 from rollserve_server.envs.transforms.transforms import Transforms
-from rollserve_server.errors import EnvFailedError, describe
+from rollserve_server.errors import EnvFailedError
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -205,7 +205,7 @@ class VectorEnvs:
         infos = self.begin(seed)
         steps = [numbers_in({"observations": self._by_name(), "episode_infos": infos})]
         for _ in range(max_steps):
-            sampled = leaves_of_batch(actions.sample(), self.action_leaves, self.num_rows)
+            sampled = leaves_of_batch(random_value(actions), self.action_leaves, self.num_rows)
             infos = self.step(legal_columns(self.action_space, sampled, self._by_name(), infos))
             results = {"observations": self._by_name(), "rewards": self.raw_rewards}
             ends = {"terminated": self.terminated, "truncated": self.truncated}
@@ -225,7 +225,7 @@ class VectorEnvs:
                 self._broken = False
             self._activity.begin(Phase.RESET)
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
-            observations, infos = self._env.reset(seed=seed, options=options)
+            observations, infos = of_reset(self._env.reset(seed=seed, options=options))
             self._store(observations)
             infos = infos_of(infos)
         except BaseException as error:
@@ -251,7 +251,7 @@ class VectorEnvs:
         ended = None if self.same_step else self.terminated | self.truncated
         self._activity.begin(Phase.STEP)
         try:
-            observations, rewards, terminated, truncated, infos = self._env.step(batch)
+            observations, rewards, terminated, truncated, infos = parts_of_step(self._env.step(batch))
             self._store(observations)
             self.raw_rewards[...] = rewards_of(rewards, self.num_rows)
             if self.checks_observations:
@@ -421,4 +421,4 @@ class VectorEnvs:
         """Return the error for the caller. The environment may stay broken, so the next block makes a new one."""
         self.close()
         self._broken = True
-        return EnvFailedError(f"{self._spec.id} raised in {what}: {describe(error)}", 0)
+        return EnvFailedError(failure_text(self._spec.id, what, error), 0)

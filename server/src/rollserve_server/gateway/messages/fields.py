@@ -25,6 +25,7 @@ __all__ = [
     "in_field",
     "in_range",
     "optional",
+    "seconds_of",
     "timestamp_of",
     "updates_from_proto",
 ]
@@ -33,6 +34,7 @@ _T = TypeVar("_T")
 
 MAX_STEPS, MAX_FIRST_INDEX, MAX_WORKERS = 1 << 50, 1 << 62, 10_000
 _MAX_CLIENT_ID_BYTES = 64
+_MAX_TIMESTAMP_SECONDS = 253_370_764_799  # of year 9998: rounded, the last one of 9999 is no timestamp any more
 
 
 def in_range(field: str, value: int, minimum: int, maximum: int) -> int:
@@ -68,6 +70,13 @@ def timestamp_of(seconds: float) -> Timestamp:
     timestamp = Timestamp()
     timestamp.FromNanoseconds(round(seconds * 1e9))
     return timestamp
+
+
+def seconds_of(field: str, timestamp: Timestamp) -> float:
+    """Return a time in seconds since 1970; raise InvalidValueError of the field if it is before, or after year 9998."""
+    in_range(f"{field}.seconds", timestamp.seconds, 0, _MAX_TIMESTAMP_SECONDS)
+    in_range(f"{field}.nanos", timestamp.nanos, 0, 999_999_999)
+    return timestamp.ToNanoseconds() / 1e9
 
 
 def expectation_from_proto(

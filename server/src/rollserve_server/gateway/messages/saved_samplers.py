@@ -28,6 +28,7 @@ from rollserve_server.gateway.messages.fields import (
     in_field,
     in_range,
     optional,
+    seconds_of,
     timestamp_of,
 )
 from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
@@ -135,7 +136,7 @@ def read_saved_sampler(
             sequences.append(_rows_from_proto(each, num_workers))
     return SavedSampler(
         software=header.software_version,
-        saved_seconds=header.saved.ToNanoseconds() / 1e9,
+        saved_seconds=seconds_of("header.saved", header.saved),
         seed=header.seed,
         num_workers=num_workers,
         max_episode_length=_length_from_proto(header.max_episode_length),
@@ -315,7 +316,7 @@ def _agents_from_proto(message: pb.SavedAgents, allowed_paths: Collection[Path])
     if message.HasField("policies"):
         with in_field("policies"):
             agents.append(_policies_from_proto(message.policies, allowed_paths))
-    return SavedAgents(agents, message.updated.ToNanoseconds() / 1e9)
+    return SavedAgents(agents, seconds_of("updated", message.updated))
 
 
 def _policies_from_proto(message: pb.SavedPolicies, allowed_paths: Collection[Path]) -> PolicySet[PolicySource]:

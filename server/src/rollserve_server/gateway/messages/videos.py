@@ -12,7 +12,7 @@ from rollserve._codec.columns import leaves_of
 from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve._formats.replays import ObservationChecksums, RecordedEpisode, checksums
 from rollserve.v1 import video_pb2
-from rollserve_server.envs import Overlay
+from rollserve_server.envs import MAX_FPS, MIN_FPS, Overlay
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import (
     MAX_FIRST_INDEX,
@@ -40,7 +40,6 @@ _OVERLAYS: Mapping[int, Overlay] = {
     video_pb2.VIDEO_OVERLAY_ACTION: Overlay.ACTION,
     video_pb2.VIDEO_OVERLAY_VALUE: Overlay.VALUE,
 }
-_MAX_FPS = 1000
 
 
 class RenderRequest(NamedTuple):
@@ -178,8 +177,9 @@ def _video(request: pb.RenderEpisodeRequest) -> VideoRequest:
     if request.format not in _FORMATS:
         raise InvalidValueError.of("format", expected="VIDEO_FORMAT_RAW or VIDEO_FORMAT_MP4", got=request.format)
     fps = optional(request, "frames_per_second")
-    if fps is not None and not 0 < fps <= _MAX_FPS:
-        raise InvalidValueError.of("frames_per_second", expected=f"a number over 0 and up to {_MAX_FPS}", got=fps)
+    if fps is not None and not MIN_FPS <= fps <= MAX_FPS:
+        expected = f"a number from {MIN_FPS} to {MAX_FPS}"
+        raise InvalidValueError.of("frames_per_second", expected=expected, got=fps)
     for position, overlay in enumerate(request.overlays):
         if overlay not in _OVERLAYS or overlay in request.overlays[:position]:
             expected = f"one of {', '.join(video_pb2.VideoOverlay.keys()[1:])}, each once"

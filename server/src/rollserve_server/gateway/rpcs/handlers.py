@@ -26,7 +26,12 @@ __all__ = ["stream_handler", "unary_handler"]
 
 
 def unary_handler(
-    rpcs: OpenRpcs, name: str, respond: Callable[[OpenRpc], Awaitable[Message]], *, is_awaited: bool = True
+    rpcs: OpenRpcs,
+    name: str,
+    respond: Callable[[OpenRpc], Awaitable[Message]],
+    *,
+    is_awaited: bool = True,
+    why_late: str = "",
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the handler of an RPC with one response.
 
@@ -35,10 +40,13 @@ def unary_handler(
         name: the RPC's name, without its service.
         respond: reads the request of an open RPC, and returns the response.
         is_awaited: whether a server that stops waits for the RPC.
+        why_late: what may take longer than the client's time for the RPC, which it then hears; empty for nothing.
     """
 
     async def handle(_: object, context: Context) -> bytes:
         async with rpcs.open(name, context, is_awaited=is_awaited) as rpc:
+            if why_late:
+                rpc.end_before_deadline(why_late)
             return (await respond(rpc)).SerializeToString()
 
     return grpc.stream_unary_rpc_method_handler(handle, None, None)

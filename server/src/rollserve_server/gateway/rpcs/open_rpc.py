@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from rollserve_server.errors import ClientStalledError, DomainError, InvalidValueError
+from rollserve_server.errors import AtWorkError, ClientStalledError, DomainError, InvalidValueError
 from rollserve_server.futures import ignore_result
 from rollserve_server.gateway.access import check_scope
 from rollserve_server.gateway.peers import charged_peer
@@ -29,6 +29,10 @@ Context = Any
 _LOCAL_PEERS = ("unix:", "unix-abstract:", "ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")
 _CANCEL_SECONDS = 5.0
 """How long gRPC may take to cancel the RPC of a client that has left, after an operation failed because of that."""
+
+
+_ANSWER_SECONDS = 1.0
+"""How long the last answer may take to the client."""
 
 
 class OpenRpc:
@@ -164,6 +168,19 @@ class OpenRpc:
         if self._is_open and self._error is None and not self._scope.expired():
             self._error = error
             self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def end_before_deadline(self, why: str) -> None:
+        """End the RPC just before the client's time for it is over, so that the client hears why it has no answer.
+
+        Args:
+            why: what may take so long.
+        """
+        seconds = self._context.time_remaining()
+        if seconds is not None:
+            margin = min(_ANSWER_SECONDS, seconds / 10)
+            text = f"{self.name} was still at work after {seconds - margin:.3g} s: {why}; give it a longer timeout"
+            timer = asyncio.get_running_loop().call_later(max(seconds - margin, 0.0), self.end, AtWorkError(text))
+            self.held.callback(timer.cancel)
 
     @contextlib.contextmanager
     def waiting_for_client(self, max_seconds: float | None = None) -> Generator[None, None, None]:

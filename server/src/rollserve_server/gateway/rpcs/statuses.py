@@ -15,6 +15,7 @@ from rollserve import Reason
 from rollserve_server.errors import (
     AgentFailedError,
     AlreadyExistsError,
+    AtWorkError,
     CallTooLongError,
     ClientStalledError,
     DomainError,
@@ -50,6 +51,7 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
     OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     WorkerLostError: grpc.StatusCode.UNAVAILABLE,
+    AtWorkError: grpc.StatusCode.DEADLINE_EXCEEDED,
     CallTooLongError: grpc.StatusCode.UNAVAILABLE,
     ClientStalledError: grpc.StatusCode.UNAVAILABLE,
     StoppingError: grpc.StatusCode.UNAVAILABLE,

@@ -175,7 +175,7 @@ class PolicyLanes:
         for column, after in zip(self.states.columns, states, strict=True):
             column[lanes] = after[slots]
         # Copied, because environments may keep their actions.
-        values = self._envs.actions(self._first, [column.copy() for column in actions])
+        values = self._envs.actions(self._first, [column.copy() for column in actions], len(lanes))
         rows, agents = np.divmod(self._places[lanes], self._num_agents)
         self.acted = rows, agents, actions
         yield from zip(rows.tolist(), agents.tolist(), values, strict=True)

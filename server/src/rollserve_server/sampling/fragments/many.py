@@ -274,7 +274,7 @@ class ManyFragmentCollector(FragmentCollector):
         leaves = self._envs.action_leaves[agent]
         its = [columns[position - 1][step : step + 1] for position in self._log_columns[agent]]
         typed = [column.astype(leaf.dtype) for column, leaf in zip(its, leaves, strict=True)]
-        return self._envs.actions(agent, typed)[0]
+        return self._envs.actions(agent, typed, num_rows=1)[0]
 
     def _run_by(self, row: int) -> RunningEpisode:
         running = self._running[row]

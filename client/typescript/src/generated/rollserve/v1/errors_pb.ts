@@ -607,7 +607,7 @@ export enum ErrorReason {
   INTERNAL = 81,
 
   /**
-   * The call made no progress for the client's timeout. Raised by client libraries, never sent.
+   * The call made no progress for the client's timeout. Client libraries raise it, and servers that are at work.
    * Status: DEADLINE_EXCEEDED.
    *
    * @generated from enum value: ERROR_REASON_NO_PROGRESS = 90;

@@ -1234,7 +1234,7 @@ export type RenderEpisodeRequest = Message<"rollserve.v1.RenderEpisodeRequest"> 
   format: VideoFormat;
 
   /**
-   * Pictures per second of MP4, over 0 and up to 1000. Not set: what the environment says (`render_fps`), or 30.
+   * Pictures per second of MP4, from 0.001 to 1000. Not set: what the environment says (`render_fps`), or 30.
    *
    * @generated from field: optional double frames_per_second = 8;
    */

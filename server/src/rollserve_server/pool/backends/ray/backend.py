@@ -70,6 +70,7 @@ class RayBackend:
 
         Raises:
             OSError: there is no cluster at the address, or Ray does not start.
+            InvalidValueError: this machine has less than the workers reserve.
         """
         self._settings = settings
         self._takeover_seconds = min(takeover_seconds, _TAKEOVER_SECONDS)
@@ -83,6 +84,11 @@ class RayBackend:
         cluster.connect(settings, num_workers)
         if settings.ray_address is None:
             self._room.num_free = num_workers or self.default_num_workers()
+            try:
+                cluster.check_reserved(settings, self._room.num_free)
+            except BaseException:
+                cluster.end()
+                raise
 
     def _use(self, sampler: str, *, adopt: bool) -> None:
         """Begin to make workers for a sampler."""

@@ -27,13 +27,14 @@ from ray._private import ray_constants
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
 from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool.backends.ray.listeners import on_loopback_only
 from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 
 if TYPE_CHECKING:
     from rollserve_server.settings import RaySettings
 
-__all__ = ["check_store", "connect", "end"]
+__all__ = ["check_reserved", "check_store", "connect", "end"]
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +101,16 @@ def check_store(results_bytes: int) -> None:
     if results_bytes > _SPILL_FRACTION * store_bytes:
         event = "results may not fit into the object store: with slow clients, it spills to the disk"
         _log.warning(event, extra={"object_store_bytes": store_bytes, "results_bytes": results_bytes})
+
+
+def check_reserved(settings: RaySettings, num_workers: int) -> None:
+    """Raise InvalidValueError if the cluster has fewer GPUs, or less memory, than workers reserve: none would start."""
+    found = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    for setting, resource in (("worker_num_gpus", "GPU"), ("worker_memory_bytes", "memory")):
+        reserved, available = num_workers * (getattr(settings, setting) or 0), found.get(resource, 0)
+        if reserved > available:
+            expected = f"at most {available / num_workers:g} for each of {num_workers} workers on this machine"
+            raise InvalidValueError.of(setting, expected=expected, got=f"{reserved / num_workers:g}")
 
 
 def _start(settings: RaySettings, num_workers: int | None) -> None:

@@ -445,7 +445,7 @@ public final class Reason {
     public static final String INTERNAL = "INTERNAL";
 
     /**
-     * The call made no progress for the client's timeout. Raised by client libraries, never sent.
+     * The call made no progress for the client's timeout. Client libraries raise it, and servers that are at work.
      * Status: {@code DEADLINE_EXCEEDED}.
      */
     public static final String NO_PROGRESS = "NO_PROGRESS";
