@@ -27,7 +27,14 @@ import rollserve
 from rollserve import Reason
 from rollserve.cli import main
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError, NotFoundError, portable
+from rollserve_server.errors import (
+    AgentFailedError,
+    EnvFailedError,
+    FaultError,
+    InvalidValueError,
+    NotFoundError,
+    portable,
+)
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
@@ -675,6 +682,6 @@ def test_any_exception_can_be_pickled_as_portable(error: str) -> None:
         raise_odd(error)
     except BaseException as raised:
         sent = pickle.loads(pickle.dumps(portable(raised)))
-    assert type(sent) is RuntimeError
+    assert type(sent) is FaultError
     assert TEXTS[error].partition(":")[0] in str(sent)
     assert len(str(sent)) < 10_000
