@@ -30,6 +30,7 @@ from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import (
     AgentFailedError,
     EnvFailedError,
+    FaultError,
     InvalidValueError,
     NotFoundError,
     portable,
@@ -681,6 +682,6 @@ def test_any_exception_can_be_pickled_as_portable(error: str) -> None:
         raise_odd(error)
     except BaseException as raised:
         sent = pickle.loads(pickle.dumps(portable(raised)))
-    assert type(sent) is RuntimeError
+    assert type(sent) is FaultError
     assert TEXTS[error].partition(":")[0] in str(sent)
     assert len(str(sent)) < 10_000
