@@ -25,6 +25,7 @@ __all__ = [
     "Space",
     "Text",
     "Tuple",
+    "named_leaves",
     "space_from_proto",
     "space_to_proto",
 ]
@@ -206,6 +207,34 @@ class Tuple:
 
 Space = Box | Discrete | MultiDiscrete | MultiBinary | Text | Dict | Tuple
 """Any space. Its `flat_size` is the size of a value after `gymnasium.spaces.flatten`, which is the input of an MLP."""
+
+
+def named_leaves(space: Space, without: str | None = None) -> dict[str, Space]:
+    """Return the leaves of a space by name, in the order of `gymnasium.spaces.flatten`.
+
+    The name of the only one is empty.
+
+    Args:
+        space: the space.
+        without: name of a leaf, or of a Dict or Tuple of leaves, that is left out, such as an action mask.
+    """
+    leaves = dict(_named_leaves(space, ""))
+    if without is not None:
+        leaves = {name: leaf for name, leaf in leaves.items() if not f"{name}/".startswith(f"{without}/")}
+    return leaves
+
+
+def _named_leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
+    match space:
+        case Dict(spaces=spaces):
+            parts = dict(spaces)
+        case Tuple(spaces=spaces):
+            parts = {str(position): part for position, part in enumerate(spaces)}
+        case _:
+            yield name, space
+            return
+    for key, part in parts.items():
+        yield from _named_leaves(part, f"{name}/{key}" if name else key)
 
 
 def space_to_proto(space: Space) -> space_pb2.Space:
