@@ -332,6 +332,27 @@ def test_batch_may_be_empty() -> None:
     assert len(batch.joined()) == 0
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [
+        (np.int64([-5]), np.uint64([2**63 - 1]), np.int64),
+        (np.int64([2**53 + 1]), np.uint64([2**64 - 1]), np.uint64),
+        (np.int64([2**53]), np.float32([0.5]), np.float64),
+        (np.int64([-1]), np.uint64([2**63]), None),
+        (np.int64([2**53 + 1]), np.float64([0.5]), None),
+    ],
+)
+def test_concatenate_keeps_the_digits_of_integers(first: Any, second: Any, dtype: Any) -> None:
+    batches = [make([1], agent_infos={"x": column}) for column in (first, second)]
+    if dtype is None:
+        with raises(ValueError, match="'x': expected numbers that one dtype can hold"):
+            EpisodeBatch.concatenate(*batches)
+    else:
+        joined = EpisodeBatch.concatenate(*batches).agent_infos["x"]
+        assert joined.dtype == dtype
+        assert joined.tolist() == [first[0], second[0]]
+
+
 def test_flat_observations_are_those_of_gymnasium() -> None:
     space = gymnasium.spaces.Dict(
         {
