@@ -14,6 +14,7 @@ import numpy as np
 from rollserve._checks import check_names, check_text, check_type, choices_text, type_error
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import export_module, mlp_model
 from rollserve.errors import mismatch
@@ -51,6 +52,7 @@ OnnxHead = Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "act
 OnnxLeafHead = Literal["categorical", "multi_categorical", "bernoulli", "diagonal_gaussian", "squashed_gaussian"]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class OnnxAgent:
     """A model in the ONNX format, from any framework; docs/agents.md has recipes.
@@ -189,6 +191,7 @@ class OnnxAgent:
         return cls(made.model, made.head, outputs=made.outputs, action_mask=mask)
 
 
+@briefly
 @dataclass(frozen=True)
 class RandomAgent:
     """An agent that draws actions uniformly from the action space, as `gymnasium.Space.sample` does.
@@ -206,6 +209,7 @@ class RandomAgent:
         check_mask(self.action_mask)
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class ConstantAgent:
     """An agent that always takes the same action.
@@ -225,6 +229,7 @@ class ConstantAgent:
         check_mask(self.action_mask)
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class Policies:
     """Policies by name, for an environment with many agents; or updates of some present policies.

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollserve._checks import check_flag, check_names, check_type, choices_text
 from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import mlp_of_modules
 from rollserve.errors import mismatch
@@ -53,6 +54,7 @@ _SETTINGS: dict[str, tuple[Head, ...]] = {
 """Heads that have a setting, by the setting's name."""
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class MlpAgent:
     """A multilayer perceptron with a distribution over actions at its end, evaluated in float32.

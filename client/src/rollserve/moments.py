@@ -12,6 +12,7 @@ from rollserve._checks import check_type
 from rollserve._codec.columns import Columns, columns_of, leaves_of, map_columns
 from rollserve._codec.moments import OrderedMoments, merged_moments, segment_moments
 from rollserve._codec.tensors import tensor_from_proto
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 from rollserve.spaces import Box, MultiBinary, Space, named_leaves
 
@@ -271,6 +272,7 @@ class RunningMoments:
         return map_columns(np.copy, columns_of(leaves))
 
 
+@briefly
 @dataclass(frozen=True)
 class PolicyMoments:
     """Moments of a policy's part in a call, in an environment with many agents.

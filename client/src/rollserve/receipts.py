@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._codec.columns import named_arrays
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 
 __all__ = ["Receipt", "column_digests"]
@@ -19,6 +20,7 @@ __all__ = ["Receipt", "column_digests"]
 _FORMAT = 1
 
 
+@briefly
 @dataclass(frozen=True)
 class Receipt:
     """Record of what a batch was made with, and digests of its columns.

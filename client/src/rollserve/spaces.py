@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve._codec.tensors import dtype_from_proto, dtype_to_proto, tensor_from_proto, tensor_to_proto
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 from rollserve.v1 import space_pb2
 
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class Box:
     """Space of arrays of one shape and dtype.
@@ -56,6 +58,7 @@ class Box:
         return math.prod(self.shape)
 
 
+@briefly
 @dataclass(frozen=True)
 class Discrete:
     """Space of the integers from `start` to `start + n - 1`; a value is an int64 of shape ()."""
@@ -72,6 +75,7 @@ class Discrete:
         return self.n
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class MultiDiscrete:
     """Space of integer arrays of the shape of `nvec`, with elements from `start` to `start + nvec - 1`."""
@@ -89,6 +93,7 @@ class MultiDiscrete:
         return int(self.nvec.sum())
 
 
+@briefly
 @dataclass(frozen=True)
 class MultiBinary:
     """Space of int8 arrays of zeros and ones."""
@@ -104,6 +109,7 @@ class MultiBinary:
         return math.prod(self.shape)
 
 
+@briefly
 @dataclass(frozen=True)
 class Text:
     """Space of texts; a value is a uint32 array of shape (max_length,): code points, with zeros after the last.
@@ -143,6 +149,7 @@ class Text:
         return native.view(f"U{self.max_length}").reshape(values.shape[:-1])
 
 
+@briefly
 @dataclass(frozen=True)
 class Dict:
     """Space of named values. Each leaf of a subspace is a column, named `key`, or `key/…` if the subspace is nested."""
@@ -174,6 +181,7 @@ class Dict:
         return sum(space.flat_size for space in self.spaces.values())
 
 
+@briefly
 @dataclass(frozen=True)
 class Tuple:
     """Space of ordered values. Each leaf of a subspace is a column, named `0`, `1`, …, or `0/…` if it is nested."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollserve._checks import type_error
+from rollserve._representations import briefly
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
@@ -31,6 +32,7 @@ _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 """Differences between PyTorch and ONNX Runtime in float32."""
 
 
+@briefly
 class TorchModel(NamedTuple):
     """An exported model and the names in it, as `OnnxAgent` takes them.
 
