@@ -33,6 +33,7 @@ from rollserve.dataset_streams import AsyncDatasetStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.errors import PreconditionError
+from rollserve.options import list_options
 from rollserve.record_streams import AsyncRecordStream, records_request
 from rollserve.samplers import samplers_from_proto
 from rollserve.status import SamplerStatus, status_from_proto
@@ -111,6 +112,7 @@ def aconnect(
     return AsyncSampler(connection)
 
 
+@list_options
 class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDatasetStream]):
     """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
 

@@ -22,6 +22,7 @@ from rollserve.dataset_streams import DatasetStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.errors import PreconditionError
+from rollserve.options import list_options
 from rollserve.record_streams import RecordStream, records_request
 from rollserve.round_stream import RoundStream
 from rollserve.sample_stream import SampleStream
@@ -134,6 +135,7 @@ def connect(
     return Sampler(connection)
 
 
+@list_options
 class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
