@@ -95,7 +95,7 @@ def _brief_elements(value: Any, depth: int) -> str:
     """Return the text of a container, with its first elements."""
     if depth >= _MAX_DEPTH and value:
         return f"<{len(value)} elements>"
-    elements = []
+    elements: list[str] = []
     for element in value.items() if isinstance(value, Mapping) else value:
         if len(elements) == _MAX_ELEMENTS and len(value) > _MAX_ELEMENTS:
             elements.append("…")

@@ -216,8 +216,9 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
     async def obtain_fragments(
         self,
-        num_steps: int,
+        num_steps: int | None = None,
         *,
+        steps_per_row: int | None = None,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
         fraction_of_workers: float | None = None,
@@ -225,11 +226,14 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
-        """Sample exactly `num_steps` steps, the same number of each row; episodes continue from call to call.
+        """Sample exactly a number of steps, the same number of each row; episodes continue from call to call.
 
         For arguments and errors, see `rollserve.Sampler.obtain_fragments`.
         """
         requests.check_joinable(options.get("blackhole"))
+        if num_steps is None or steps_per_row is not None:
+            requests.check_steps_per_row(num_steps, steps_per_row)
+            num_steps = steps_per_row * (await self.status()).num_rows
         async with self.stream_fragments(
             num_steps,
             soft_horizon=soft_horizon,

@@ -180,6 +180,11 @@ class SamplerStatus:
         """Number of workers for calls that begin now."""
         return sum(not worker.leaving for worker in self.workers)
 
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of these workers, whose multiple is the number of steps of a call for fragments."""
+        return sum(worker.num_rows for worker in self.workers if not worker.leaving)
+
 
 def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
     """Return the status that a message describes."""

@@ -60,6 +60,7 @@ __all__ = [
     "call_environments_request",
     "check_joinable",
     "check_options",
+    "check_steps_per_row",
     "create_sampler_request",
     "exact_episodes_request",
     "exploration_of",
@@ -310,6 +311,14 @@ def fragments_request(
             check_type(name, fraction, numbers.Real, "a number")
             setattr(request.fragments, name, float(fraction))
     return request
+
+
+def check_steps_per_row(num_steps: int | None, steps_per_row: Any) -> None:
+    """Raise TypeError or InvalidArgumentError unless a number of steps of each row is given, and no other number."""
+    if (num_steps is None) == (steps_per_row is None):
+        expected = "either num_steps or steps_per_row"
+        raise TypeError(f"num_steps: {mismatch(expected, 'neither' if num_steps is None else 'both')}")
+    check_count("steps_per_row", steps_per_row)
 
 
 def exact_episodes_request(
