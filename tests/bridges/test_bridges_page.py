@@ -37,7 +37,7 @@ def test_torch_example_updates_and_sends_the_modules(sampler: rollserve.Sampler)
     updates: list[Any] = []
     tools = {"torch": torch, "nn": torch.nn, "generator": np.random.default_rng(0)}
     names = run("torch", sampler, update=lambda *columns: updates.append(columns), **tools)
-    assert len(updates) == 4 * 4
+    assert len(updates) == 4 * 5
     assert sampler.status().policy_version == 3
     assert names["agent"].parameters.keys() == {
         f"{p}{i}/{n}" for p in ("", "value/") for i in "01" for n in ("weight", "bias")

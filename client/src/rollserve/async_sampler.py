@@ -232,8 +232,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         """
         requests.check_joinable(options.get("blackhole"))
         if num_steps is None or steps_per_row is not None:
-            requests.check_steps_per_row(num_steps, steps_per_row)
-            num_steps = steps_per_row * (await self.status()).num_rows
+            num_steps = requests.checked_steps_per_row(num_steps, steps_per_row) * (await self.status()).num_rows
         async with self.stream_fragments(
             num_steps,
             soft_horizon=soft_horizon,

@@ -393,8 +393,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         """
         requests.check_joinable(options.get("blackhole"))
         if num_steps is None or steps_per_row is not None:
-            requests.check_steps_per_row(num_steps, steps_per_row)
-            num_steps = steps_per_row * self.status().num_rows
+            num_steps = requests.checked_steps_per_row(num_steps, steps_per_row) * self.status().num_rows
         with self.stream_fragments(
             num_steps,
             soft_horizon=soft_horizon,

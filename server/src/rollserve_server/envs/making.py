@@ -126,10 +126,9 @@ def python_arguments(
         return arguments
     if isinstance(make, str):
         make = load_env_creator(make)
-    try:
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with contextlib.suppress(TypeError, ValueError):  # of native code
         parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # native code
-        parameters = {}
     for name, value in lists.items():
         parameter = parameters.get(name)
         annotation = "" if parameter is None else str(parameter.annotation)
