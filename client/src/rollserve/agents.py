@@ -157,12 +157,13 @@ class OnnxAgent:
         check_mask(action_mask)
         found = export_module(
             module,
-            named_leaves(observation_space, None if action_mask is None else action_mask.observation),
+            observation_space,
             head,
             outputs=outputs,
             states=states,
             noise_width=noise_width,
-            previous_action=None if previous_action is None else named_leaves(previous_action),
+            without=None if action_mask is None else action_mask.observation,
+            previous_action=previous_action,
             previous_reward=previous_reward,
         )
         return cls(found.model, head, found.inputs, found.outputs, found.infos, action_mask)

@@ -15,7 +15,7 @@ from rollserve._checks import type_error
 from rollserve._representations import briefly
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
-from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
+from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text, named_leaves
 
 __all__ = ["TorchModel", "export_module"]
 
@@ -51,25 +51,27 @@ class TorchModel(NamedTuple):
 
 def export_module(
     module: Any,
-    observed: Mapping[str, Space],
+    observation_space: Space,
     head: str,
     *,
     outputs: Sequence[str] | None = None,
     states: Mapping[str, tuple[int, ...]] | None = None,
     noise_width: int = 0,
-    previous_action: Mapping[str, Space] | None = None,
+    without: str | None = None,
+    previous_action: Space | None = None,
     previous_reward: bool = False,
 ) -> TorchModel:
     """Return a module as an ONNX model; see `OnnxAgent.from_torch`.
 
     Args:
         module: the module.
-        observed: the leaves of the observation space that the module gets; the name of the only one is empty.
+        observation_space: space of observations.
         head: meaning of the outputs.
         outputs: roles of the tensors of a tuple.
         states: shape of each recurrent state.
         noise_width: number of standard normal numbers for each row.
-        previous_action: the leaves of the action space, if the module gets the action before.
+        without: name of the leaves that are the action mask, which the module does not get.
+        previous_action: space of the actions, if the module gets the action before.
         previous_reward: whether the module gets the reward before.
 
     Raises:
@@ -81,10 +83,11 @@ def export_module(
     if not isinstance(module, torch.nn.Module):
         raise type_error("module", "a torch.nn.Module", module)
     # For each argument of the module: the leaves' roles, and how rows of each leaf are drawn.
-    arguments = [_space_argument("observation", observed)]
+    arguments = [_space_argument("observation", named_leaves(observation_space, without))]
     arguments += [{f"state/{name}": _normal(shape)} for name, shape in (states or {}).items()]
     arguments += [{"noise": _normal((noise_width,))}] if noise_width else []
-    arguments += [_space_argument("previous_action", previous_action)] if previous_action is not None else []
+    if previous_action is not None:
+        arguments.append(_space_argument("previous_action", named_leaves(previous_action)))
     arguments += [{"previous_reward": _normal(())}] if previous_reward else []
     draws = {role: draw for argument in arguments for role, draw in argument.items()}
     roles = list(draws)
