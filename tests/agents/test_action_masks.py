@@ -516,3 +516,16 @@ def test_equal_agents_with_other_masks_differ(fed: rollserve.Sampler) -> None:
     version = fed.update_agent(rollserve.RandomAgent(INFO))
     assert fed.update_agent(rollserve.RandomAgent(INFO), skip_if_identical=True) == version
     assert fed.update_agent(rollserve.RandomAgent(), skip_if_identical=True) == version + 1
+
+
+def test_size_of_the_input_mentions_the_mask(thread_sampler: rollserve.Sampler) -> None:
+    thread_sampler.update_env("sample_envs:Masked-v0", kwargs={"source": "observation"})
+    layers = {"0/weight": np.zeros((5, 3), np.float32), "0/bias": np.zeros(5, np.float32)}
+    field = "all_workers.agent.mlp.layer_sizes[0]"
+    with raises(
+        rollserve.InvalidArgumentError, field=field, match="8, the flat size .* leaf action_mask, which ActionMask"
+    ):
+        thread_sampler.update_agent(rollserve.MlpAgent(layers, "categorical"))
+    thread_sampler.update_agent(
+        rollserve.MlpAgent(layers, "categorical", action_mask=rollserve.ActionMask(observation="action_mask"))
+    )

@@ -55,6 +55,23 @@ def test_tensors_are_moved_to_a_device() -> None:
     assert random_batch([2], 0).to_torch("meta")["rewards"].device.type == "meta"
 
 
+def test_floats_become_the_dtype_of_parameters() -> None:
+    columns = {
+        "x": np.ones((2, 3)),
+        "half": np.ones(2, np.float32),
+        "action": np.ones(2, np.int64),
+        "end": np.ones(2, bool),
+    }
+    tensors = rollserve.bridges.to_torch(columns, dtype=torch.float32)
+    dtypes = [torch.float32, torch.float32, torch.int64, torch.bool]
+    assert [tensor.dtype for tensor in tensors.values()] == dtypes
+    assert np.shares_memory(tensors["half"].numpy(), columns["half"])
+    assert torch.nn.Linear(3, 1)(tensors["x"]).shape == (2, 1)
+    assert random_batch([2], 0).to_torch(dtype=torch.float32)["rewards"].dtype == torch.float32
+    with pytest.raises(ValueError, match=r"^dtype: expected a dtype of floats, such as torch.float32, got torch.int64"):
+        rollserve.bridges.to_torch(columns, dtype=torch.int64)
+
+
 def test_other_columns_are_refused() -> None:
     with pytest.raises(TypeError, match="x: expected a dtype that PyTorch has, got <U1"):
         rollserve.bridges.to_torch({"x": np.array(["a"])})

@@ -224,3 +224,66 @@ class Broken(Policy):
 def test_modules_that_no_model_equals_are_refused(fault: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"^{text}"):
         rollserve.OnnxAgent.from_torch(Broken(fault), CARTPOLE, "categorical")
+
+
+def test_normalized_module_follows_running_moments(sampler: rollserve.Sampler) -> None:
+    policy, critic = nn.Sequential(*linear(4, 16, 2)), nn.Sequential(*linear(4, 16, 1))
+    agent = rollserve.MlpAgent.from_torch(policy, "categorical", value=critic, normalization=True)
+    moments = rollserve.RunningMoments()
+    sampler.update_agent(agent, observation_moments=moments)
+    for _ in range(3):
+        batch = sampler.obtain_fragments(64, observation_moments=True)
+        observations = torch.from_numpy(moments.normalized(batch.flat_observations()))
+        with torch.no_grad():
+            assert np.allclose(batch.agent_infos["logits"], policy(observations), atol=1e-5)
+            assert np.allclose(batch.agent_infos["value"], critic(observations)[:, 0], atol=1e-5)
+        nn.init.normal_(policy[0].weight)
+        moments.merge(batch.account.observation_moments)
+        sampler.update_agent(agent.parameters, observation_moments=moments)
+
+
+MASKED = rollserve.ActionMask(observation="action_mask")
+
+
+class WithAllInputs(nn.Module):
+    """A module that gets the action and the reward before, and a Dict observation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Linear(3 + 1 + 1, 5)
+
+    def forward(self, observation: Any, previous_action: torch.Tensor, previous_reward: torch.Tensor) -> torch.Tensor:
+        assert set(observation) == {"board"}
+        parts = [observation["board"], previous_action.float()[:, None], previous_reward[:, None]]
+        return self.logits(torch.cat(parts, dim=1))
+
+
+def test_modules_get_the_step_before_and_no_mask(thread_sampler: rollserve.Sampler) -> None:
+    sampler, env = thread_sampler, thread_sampler.update_env("sample_envs:Masked-v0", kwargs={"source": "observation"})
+    policy = nn.Sequential(*linear(3 + 5 + 1, 16, 5))
+    inputs = {"previous_action": True, "previous_reward": True}
+    agent = rollserve.MlpAgent.from_torch(policy, "categorical", normalization=True, action_mask=MASKED, **inputs)
+    assert agent.parameters["observation/mean"].shape == (3,)
+    sampler.update_agent(agent)
+    options = {"return_spaces": True, "return_states": True}
+    batch = sampler.obtain_samples(50, **options)
+    states = [
+        batch.agent_infos[f"state/previous_{name}"].reshape(len(batch.rewards), -1) for name in ("action", "reward")
+    ]
+    observed = rollserve.RunningMoments().normalized(batch.flat_observations(action_mask=MASKED))  # clipped
+    inputs_of_policy = torch.from_numpy(np.concatenate([observed, *states], axis=1).astype(np.float32))
+    legal = batch.agent_infos["action_mask"]
+    with torch.no_grad():
+        assert np.allclose(batch.agent_infos["logits"][legal], policy(inputs_of_policy).numpy()[legal], atol=1e-5)
+
+    model = WithAllInputs()
+    spaces = {"previous_action": env.action_space, "previous_reward": True}
+    sampler.update_agent(
+        rollserve.OnnxAgent.from_torch(model, env.observation_space, "categorical", action_mask=MASKED, **spaces)
+    )
+    batch = sampler.obtain_samples(50, **options)
+    legal = batch.agent_infos["action_mask"]
+    states = [torch.from_numpy(batch.agent_infos[f"state/previous_{name}"]).float() for name in ("action", "reward")]
+    with torch.no_grad():
+        logits = model({"board": torch.from_numpy(batch.observations["board"])}, *states).numpy()
+    assert np.allclose(batch.agent_infos["logits"][legal], logits[legal], atol=1e-5)

@@ -225,3 +225,8 @@ def test_invalid_head_is_rejected() -> None:
         rollserve.MlpAgent.initial(OBSERVATIONS, ACTIONS, head="bernoulli")
     with raises(ValueError, field="value"):
         rollserve.MlpAgent.initial(OBSERVATIONS, ACTIONS, value="own")
+
+
+def test_keys_that_json_would_make_texts_of_are_rejected(nowhere: rollserve.Sampler) -> None:
+    with raises(ValueError, field="kwargs", match="keys of objects are texts, not 1"):
+        nowhere.update_env("CartPole-v1", kwargs={"levels": [{1: "easy"}]})

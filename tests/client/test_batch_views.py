@@ -1,7 +1,9 @@
-"""How an EpisodeBatch is shown: as a line, as a table, and in notebooks."""
+"""How batches and other values are shown: as a line, as a table, in notebooks, and by completion."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any
@@ -128,3 +130,69 @@ def test_versions_of_several_policies_are_a_range() -> None:
     batch = with_returns([1.0, 2.0, 3.0], policy_versions=np.array([4, 2, 3]))
     assert "versions: policy 2 to 4" in str(batch).splitlines()
     assert "versions: policy unknown" in str(with_returns([1.0, 2.0])).splitlines()
+
+
+MODULES = rollserve, rollserve.spaces, rollserve.transforms, rollserve.data, rollserve.bridges
+VALUES = {
+    f"{module.__name__}.{name}": kind
+    for module in MODULES
+    for name in module.__all__
+    if inspect.isclass(kind := getattr(module, name)) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
+}
+REFERENCE = "rollserve.OnnxAgent"
+LONG: list[Any] = [
+    b"x" * 1_000_000,
+    "x" * 100_000,
+    {f"layer {i}": np.zeros((30, 30)) for i in range(100)},
+    [["x" * 99] * 99] * 99,
+    10**10_000,
+    rollserve.OnnxAgent(b"x" * 1_000_000, "categorical", {"observation": "y" * 500}),
+]
+
+
+@pytest.mark.parametrize("name", [name for name, kind in VALUES.items() if kind.__repr__ is VALUES[REFERENCE].__repr__])
+def test_repr_of_any_content_is_short(name: str) -> None:
+    kind = VALUES[name]
+    fields = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
+    for start in range(len(LONG)):
+        contents = [LONG[(start + position) % len(LONG)] for position in range(len(fields))]
+        if dataclasses.is_dataclass(kind):
+            value = object.__new__(kind)
+            vars(value).update(zip(fields, contents, strict=True))
+        else:
+            value = kind(*contents)
+        assert len(repr(value)) < 200
+        assert "\n" not in repr(value)
+
+
+def test_every_public_value_has_a_short_repr() -> None:
+    own = {name for name, kind in VALUES.items() if kind.__repr__ is not VALUES[REFERENCE].__repr__}
+    assert own == {"rollserve.EpisodeBatch", "rollserve.MultiAgentBatch"}
+    assert repr(rollserve.RandomAgent()) == "RandomAgent(action_mask=None)"
+
+
+def test_values_are_tables_in_notebooks(thread_sampler: rollserve.Sampler) -> None:
+    env = thread_sampler.update_env("CartPole-v1")
+    thread_sampler.update_agent(rollserve.MlpAgent.initial(env.observation_space, env.action_space, seed=0))
+    account = thread_sampler.obtain_samples(50).account
+    for value in (thread_sampler.status(), account, thread_sampler.evaluate(5), thread_sampler.metrics()):
+        root = ElementTree.fromstring(value._repr_html_())  # type: ignore[union-attr]
+        assert root.findtext("strong") == type(value).__name__
+        rows = {row[0].text: row[1].text for row in root.iter("tr")}
+        assert all(text is not None and len(text) < 200 for text in rows.values())
+        assert len(rows) > 5
+    records = thread_sampler.metrics()
+    hostile = dataclasses.replace(thread_sampler.status(), server_version=EVIL)
+    assert "<script" not in hostile._repr_html_()
+    assert "returns" in records._repr_html_()
+
+
+def test_names_and_options_complete() -> None:
+    assert set(dir(rollserve)) == {*rollserve.__all__, "__version__"}
+    for kind in (rollserve.Sampler, rollserve.AsyncSampler):
+        for name, options in (
+            ("obtain_samples", rollserve.SamplingOptions),
+            ("stream_samples", rollserve.SamplingOptions),
+            ("evaluate", rollserve.EvaluationOptions),
+        ):
+            assert set(options.__annotations__) < set(inspect.signature(getattr(kind, name)).parameters)

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_server import scripted_server
 from spawned import awaited, in_spawned_process
 from support import equal, raises, silent_address
 
 import rollserve
+from rollserve._calls.rpc_errors import METHODS
+from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.local import LocalServer, local_server
 
 
@@ -132,3 +135,46 @@ def test_error_names_the_method(tmp_path: Path) -> None:
             with raises(rollserve.PreconditionError, reason=rollserve.Reason.NO_AGENT, quotes="update_agent") as caught:
                 call(1)
             assert "UpdateAgent" not in str(caught.value)
+
+
+def test_methods_of_all_rpcs_are_known() -> None:
+    assert set(METHODS) == set(pb.DESCRIPTOR.services_by_name["SamplerService"].methods_by_name)
+    assert set(METHODS.values()) <= set(dir(rollserve.Sampler))
+
+
+NO_PROXY = "127.0.0.1:1"
+"""An address where nobody listens."""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "ipv4:127.0.0.1", "dns:///localhost"])
+def test_loopback_is_reached_without_the_proxy(host: str, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_proxy(monkeypatch, NO_PROXY)
+    with rollserve.connect(f"{host}:{server.address.rpartition(':')[2]}") as sampler:
+        assert sampler.status().num_workers == 2
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "grpc_proxy"])
+def test_error_names_the_proxy_it_failed_at(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_proxy(monkeypatch, NO_PROXY, variable)
+    with (
+        rollserve.connect("192.0.2.1:50051", timeout=10) as sampler,
+        raises(rollserve.UnavailableError, match=rf"through the proxy of {variable}; no_proxy excepts hosts"),
+    ):
+        sampler.status()
+
+
+def use_proxy(monkeypatch: pytest.MonkeyPatch, address: str, variable: str = "http_proxy") -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, f"http://{address}")
+
+
+def test_new_connection_reaches_a_server_that_is_back() -> None:
+    with scripted_server() as address:
+        pass
+    with rollserve.connect(address, timeout=10) as lost:
+        for _ in range(5):  # gRPC's pauses between attempts grow
+            with raises(rollserve.UnavailableError):
+                lost.agent_versions()
+        with scripted_server(int(address.rpartition(":")[2])), rollserve.connect(address, timeout=10) as sampler:
+            assert sampler.agent_versions() == ()

@@ -7,13 +7,15 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import equal, raises
 
-from rollserve import EpisodeBatch, StepType
+from rollserve import ActionMask, EpisodeBatch, StepType
+from rollserve._formats.gymnasium_spaces import space_of_gymnasium
 
 
 def make(lengths: list[int], *, nested: bool = False, **changes: Any) -> EpisodeBatch:
@@ -328,3 +330,68 @@ def test_batch_may_be_empty() -> None:
     rows: dict[str, Any] = make([], row_indices=np.zeros(0, np.int64)).as_rows()
     assert rows["observations"].shape == (0, 0, 2)
     assert len(batch.joined()) == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [
+        (np.int64([-5]), np.uint64([2**63 - 1]), np.int64),
+        (np.int64([2**53 + 1]), np.uint64([2**64 - 1]), np.uint64),
+        (np.int64([2**53]), np.float32([0.5]), np.float64),
+        (np.int64([-1]), np.uint64([2**63]), None),
+        (np.int64([2**53 + 1]), np.float64([0.5]), None),
+    ],
+)
+def test_concatenate_keeps_the_digits_of_integers(first: Any, second: Any, dtype: Any) -> None:
+    batches = [make([1], agent_infos={"x": column}) for column in (first, second)]
+    if dtype is None:
+        with raises(ValueError, match="'x': expected numbers that one dtype can hold"):
+            EpisodeBatch.concatenate(*batches)
+    else:
+        joined = EpisodeBatch.concatenate(*batches).agent_infos["x"]
+        assert joined.dtype == dtype
+        assert joined.tolist() == [first[0], second[0]]
+
+
+def test_flat_observations_are_those_of_gymnasium() -> None:
+    space = gymnasium.spaces.Dict(
+        {
+            "kind": gymnasium.spaces.Discrete(3, start=-1),
+            "goal": gymnasium.spaces.Tuple(
+                [gymnasium.spaces.MultiDiscrete([[2], [3]]), gymnasium.spaces.MultiBinary(2)]
+            ),
+            "image": gymnasium.spaces.Box(0, 255, (2, 2), np.uint8),
+            "mask": gymnasium.spaces.MultiBinary(4),
+        }
+    )
+    space.seed(0)
+    drawn = [space.sample() for _ in range(5)]
+    columns = {
+        "kind": np.array([each["kind"] for each in drawn]),
+        "goal/0": np.stack([each["goal"][0] for each in drawn]),
+        "goal/1": np.stack([each["goal"][1] for each in drawn]),
+        "image": np.stack([each["image"] for each in drawn]),
+        "mask": np.stack([each["mask"] for each in drawn]),
+    }
+    batch = make(
+        [4],
+        observations={name: column[:4] for name, column in columns.items()},
+        last_observations={name: column[4:] for name, column in columns.items()},
+    )
+    own = space_of_gymnasium(space)
+    flat = batch.flat_observations(observation_space=own)
+    assert flat.dtype == np.float32
+    assert np.array_equal(flat, [gymnasium.spaces.flatten(space, each) for each in drawn[:4]])
+    with_space = dataclasses.replace(batch, observation_space=own)
+    assert np.array_equal(with_space.flat_observations(), flat)
+    assert np.array_equal(
+        with_space.flat_observations("last_observations")[0], gymnasium.spaces.flatten(space, drawn[4])
+    )
+    mask = ActionMask(observation="mask")
+    assert np.array_equal(with_space.flat_observations(action_mask=mask), flat[:, :-4])
+    with raises(ValueError, field="observations['kind']", match="give the space, or ask for it with return_spaces"):
+        batch.flat_observations()
+    with raises(ValueError, field="action_mask"):
+        with_space.flat_observations(action_mask=ActionMask(observation="legal"))
+    with raises(ValueError, field="name"):
+        batch.flat_observations("actions")

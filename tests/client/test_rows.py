@@ -121,6 +121,23 @@ def test_streams_and_asyncio_name_the_rows(sampler: rollserve.Sampler, server: L
     assert batch.as_rows().keys() == expected.as_rows().keys()
 
 
+def test_steps_of_each_row_can_be_asked_for(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    assert sampler.status().num_rows == 2 * 4
+    rows = sampler.obtain_fragments(steps_per_row=5, seed=3).as_rows()
+    assert rows["rewards"].shape == (5, 8)
+
+    async def fragments() -> EpisodeBatch:
+        async with rollserve.aconnect(server.address, shared=True) as connected:
+            return await connected.obtain_fragments(steps_per_row=5, seed=3)
+
+    assert np.array_equal(asyncio.run(fragments()).as_rows()["observations"], rows["observations"])
+    for arguments, field in (((), {}), "num_steps"), (((8,), {"steps_per_row": 1}), "num_steps"):
+        with raises(TypeError, field=field, match="either num_steps or steps_per_row"):
+            sampler.obtain_fragments(*arguments[0], **arguments[1])
+    with raises(rollserve.InvalidArgumentError, field="steps_per_row"):
+        sampler.obtain_fragments(steps_per_row=0)
+
+
 def test_as_rows_rejects_batches_without_equal_rows(sampler: rollserve.Sampler) -> None:
     with raises(ValueError, field="row_indices", quotes="None"):
         sampler.obtain_samples(10).as_rows()

@@ -323,9 +323,26 @@ def test_update_has_the_moments_among_its_parameters(kind: str) -> None:
     assert request(update, observation_moments=moments) != request(update)
 
 
-def test_update_of_an_agent_without_such_parameters_is_refused() -> None:
+def test_moments_of_no_step_make_an_mlp_normalize_by_mean_zero_and_variance_one() -> None:
+    layers = {"0/weight": np.zeros((2, 5), np.float32), "0/bias": np.zeros(2, np.float32)}
+    agent = rollserve.MlpAgent(layers, "categorical", previous_action=True, previous_reward=True)
+    ones = {"observation/mean": np.zeros(2), "observation/variance": np.ones(2)}
+    whole = dataclasses.replace(agent, parameters={**layers, **ones})
+
+    def request(agent: Any, **options: Any) -> Any:
+        return requests.update_agent_request("", OwnVersions(shared=True), agent, None, **options)
+
+    assert request(agent, observation_moments=RunningMoments()) == request(whole)
+    assert request(whole, observation_moments=RunningMoments()) == request(whole)
+    policies = rollserve.Policies({"main": agent})
+    found = request(policies, observation_moments={"main": RunningMoments()})
+    assert found == request(rollserve.Policies({"main": whole}))
+
+
+@pytest.mark.parametrize("num_rows", [0, 9])
+def test_update_of_an_agent_without_such_parameters_is_refused(num_rows: int) -> None:
     moments = RunningMoments()
-    moments.add(random_rows(9, 0, (2,)))
+    moments.add(random_rows(num_rows, 0, (2,)))
     for agent in (rollserve.RandomAgent(), rollserve.OnnxAgent(b"model", "categorical")):
         with raises(TypeError, field="observation_moments"):
             requests.update_agent_request("", OwnVersions(shared=True), agent, None, observation_moments=moments)

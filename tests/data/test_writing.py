@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from data.conftest import assert_same, whole_episodes
+from learner_batches import random_batch
 
 import rollserve
 from rollserve import EpisodeBatch, Receipt
@@ -195,3 +197,19 @@ def test_batches_of_nothing_are_not_written(write: Callable[[EpisodeBatch, Path]
     with pytest.raises(ValueError, match="batch: expected at least one segment, got none, which no reader takes"):
         write(whole_episodes().take([]), tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_integers_of_rllib_json_keep_their_digits(tmp_path: Path) -> None:
+    batch = random_batch([2, 2], 0)
+    large = {"hash": np.array([2**64 - 1, 1, 2**53 + 1, 5], np.uint64)}
+    dataclasses.replace(batch, agent_infos=large).to_rllib_json(tmp_path / "a.json")
+    (read,) = rollserve.data.read(tmp_path / "a.json")
+    assert read.agent_infos["hash"].tolist() == large["hash"].tolist()
+    record = json.loads((tmp_path / "a.json").read_text().splitlines()[0])
+    for changes, field in (
+        ({"hash": [2**53 + 1, 0.5]}, "hash"),
+        ({"infos": [{"n": 2**53 + 1}, {"n": 0.5}]}, "infos/n"),
+    ):
+        (tmp_path / "b.json").write_text(json.dumps(record | changes))
+        with pytest.raises(ValueError, match=f"{field}: expected numbers that one dtype can hold"):
+            list(rollserve.data.read(tmp_path / "b.json"))

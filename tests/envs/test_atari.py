@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rollserve import EnvSpec
+from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve_server.envs.making import make_env
 
 
@@ -75,3 +76,9 @@ def test_seeded_resets_have_the_modes_of_their_game(loads: list[Any]) -> None:
     assert len(loads) == 4
     assert all(equal(of_game[0], of_game[3]) for of_game in episodes)
     assert not any(equal(*of_seed) for of_seed in zip(*episodes, strict=True))
+
+
+def test_range_of_skipped_frames_arrives_as_a_tuple() -> None:
+    spec = env_spec_from_proto(env_spec_to_proto(EnvSpec("ALE/Pong-v5", {"frameskip": (2, 5)})))
+    assert spec.kwargs["frameskip"] == [2, 5]
+    make_env(spec).reset(seed=0)

@@ -62,6 +62,13 @@ def test_integers_without_a_common_type_are_dropped() -> None:
     assert dropped == {"n": 3}
 
 
+def test_integers_that_floats_beside_them_would_change_are_dropped() -> None:
+    batch, dropped = delivered(3, lambda step: {"n": [2**53 + 1, 0.5, 7][step - 1], "fine": [2**53, 0.5, 7][step - 1]})
+    assert batch.env_infos["fine"].tolist() == [2.0**53, 0.5, 7.0]
+    assert set(batch.env_infos) == {"fine"}
+    assert dropped == {"n": 3}
+
+
 def test_reset_infos_may_exceed_int64() -> None:
     Scripted.script = Script(1, lambda step: {"hash": 2**63 + 1, "too_big": 2**64})
     batch, dropped = sample(2)

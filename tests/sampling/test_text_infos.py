@@ -187,7 +187,7 @@ def test_client_asks_for_texts(thread_sampler: rollserve.Sampler) -> None:
         thread_sampler.update_env(dataclasses.replace(VARIED, text_info_bytes=65537))
 
 
-@pytest.mark.parametrize("column", [np.zeros((3, 4)), np.zeros(3, np.uint8)])
-def test_columns_of_another_form_are_refused(column: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="text/v: expected uint8 of shape"):
-        rollserve.text_infos({"text/v": column})
+def test_columns_of_such_a_name_that_are_no_texts_are_left_out() -> None:
+    texts = np.frombuffer(b"ab\0cd\0", np.uint8).reshape(2, 3)
+    others = {"text/number": np.zeros(2), "json/bytes": texts, "text/bytes": np.full((2, 3), 255, np.uint8)}
+    assert rollserve.text_infos({**others, "text/own": texts}) == {"own": ["ab", "cd"]}

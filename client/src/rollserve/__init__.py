@@ -162,3 +162,7 @@ __all__ = [
     "text_infos",
     "transforms",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]  # modules and imports are no part of the interface

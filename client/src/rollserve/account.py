@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
+from rollserve._representations import briefly, value_html
 from rollserve.moments import moments_of, policy_moments_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Account", "EpisodeFailure", "WorkerAccount", "account_from_proto"]
 
 
+@briefly
 @dataclass(frozen=True)
 class WorkerAccount:
     """Account of one worker's share in a call.
@@ -40,6 +42,7 @@ class WorkerAccount:
     num_missing_steps: int = 0
 
 
+@briefly
 @dataclass(frozen=True)
 class EpisodeFailure:
     """An episode whose environment raised an error.
@@ -61,6 +64,7 @@ class EpisodeFailure:
     text: str
 
 
+@briefly
 @dataclass(frozen=True)
 class Account:
     """Account of everything that was simulated for a call.
@@ -179,6 +183,9 @@ class Account:
     worker_idle_seconds: float = 0.0
     update_waiting_seconds: float = 0.0
     client_waiting_seconds: float = 0.0
+
+    def _repr_html_(self) -> str:
+        return value_html(self)
 
     @property
     def num_dropped_steps(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve._checks import check_text, check_type
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 from rollserve.v1 import agent_pb2
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ActionMask", "check_mask", "mask_from_proto", "mask_to_proto"]
 
 
+@briefly
 @dataclass(frozen=True)
 class ActionMask:
     """The source of an agent's action mask: which actions are legal at a step.

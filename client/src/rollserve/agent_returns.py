@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from rollserve._representations import briefly
 from rollserve.summaries import Summary
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ __all__ = ["AgentReturns", "PolicyVersion", "agent_returns_from_proto", "means_o
 _Key = TypeVar("_Key", str, "PolicyVersion")
 
 
+@briefly
 class PolicyVersion(NamedTuple):
     """A version of a policy, printed as `name@version`.
 
@@ -32,6 +34,7 @@ class PolicyVersion(NamedTuple):
         return f"{self.policy}@{self.version}"
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class AgentReturns:
     """Returns of P agents in N episodes of an environment with many agents, and the K policies that acted.

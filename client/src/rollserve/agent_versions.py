@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve._representations import briefly
+
 if TYPE_CHECKING:
     from rollserve.v1 import agent_versions_pb2 as pb
 
 __all__ = ["AgentVersion", "HeldAgent", "agent_versions_from_proto"]
 
 
+@briefly
 @dataclass(frozen=True)
 class HeldAgent:
     """Description of an agent that a sampler holds.
@@ -29,6 +32,7 @@ class HeldAgent:
     content_hash: str
 
 
+@briefly
 @dataclass(frozen=True)
 class AgentVersion:
     """A version of the agent that a sampler holds.

@@ -14,13 +14,15 @@ import numpy as np
 from rollserve._checks import check_names, check_text, check_type, choices_text, type_error
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import export_module, mlp_model
 from rollserve.errors import mismatch
-from rollserve.mlp_agent import MlpAgent, leaves_of, mlp_from_proto, mlp_to_proto, parameters_to_proto
+from rollserve.mlp_agent import MlpAgent, mlp_from_proto, mlp_to_proto, normalizing, parameters_to_proto
 from rollserve.moments import RunningMoments
 from rollserve.policy_map import PolicyMap
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
+from rollserve.spaces import named_leaves
 from rollserve.v1 import agent_pb2
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ OnnxHead = Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "act
 OnnxLeafHead = Literal["categorical", "multi_categorical", "bernoulli", "diagonal_gaussian", "squashed_gaussian"]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class OnnxAgent:
     """A model in the ONNX format, from any framework; docs/agents.md has recipes.
@@ -114,12 +117,15 @@ class OnnxAgent:
         outputs: Sequence[str] | None = None,
         states: Mapping[str, tuple[int, ...]] | None = None,
         noise_width: int = 0,
+        action_mask: ActionMask | None = None,
+        previous_action: Space | None = None,
+        previous_reward: bool = False,
     ) -> OnnxAgent:
         """Return a module of PyTorch as an agent, after a comparison of both on random inputs.
 
-        The module is called as `module(observation, *states, noise)`, with as many of these as there are, and with N
-        rows each. An observation of a Dict or Tuple space is a dict with each leaf by its name. The module is exported
-        in evaluation mode, and stays as it is. Its parameters keep their names:
+        The module is called as `module(observation, *states, noise, previous_action, previous_reward)`, with as many of
+        these as there are, and with N rows each. A value of a Dict or Tuple space is a dict with each leaf by its name.
+        The module is exported in evaluation mode, and stays as it is. Its parameters keep their names:
         `sampler.update_agent(rollserve.bridges.module_parameters(module))` sends them after a step of the optimizer.
 
         >>> env = sampler.update_env("CartPole-v1")  # doctest: +SKIP
@@ -134,7 +140,11 @@ class OnnxAgent:
                 if there is one tensor more, then the states.
             states: shape of each recurrent state without the batch, by name. The module returns the next ones as
                 `next_state/NAME`.
-            noise_width: number of standard normal numbers that the module gets for each row as its last argument.
+            noise_width: number of standard normal numbers that the module gets for each row, (N, noise_width).
+            action_mask: source of the action mask, which the head applies. The module does not get leaves that are the
+                mask.
+            previous_action: space of the actions, if the module gets the action before, as it is in batches.
+            previous_reward: whether the module gets the reward before, (N,).
 
         Raises:
             ImportError: PyTorch or ONNX Runtime is not installed.
@@ -144,8 +154,19 @@ class OnnxAgent:
         """
         if head not in get_args(OnnxHead):
             raise ValueError(f"head: {mismatch(choices_text(get_args(OnnxHead)), repr(head))}")
-        found = export_module(module, observation_space, head, outputs=outputs, states=states, noise_width=noise_width)
-        return cls(found.model, head, found.inputs, found.outputs, found.infos)
+        check_mask(action_mask)
+        found = export_module(
+            module,
+            observation_space,
+            head,
+            outputs=outputs,
+            states=states,
+            noise_width=noise_width,
+            without=None if action_mask is None else action_mask.observation,
+            previous_action=previous_action,
+            previous_reward=previous_reward,
+        )
+        return cls(found.model, head, found.inputs, found.outputs, found.infos, action_mask)
 
     @classmethod
     def from_mlp(cls, agent: MlpAgent, observation_space: Space, action_space: Space) -> OnnxAgent:
@@ -166,12 +187,12 @@ class OnnxAgent:
             ValueError: a head that models do not have, such as `epsilon_greedy`, or `previous_action`.
         """
         mask = agent.action_mask
-        leaf = None if mask is None else mask.observation
-        observed = [(name, space) for name, space in leaves_of(observation_space) if name != leaf or leaf is None]
-        made = mlp_model(agent, observed, dict(leaves_of(action_space)))
+        observed = named_leaves(observation_space, None if mask is None else mask.observation)
+        made = mlp_model(agent, list(observed.items()), named_leaves(action_space))
         return cls(made.model, made.head, outputs=made.outputs, action_mask=mask)
 
 
+@briefly
 @dataclass(frozen=True)
 class RandomAgent:
     """An agent that draws actions uniformly from the action space, as `gymnasium.Space.sample` does.
@@ -189,6 +210,7 @@ class RandomAgent:
         check_mask(self.action_mask)
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class ConstantAgent:
     """An agent that always takes the same action.
@@ -208,6 +230,7 @@ class ConstantAgent:
         check_mask(self.action_mask)
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class Policies:
     """Policies by name, for an environment with many agents; or updates of some present policies.
@@ -353,7 +376,9 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxAgent:
 
 
 def with_moments(update: AgentUpdate, moments: RunningMoments | Mapping[str, RunningMoments]) -> AgentUpdate:
-    """Return an update whose parameters normalize observations by moments; the same update for moments of no step.
+    """Return an update whose parameters normalize observations by moments.
+
+    Moments of no step are mean 0 and variance 1 for an MLP that does not normalize yet, and change nothing else.
 
     Args:
         update: the update.
@@ -375,18 +400,17 @@ def with_moments(update: AgentUpdate, moments: RunningMoments | Mapping[str, Run
         return dataclasses.replace(policies, updates=updates)
     check_type("observation_moments", moments, RunningMoments, "moments, such as account.observation_moments")
     moments = cast("RunningMoments", moments)
+    if not isinstance(update, Mapping | MlpAgent | PythonAgent | PickledAgent | AgentChange):
+        hint = "an OnnxAgent gets them as parameters alone, in a second update" if isinstance(update, OnnxAgent) else ""
+        expected = f"None for an agent of the class {type(update).__name__}"
+        raise TypeError(f"observation_moments: {mismatch(expected, moments, hint)}")
     if not moments.count:
-        return update
+        return normalizing(update) if isinstance(update, MlpAgent) else update
     if isinstance(update, Mapping):
         return cast("dict[str, np.ndarray]", {**update, **moments.parameters()})
-    if isinstance(update, MlpAgent):
-        mask = None if update.action_mask is None else update.action_mask.observation
-        return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters(without=mask)})
-    if isinstance(update, PythonAgent | PickledAgent | AgentChange):
-        return dataclasses.replace(update, parameters={**update.parameters, **moments.parameters()})
-    hint = "an OnnxAgent gets them as parameters alone, in a second update" if isinstance(update, OnnxAgent) else ""
-    expected = f"None for an agent of the class {type(update).__name__}"
-    raise TypeError(f"observation_moments: {mismatch(expected, moments, hint)}")
+    mask = update.action_mask if isinstance(update, MlpAgent) else None
+    added = moments.parameters(without=None if mask is None else mask.observation)
+    return dataclasses.replace(update, parameters={**update.parameters, **added})
 
 
 def _check_head(name: str, head: object, heads: Sequence[str]) -> None:

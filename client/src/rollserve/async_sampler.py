@@ -33,6 +33,7 @@ from rollserve.dataset_streams import AsyncDatasetStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.errors import PreconditionError
+from rollserve.options import list_options
 from rollserve.record_streams import AsyncRecordStream, records_request
 from rollserve.samplers import samplers_from_proto
 from rollserve.status import SamplerStatus, status_from_proto
@@ -111,6 +112,7 @@ def aconnect(
     return AsyncSampler(connection)
 
 
+@list_options
 class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDatasetStream]):
     """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
 
@@ -214,8 +216,9 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
     async def obtain_fragments(
         self,
-        num_steps: int,
+        num_steps: int | None = None,
         *,
+        steps_per_row: int | None = None,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
         fraction_of_workers: float | None = None,
@@ -223,11 +226,13 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
-        """Sample exactly `num_steps` steps, the same number of each row; episodes continue from call to call.
+        """Sample exactly a number of steps, the same number of each row; episodes continue from call to call.
 
         For arguments and errors, see `rollserve.Sampler.obtain_fragments`.
         """
         requests.check_joinable(options.get("blackhole"))
+        if num_steps is None or steps_per_row is not None:
+            num_steps = requests.checked_steps_per_row(num_steps, steps_per_row) * (await self.status()).num_rows
         async with self.stream_fragments(
             num_steps,
             soft_horizon=soft_horizon,

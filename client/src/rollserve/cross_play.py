@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve._checks import check_integer, check_type, type_error
+from rollserve._representations import briefly
 from rollserve.agent_returns import PolicyVersion, means_over_agents
 from rollserve.errors import InvalidArgumentError
 from rollserve.policy_map import PolicyMap
@@ -38,6 +39,7 @@ _MAX_STEPS, _MAX_HALVINGS = 100, 50
 _LABEL_SPACES = "  "
 
 
+@briefly
 @dataclass(frozen=True)
 class Pairings:
     """Games to play: each player, or each of the opponents, against each player.
@@ -127,6 +129,7 @@ class Pairings:
         return num_per_pairing * len(self.lineups)
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class CrossPlay:
     """Results of K players against each other, from an evaluation with two seats.

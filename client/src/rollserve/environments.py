@@ -12,6 +12,7 @@ import grpc
 from rollserve._checks import check_choice, check_count, check_flag, check_integer, check_text, check_type
 from rollserve._codec.field_errors import FieldError
 from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, value_from_json, value_to_json
+from rollserve._representations import briefly
 from rollserve.errors import ServerError, mismatch
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
@@ -54,6 +55,7 @@ _MULTI_AGENT_APIS: dict[MultiAgentApi, environment_pb2.MultiAgentApi.ValueType] 
 }
 
 
+@briefly
 @dataclass(frozen=True)
 class Wrapper:
     """A wrapper of `gymnasium.wrappers`, `FixedShapes`, or one of a module that the server's operator allows.
@@ -81,6 +83,7 @@ class Wrapper:
         check_type("kwargs", self.kwargs, Mapping, "a mapping")
 
 
+@briefly
 @dataclass(frozen=True)
 class Task:
     """A task that an environment can be set to without being created again.
@@ -101,6 +104,7 @@ class Task:
         check_type("method", self.method, str, "a string")
 
 
+@briefly
 @dataclass(frozen=True)
 class EnvSpec:
     """Specification of an environment.
@@ -176,6 +180,7 @@ class EnvSpec:
         check_flag("global_state", self.global_state)
 
 
+@briefly
 @dataclass(frozen=True)
 class EnvChange:
     """Change of the present environment. What the change leaves out stays as it is.
@@ -219,6 +224,7 @@ RowEnvUpdates = Sequence[EnvSpec | EnvChange | None]
 """A specification or a change for each row of a worker. None leaves the row's environment as it is."""
 
 
+@briefly
 @dataclass(frozen=True)
 class EnvUpdate:
     """Result of an update of the environments.

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from rollserve.account import Account
+    from rollserve.agent_inputs import ActionMask
     from rollserve.learning import Advantages, PolicyEstimates, Transitions
     from rollserve.moments import RunningMoments
     from rollserve.rounds import Round
@@ -295,6 +296,37 @@ class EpisodeBatch:
             return padded
 
         return map_columns(pad, getattr(self, name))
+
+    def flat_observations(
+        self,
+        name: str = "observations",
+        *,
+        observation_space: Space | None = None,
+        action_mask: ActionMask | None = None,
+    ) -> np.ndarray:
+        """Return observations as vectors, (T, S) float32: what the server gives a network, without normalization.
+
+        Leaves follow each other as `gymnasium.spaces.flatten` orders them, integers of Discrete and MultiDiscrete
+        leaves are one-hot, and the leaves that are the action mask are left out.
+
+        >>> values = critic(torch.from_numpy(batch.flat_observations()))  # doctest: +SKIP
+        >>> last_values = critic(torch.from_numpy(batch.flat_observations("last_observations")))  # doctest: +SKIP
+
+        Args:
+            name: `observations`, `next_observations`, or `last_observations`, which are (N, S).
+            observation_space: space of the observations; by default the batch's own, with the option `return_spaces`.
+                Only integers need it.
+            action_mask: the agent's action mask, if one of the leaves is its source.
+
+        Raises:
+            ValueError: another name, integers without a space, texts, or leaves that are not those of the space.
+        """
+        known = "observations", "next_observations", "last_observations"
+        if name not in known:
+            raise ValueError(f"name: {mismatch('one of ' + ', '.join(known), repr(name))}")
+        space = self.observation_space if observation_space is None else observation_space
+        mask = None if action_mask is None else action_mask.observation
+        return learning.flat_values(name, getattr(self, name), space, without=mask)
 
     def as_rows(self) -> dict[str, Columns]:
         """Return the columns of R rows with T steps each, (T, R, …), in new arrays, as on-policy learners use them.
@@ -782,9 +814,9 @@ class EpisodeBatch:
             columns["initial_states"] = later_initial_states(columns["initial_states"], columns["agent_infos"])
         return EpisodeBatch(**columns)
 
-    def to_torch(self, device: Any = None) -> dict[str, Any]:
+    def to_torch(self, device: Any = None, *, dtype: Any = None) -> dict[str, Any]:
         """Return the columns as tensors of PyTorch that share their memory; see `rollserve.bridges.to_torch`."""
-        tensors: dict[str, Any] = bridges.to_torch(self, device)
+        tensors: dict[str, Any] = bridges.to_torch(self, device, dtype=dtype)
         return tensors
 
     def to_jax(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from rollserve._representations import briefly, value_html
 from rollserve.errors import malformed_error, mismatch
 from rollserve.v1 import episode_records_pb2 as pb
 
@@ -27,6 +28,7 @@ class CallKind(enum.IntEnum):
     EVALUATION = pb.CALL_KIND_EVALUATION
 
 
+@briefly
 @dataclass(frozen=True)
 class RecordPosition:
     """A position among the records of a sampler.
@@ -40,6 +42,7 @@ class RecordPosition:
     position: int
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class EpisodeRecords:
     """Records of N ended episodes, in the order in which calls have delivered them.
@@ -78,6 +81,9 @@ class EpisodeRecords:
     call_kinds: NDArray[np.uint8]
     delivered: NDArray[np.bool_]
     unix_seconds: NDArray[np.float64]
+
+    def _repr_html_(self) -> str:
+        return value_html(self)
 
     def __len__(self) -> int:
         return len(self.returns)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve._representations import briefly, value_html
 from rollserve.account import Account, account_from_proto
 from rollserve.agent_returns import AgentReturns, agent_returns_from_proto, means_over_agents
 from rollserve.errors import mismatch
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Result of evaluating an agent on N episodes, in the order of their indices.
@@ -66,6 +68,9 @@ class Evaluation:
     episodes: EpisodeBatch | None = None
     agent_returns: AgentReturns | None = None
 
+    def _repr_html_(self) -> str:
+        return value_html(self)
+
     def __len__(self) -> int:
         return len(self.returns)
 
@@ -75,6 +80,7 @@ class Evaluation:
         return total if self.agent_returns is None else f"{total}\n{self.agent_returns}"
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class PopulationEvaluation:
     """Result of evaluating K members of a population on M episodes each.

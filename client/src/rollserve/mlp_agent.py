@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -12,13 +13,14 @@ import numpy as np
 
 from rollserve._checks import check_flag, check_names, check_type, choices_text
 from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import mlp_of_modules
 from rollserve.errors import mismatch
-from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, named_leaves
 from rollserve.v1 import agent_pb2
 
-__all__ = ["MlpAgent", "leaves_of", "mlp_from_proto", "mlp_to_proto", "parameters_to_proto"]
+__all__ = ["MlpAgent", "mlp_from_proto", "mlp_to_proto", "normalizing", "parameters_to_proto"]
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
 Head = Literal[
@@ -52,6 +54,7 @@ _SETTINGS: dict[str, tuple[Head, ...]] = {
 """Heads that have a setting, by the setting's name."""
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class MlpAgent:
     """A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
@@ -237,7 +240,7 @@ class MlpAgent:
             _check_choice("value", value, get_args(Value))
         if core is not None:
             _check_choice("core", core, get_args(Core))
-        leaves = dict(leaves_of(action_space))
+        leaves = named_leaves(action_space)
         heads = _heads_for(action_space, leaves, head)
         generator = np.random.default_rng(seed)
         check_mask(action_mask)
@@ -282,6 +285,10 @@ class MlpAgent:
         max_log_std: float | None = None,
         epsilon: float | None = None,
         temperature: float | None = None,
+        normalization: bool = False,
+        action_mask: ActionMask | None = None,
+        previous_action: bool = False,
+        previous_reward: bool = False,
     ) -> MlpAgent:
         """Return an agent that computes what modules of PyTorch compute, which is checked on random inputs.
 
@@ -304,6 +311,11 @@ class MlpAgent:
             max_log_std: upper bound of log_std of Gaussian heads.
             epsilon: probability of random actions of the head `epsilon_greedy`.
             temperature: divisor of the Q-values of the head `boltzmann`.
+            normalization: whether the modules get normalized observations, as `RunningMoments.normalized` returns them;
+                at first with mean 0 and variance 1. `update_agent` puts in other ones by `observation_moments`.
+            action_mask: source of the action mask. The modules do not get leaves that are the mask.
+            previous_action: whether the modules get the action before behind the observation, flat.
+            previous_reward: whether the modules get the reward before at the end of their input.
 
         Raises:
             ImportError: PyTorch is not installed.
@@ -321,6 +333,9 @@ class MlpAgent:
             max_log_std,
             epsilon,
             temperature,
+            action_mask=action_mask,
+            previous_action=previous_action,
+            previous_reward=previous_reward,
         )
         outputs = agent.layer_sizes[-1]
         if log_std is not None and (head not in _GAUSSIANS or np.shape(found.parameters["log_std"]) != (outputs,)):
@@ -329,7 +344,32 @@ class MlpAgent:
         if log_std is None and head in _GAUSSIANS and outputs % 2:
             expected = "log_std, or an even number of outputs, the second half of which is log_std"
             raise ValueError(f"module: {mismatch(expected, f'{outputs} outputs')}")
+        return normalizing(agent) if normalization else agent
+
+
+def normalizing(agent: MlpAgent) -> MlpAgent:
+    """Return the agent with parameters that normalize observations, at first by mean 0 and variance 1.
+
+    An agent that has such parameters stays as it is.
+
+    Raises:
+        ValueError: the size of an observation is unknown, because the network also gets an action before whose size
+            does not follow from its outputs.
+    """
+    if any(name.startswith("observation/") for name in agent.parameters):
         return agent
+    num_inputs, *_, num_outputs = agent.layer_sizes
+    if agent.previous_action:
+        predicted = [
+            kind in _GAUSSIANS and _log_std(leaf) not in agent.parameters for leaf, kind in agent._heads.items()
+        ]
+        if any(predicted) and not all(predicted):
+            expected = "parameters 'observation/mean' and 'observation/variance' for heads that predict some log_std"
+            raise ValueError(f"parameters: {mismatch(expected, 'none')}")
+        num_inputs -= num_outputs // 2 if any(predicted) else num_outputs
+    size = max(num_inputs - agent.previous_reward, 0)
+    added = {"observation/mean": np.zeros(size), "observation/variance": np.ones(size)}
+    return dataclasses.replace(agent, parameters={**agent.parameters, **added})
 
 
 def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
@@ -408,21 +448,11 @@ def parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Param
 
 def _input_size(observation_space: Space, action_mask: ActionMask | None) -> int:
     """Return the size of a network's input: a flat observation without the mask."""
-    if action_mask is None or action_mask.observation is None:
-        return observation_space.flat_size
-    leaf = observation_space
-    for name in action_mask.observation.split("/"):
-        parts: Mapping[str, Space] = {}
-        match leaf:
-            case Dict(spaces=spaces):
-                parts = spaces
-            case Tuple(spaces=spaces):
-                parts = {str(position): space for position, space in enumerate(spaces)}
-        if name not in parts:
-            expected = f"a leaf of {observation_space}"
-            raise ValueError(f"action_mask: {mismatch(expected, repr(action_mask.observation))}")
-        leaf = parts[name]
-    return observation_space.flat_size - leaf.flat_size
+    mask = None if action_mask is None else action_mask.observation
+    leaves = named_leaves(observation_space, mask)
+    if mask is not None and leaves.keys() == named_leaves(observation_space).keys():
+        raise ValueError(f"action_mask: {mismatch(f'a leaf of {observation_space}', repr(mask))}")
+    return sum(leaf.flat_size for leaf in leaves.values())
 
 
 def _weight_shapes(parameters: Mapping[str, np.ndarray], prefix: str) -> list[tuple[int, ...]]:
@@ -462,20 +492,6 @@ def _set_head(message: agent_pb2.MlpAgent | agent_pb2.LeafHead, kind: Head, leaf
 def _log_std(leaf: str) -> str:
     """Return the name of the parameter with a leaf's log_std."""
     return f"log_std/{leaf}" if leaf else "log_std"
-
-
-def leaves_of(space: Space, name: str = "") -> Iterator[tuple[str, Space]]:
-    """Yield the leaves of a space by name; the name of the only one is empty."""
-    match space:
-        case Dict(spaces=spaces):
-            parts = dict(spaces)
-        case Tuple(spaces=spaces):
-            parts = {str(position): part for position, part in enumerate(spaces)}
-        case _:
-            yield name, space
-            return
-    for key, part in parts.items():
-        yield from leaves_of(part, f"{name}/{key}" if name else key)
 
 
 def _heads_for(

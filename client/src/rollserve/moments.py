@@ -12,8 +12,9 @@ from rollserve._checks import check_type
 from rollserve._codec.columns import Columns, columns_of, leaves_of, map_columns
 from rollserve._codec.moments import OrderedMoments, merged_moments, segment_moments
 from rollserve._codec.tensors import tensor_from_proto
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
-from rollserve.spaces import Box, Dict, MultiBinary, Space, Tuple
+from rollserve.spaces import Box, MultiBinary, Space, named_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +183,7 @@ class RunningMoments:
         if observation_space is None:
             sizes = {name: array.size for name, array in means.items()}
         else:
-            sizes = {name: leaf.flat_size for name, leaf in _leaf_spaces(observation_space, "")}
+            sizes = {name: leaf.flat_size for name, leaf in named_leaves(observation_space).items()}
             numeric = {name: array.size for name, array in means.items()}
             if any(sizes.get(name) != size for name, size in numeric.items()):
                 raise ValueError(f"observation_space: {mismatch(f'leaves of sizes {numeric}', sizes)}")
@@ -271,6 +272,7 @@ class RunningMoments:
         return map_columns(np.copy, columns_of(leaves))
 
 
+@briefly
 @dataclass(frozen=True)
 class PolicyMoments:
     """Moments of a policy's part in a call, in an environment with many agents.
@@ -317,25 +319,12 @@ def _from_protos(leaves: Mapping[str, episode_batch_pb2.Moments]) -> RunningMome
 
 def _leaves_without_moments(space: Space, values: Columns) -> Iterator[str]:
     """Return the names of the leaves that have no moments: of other spaces than Box and MultiBinary."""
-    found = dict(_leaf_spaces(space, ""))
+    found = named_leaves(space)
     if missing := sorted(set(leaves_of(values)) - set(found)):
         raise ValueError(
             f"observation_space: {mismatch(f'leaves {sorted(leaves_of(values))}', f'none named {missing}')}"
         )
     return (name for name, leaf in found.items() if not isinstance(leaf, Box | MultiBinary))
-
-
-def _leaf_spaces(space: Space, name: str) -> Iterator[tuple[str, Space]]:
-    """Yield the name and the space of each leaf of a space, in the order of `gymnasium.spaces.flatten`."""
-    parts: Mapping[str, Space] = {}
-    if isinstance(space, Dict):
-        parts = space.spaces
-    elif isinstance(space, Tuple):
-        parts = {str(position): part for position, part in enumerate(space.spaces)}
-    else:
-        yield name, space
-    for key, part in parts.items():
-        yield from _leaf_spaces(part, f"{name}/{key}" if name else key)
 
 
 def _field(field: str, name: str) -> str:

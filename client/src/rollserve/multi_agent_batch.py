@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from rollserve._codec.columns import leaves_of, map_columns
+from rollserve._representations import briefly
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.errors import mismatch
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentSteps", "MultiAgentBatch", "PolicyBatch"]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class PolicyBatch:
     """The segments of N lives of agents, with T steps, in which a policy acted.
@@ -96,6 +98,7 @@ class PolicyBatch:
         )
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class AgentSteps:
     """An agent's part in the environment steps of a batch, with zeros where it did not act.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 from rollserve._checks import check_choice, check_type
 from rollserve._codec.compression import CODECS, import_codec
@@ -22,7 +23,10 @@ __all__ = [
     "SamplingOptions",
     "StepCount",
     "compressions_to_proto",
+    "list_options",
 ]
+
+_Class = TypeVar("_Class", bound=type)
 
 PolicyMapOption = PolicyMap | Mapping[Any, Any] | Sequence[PolicyMap | Mapping[Any, Any]]
 """A map from agents to policies, or several by turns."""
@@ -217,3 +221,23 @@ def compressions_to_proto(
         check_choice("compression", name, get_args(Compression))
         import_codec(name)
     return [CODECS[name] for name in names]
+
+
+def list_options(cls: _Class) -> _Class:
+    """Give the methods of a class, and of its bases, signatures that list their options.
+
+    Without them, help and the completion of notebooks and shells see `**options` alone.
+    """
+    kinds = {f"Unpack[{kind.__name__}]": kind for kind in (SamplingOptions, EvaluationOptions)}
+    for function in [function for base in cls.__mro__ for function in vars(base).values()]:
+        annotations = getattr(function, "__annotations__", {})
+        kind = kinds.get(annotations.get("options", ""))
+        if kind is not None and not hasattr(function, "__signature__"):
+            signature = inspect.signature(function)
+            named = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+            options = [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint.__forward_arg__)
+                for name, hint in kind.__annotations__.items()
+            ]
+            function.__signature__ = signature.replace(parameters=[*named, *options])
+    return cls

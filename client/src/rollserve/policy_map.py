@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._checks import check_integer, check_text, type_error
+from rollserve._representations import briefly
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.v1 import policies_pb2
 
@@ -27,6 +28,7 @@ __all__ = [
 _CHOICES = "a policy, a pair (policy, version), or a list of triples (policy, version, weight)"
 
 
+@briefly
 @dataclass(frozen=True)
 class PolicyChoice:
     """A version of a policy that may act, with its weight among the choices of a rule.
@@ -44,6 +46,7 @@ class PolicyChoice:
     weight: float = 1.0
 
 
+@briefly
 @dataclass(frozen=True)
 class PolicyRule:
     """Policies of the agents of a name, of a prefix, or at a position.
@@ -77,6 +80,7 @@ class PolicyRule:
         return f"{self.agents}*" if self.is_prefix else str(self.agents)
 
 
+@briefly
 @dataclass(frozen=True)
 class PolicyMap:
     """A map from the agents of an environment to policies.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rollserve._representations import briefly
+
 __all__ = ["CallProgress", "ProgressOption"]
 
 
+@briefly
 @dataclass(frozen=True)
 class CallProgress:
     """How far a call has come, as far as the server has told.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rollserve._checks import check_text, check_type, type_error
 from rollserve._codec.json_arguments import kwargs_to_json
+from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
 from rollserve.mlp_agent import parameters_to_proto
 from rollserve.v1 import agent_pb2
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentChange", "PickledAgent", "PythonAgent", "agent_change_to_proto", "pickled_to_proto", "python_to_proto"]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class PythonAgent:
     """An agent that is installed beside the server; docs/agents.md says how to write one.
@@ -50,6 +52,7 @@ class PythonAgent:
         check_mask(self.action_mask)
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class AgentChange:
     """A change of the settings of the present agent, a `PythonAgent`. Its other parameters stay as they are.
@@ -72,6 +75,7 @@ class AgentChange:
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class PickledAgent:
     """An agent whose code is sent as a pickle, to a server that was started with `--allow-pickle`.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._codec.columns import named_arrays
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 
 __all__ = ["HASH_SEED", "HASH_SEED_NAME", "Receipt", "column_digests", "hash_seed"]
@@ -29,6 +30,7 @@ HASH_SEED = "0"
 _variable_at_start = os.environ.get(HASH_SEED_NAME, "")
 
 
+@briefly
 @dataclass(frozen=True)
 class Receipt:
     """Record of what a batch was made with, and digests of its columns.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
+from rollserve._representations import briefly
 from rollserve.account import Account, account_from_proto
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Recording", "recording_from_proto"]
 
 
+@briefly
 @dataclass(frozen=True)
 class Recording:
     """Result of recording a dataset on the server.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve._codec.records import record_from_message
+from rollserve._representations import briefly
 from rollserve.moments import moments_of, policy_moments_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Round", "StreamProgress", "round_from_proto", "stream_progress_from_proto"]
 
 
+@briefly
 @dataclass(frozen=True)
 class Round:
     """A round of `Sampler.stream`: which version acted, and where the same can be requested again.
@@ -66,6 +68,7 @@ class Round:
     policy_moments: Mapping[str, PolicyMoments] = field(default_factory=dict)
 
 
+@briefly
 @dataclass(frozen=True)
 class StreamProgress:
     """What has become of a stream's rounds so far, as the server last said.

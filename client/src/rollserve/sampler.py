@@ -22,6 +22,7 @@ from rollserve.dataset_streams import DatasetStream
 from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
 from rollserve.errors import PreconditionError
+from rollserve.options import list_options
 from rollserve.record_streams import RecordStream, records_request
 from rollserve.round_stream import RoundStream
 from rollserve.sample_stream import SampleStream
@@ -134,6 +135,7 @@ def connect(
     return Sampler(connection)
 
 
+@list_options
 class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
@@ -341,8 +343,9 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
 
     def obtain_fragments(
         self,
-        num_steps: int,
+        num_steps: int | None = None,
         *,
+        steps_per_row: int | None = None,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
         fraction_of_workers: float | None = None,
@@ -350,7 +353,7 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
-        """Sample exactly `num_steps` steps, the same number of each row; episodes continue from call to call.
+        """Sample exactly a number of steps, the same number of each row; episodes continue from call to call.
 
         Each segment is a fragment: the part of an episode that this call delivers. Fragments are ordered by worker. Of
         each worker, the fragments of episodes that ended are first, in the order of their ends, followed by the
@@ -361,10 +364,13 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         An update of the agent leaves the rows as they are; an update of the environments starts them over. A call that
         fails leaves the rows where they were, and the next call continues from there.
 
+        >>> batch = sampler.obtain_fragments(steps_per_row=100)  # doctest: +SKIP
         >>> batch = sampler.obtain_fragments(800)  # of 8 rows, 100 steps each  # doctest: +SKIP
 
         Args:
             num_steps: number of steps; a multiple of the number of rows of all workers.
+            steps_per_row: number of steps of each row, instead of `num_steps`. The client asks the server first how
+                many rows there are.
             soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset, so that the row's
                 next episode begins where this one ends.
             row_step_count: with `seed`, position of the rows at the beginning, in steps that each row has made, as in
@@ -386,6 +392,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             ValueError: another call uses the buffer.
         """
         requests.check_joinable(options.get("blackhole"))
+        if num_steps is None or steps_per_row is not None:
+            num_steps = requests.checked_steps_per_row(num_steps, steps_per_row) * self.status().num_rows
         with self.stream_fragments(
             num_steps,
             soft_horizon=soft_horizon,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollserve._codec.records import message_from_record, record_from_message
+from rollserve._representations import briefly
 from rollserve.v1 import samplers_pb2
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Quota", "SamplerSummary", "quota_from_proto", "quota_to_proto", "samplers_from_proto", "seconds_of"]
 
 
+@briefly
 @dataclass(frozen=True)
 class Quota:
     """Limits of a sampler. In requests, 0 stands for the operator's maximum; in answers, for no limit.
@@ -34,6 +36,7 @@ class Quota:
     steps_per_second: float = 0.0
 
 
+@briefly
 @dataclass(frozen=True)
 class SamplerSummary:
     """A sampler of a server, in brief.

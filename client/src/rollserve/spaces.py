@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve._codec.tensors import dtype_from_proto, dtype_to_proto, tensor_from_proto, tensor_to_proto
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 from rollserve.v1 import space_pb2
 
@@ -25,11 +26,13 @@ __all__ = [
     "Space",
     "Text",
     "Tuple",
+    "named_leaves",
     "space_from_proto",
     "space_to_proto",
 ]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class Box:
     """Space of arrays of one shape and dtype.
@@ -55,6 +58,7 @@ class Box:
         return math.prod(self.shape)
 
 
+@briefly
 @dataclass(frozen=True)
 class Discrete:
     """Space of the integers from `start` to `start + n - 1`; a value is an int64 of shape ()."""
@@ -71,6 +75,7 @@ class Discrete:
         return self.n
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class MultiDiscrete:
     """Space of integer arrays of the shape of `nvec`, with elements from `start` to `start + nvec - 1`."""
@@ -88,6 +93,7 @@ class MultiDiscrete:
         return int(self.nvec.sum())
 
 
+@briefly
 @dataclass(frozen=True)
 class MultiBinary:
     """Space of int8 arrays of zeros and ones."""
@@ -103,6 +109,7 @@ class MultiBinary:
         return math.prod(self.shape)
 
 
+@briefly
 @dataclass(frozen=True)
 class Text:
     """Space of texts; a value is a uint32 array of shape (max_length,): code points, with zeros after the last.
@@ -142,6 +149,7 @@ class Text:
         return native.view(f"U{self.max_length}").reshape(values.shape[:-1])
 
 
+@briefly
 @dataclass(frozen=True)
 class Dict:
     """Space of named values. Each leaf of a subspace is a column, named `key`, or `key/…` if the subspace is nested."""
@@ -173,6 +181,7 @@ class Dict:
         return sum(space.flat_size for space in self.spaces.values())
 
 
+@briefly
 @dataclass(frozen=True)
 class Tuple:
     """Space of ordered values. Each leaf of a subspace is a column, named `0`, `1`, …, or `0/…` if it is nested."""
@@ -206,6 +215,34 @@ class Tuple:
 
 Space = Box | Discrete | MultiDiscrete | MultiBinary | Text | Dict | Tuple
 """Any space. Its `flat_size` is the size of a value after `gymnasium.spaces.flatten`, which is the input of an MLP."""
+
+
+def named_leaves(space: Space, without: str | None = None) -> dict[str, Space]:
+    """Return the leaves of a space by name, in the order of `gymnasium.spaces.flatten`.
+
+    The name of the only one is empty.
+
+    Args:
+        space: the space.
+        without: name of a leaf, or of a Dict or Tuple of leaves, that is left out, such as an action mask.
+    """
+    leaves = dict(_named_leaves(space, ""))
+    if without is not None:
+        leaves = {name: leaf for name, leaf in leaves.items() if not f"{name}/".startswith(f"{without}/")}
+    return leaves
+
+
+def _named_leaves(space: Space, name: str) -> Iterator[tuple[str, Space]]:
+    match space:
+        case Dict(spaces=spaces):
+            parts = dict(spaces)
+        case Tuple(spaces=spaces):
+            parts = {str(position): part for position, part in enumerate(spaces)}
+        case _:
+            yield name, space
+            return
+    for key, part in parts.items():
+        yield from _named_leaves(part, f"{name}/{key}" if name else key)
 
 
 def space_to_proto(space: Space) -> space_pb2.Space:

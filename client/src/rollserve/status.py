@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.records import record_from_message
+from rollserve._representations import briefly, value_html
 from rollserve.environments import EnvSpec, env_spec_from_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.samplers import Quota, quota_from_proto, seconds_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Counters", "EnvProfile", "SamplerStatus", "WorkerStatus", "status_from_proto"]
 
 
+@briefly
 @dataclass(frozen=True)
 class WorkerStatus:
     """State of a worker.
@@ -54,6 +56,7 @@ class WorkerStatus:
     last_failure: str = ""
 
 
+@briefly
 @dataclass(frozen=True)
 class Counters:
     """Counters of a sampler since its start.
@@ -90,6 +93,7 @@ class Counters:
     num_worker_restarts: int = 0
 
 
+@briefly
 @dataclass(frozen=True)
 class EnvProfile:
     """Environment that the server's operator has declared; `update_env("profile:NAME")` requests it.
@@ -105,6 +109,7 @@ class EnvProfile:
     arguments: Mapping[str, object]
 
 
+@briefly
 @dataclass(frozen=True)
 class SamplerStatus:
     """State of a sampler.
@@ -167,10 +172,18 @@ class SamplerStatus:
     policies: Mapping[str, int] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        return value_html(self)
+
     @property
     def num_workers(self) -> int:
         """Number of workers for calls that begin now."""
         return sum(not worker.leaving for worker in self.workers)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of these workers, whose multiple is the number of steps of a call for fragments."""
+        return sum(worker.num_rows for worker in self.workers if not worker.leaving)
 
 
 def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:

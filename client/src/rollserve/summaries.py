@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollserve._representations import briefly
+
 __all__ = ["Summary", "students_t"]
 
 _CONFIDENCE = 0.95
@@ -18,6 +20,7 @@ _MANY_DEGREES = 1000
 are."""
 
 
+@briefly
 @dataclass(frozen=True)
 class Summary:
     """Summary of N numbers, printed as `mean ± half of the confidence interval`.

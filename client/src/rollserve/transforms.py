@@ -21,6 +21,7 @@ from google.protobuf import json_format
 from rollserve._checks import check_flag, check_integer, check_names, check_type
 from rollserve._codec.field_errors import FieldError
 from rollserve._codec.tensors import dtype_from_proto, dtype_to_proto
+from rollserve._representations import briefly
 from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.v1 import environment_pb2
 
@@ -60,11 +61,13 @@ class _Checked:
         """Raise InvalidArgumentError unless the attributes fit each other."""
 
 
+@briefly
 @dataclass(frozen=True)
 class SignRewards(_Checked):
     """Rewards of which only the signs are left: -1, 0 or 1."""
 
 
+@briefly
 @dataclass(frozen=True)
 class ClipRewards(_Checked):
     """Rewards that are moved into bounds.
@@ -88,6 +91,7 @@ class ClipRewards(_Checked):
             raise InvalidArgumentError.of("high", expected=f"at least low, {self.low}", got=self.high)
 
 
+@briefly
 @dataclass(frozen=True)
 class ScaleRewards(_Checked):
     """Rewards times a factor, plus an offset, in float64.
@@ -105,6 +109,7 @@ class ScaleRewards(_Checked):
     offset: float = 0.0
 
 
+@briefly
 @dataclass(frozen=True)
 class RescaleActions(_Checked):
     """Actions of Boxes from `low` to `high`, which are mapped linearly to the bounds of the environment's Boxes.
@@ -125,11 +130,13 @@ class RescaleActions(_Checked):
         _check_range(self.low, self.high)
 
 
+@briefly
 @dataclass(frozen=True)
 class ClipActions(_Checked):
     """Actions that are moved into the bounds of the environment's Boxes. The action space keeps its bounds."""
 
 
+@briefly
 @dataclass(frozen=True)
 class CastObservations(_Checked):
     """Observations of another dtype.
@@ -151,6 +158,7 @@ class CastObservations(_Checked):
         object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
 
 
+@briefly
 @dataclass(frozen=True)
 class ScaleObservations(_Checked):
     """Observations times a factor, plus an offset, rounded once. Floats keep their dtype, integers become float32.
@@ -170,6 +178,7 @@ class ScaleObservations(_Checked):
     leaves: Sequence[str] = ()
 
 
+@briefly
 @dataclass(frozen=True)
 class RescaleObservations(_Checked):
     """Observations of floats whose bounds are mapped linearly to `low` and `high`.
@@ -192,6 +201,7 @@ class RescaleObservations(_Checked):
         _check_range(self.low, self.high)
 
 
+@briefly
 @dataclass(frozen=True)
 class CropObservations(_Checked):
     """A rectangle of each image, which is (H, W) or (H, W, C), or with `channels_first` (C, H, W).
@@ -217,6 +227,7 @@ class CropObservations(_Checked):
     leaves: Sequence[str] = ()
 
 
+@briefly
 @dataclass(frozen=True)
 class ResizeObservations(_Checked):
     """Images of uint8 in another size, by areas. The images are as in `CropObservations`.
@@ -238,6 +249,7 @@ class ResizeObservations(_Checked):
     leaves: Sequence[str] = ()
 
 
+@briefly
 @dataclass(frozen=True)
 class GrayscaleObservations(_Checked):
     """Images of uint8 in shades of grey. They are (H, W, 3), or (3, H, W) with `channels_first`.
@@ -256,6 +268,7 @@ class GrayscaleObservations(_Checked):
     leaves: Sequence[str] = ()
 
 
+@briefly
 @dataclass(frozen=True)
 class FlattenObservations(_Checked):
     """Observations as vectors, as `gymnasium.spaces.flatten` makes them: all leaves as one, or some as one each.

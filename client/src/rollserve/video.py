@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 
 __all__ = ["Overlay", "Video", "VideoFormat"]
@@ -20,6 +21,7 @@ Overlay = Literal["step", "reward", "action", "value"]
 """A line of text in pictures."""
 
 
+@briefly
 @dataclass(frozen=True)
 class Video:
     """A video of an episode: a picture after the reset, and one after each step.

@@ -15,6 +15,8 @@ def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:
     """Return the options of a channel that receives messages up to a size, or up to gRPC's default for None."""
     options = [
         ("SingleThreadedUnaryStream", 1),
+        # Channels with the same options share connections, and the pause after a lost one: a new client would fail.
+        ("grpc.use_local_subchannel_pool", 1),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MILLISECONDS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),

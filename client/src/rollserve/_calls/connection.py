@@ -13,6 +13,7 @@ import grpc.aio
 from rollserve._calls.channel import channel_options
 from rollserve._calls.contexts import find_server
 from rollserve._calls.gateways import Address, Gateways
+from rollserve._calls.proxies import is_loopback
 from rollserve._calls.requests import Reception
 from rollserve._calls.switching_channel import AsyncSwitchingChannel, SwitchingChannel
 from rollserve._calls.tls import TlsFiles, tls_of
@@ -119,19 +120,16 @@ class Connection:
             address: address of the gateway.
         """
         reuse_message_memory()
-        options: list[tuple[str, int | str]] = [*self._options()]
+        options: list[tuple[str, int | str]] = [*channel_options(self.reception.max_message_bytes)]
+        if is_loopback(address.target) or (self.token is not None and self.tls is None):
+            # A proxy does not reach this machine's loopback, and would read a token that is not encrypted.
+            options.append(("grpc.enable_http_proxy", 0))
         if address.name:
             options += [("grpc.default_authority", address.name), ("grpc.ssl_target_name_override", address.name)]
         credentials = self._credentials()
         if credentials is None:
             return module.insecure_channel(address.target, options=options)
         return module.secure_channel(address.target, credentials, options=options)
-
-    def _options(self) -> list[tuple[str, int]]:
-        options = channel_options(self.reception.max_message_bytes)
-        if self.token is not None and self.tls is None:
-            options.append(("grpc.enable_http_proxy", 0))  # which would read the token, also for a loopback address
-        return options
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         return self.tls.credentials() if isinstance(self.tls, TlsFiles) else self.tls

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rollserve._codec.batch_fields import FIELDS, INFOS
-from rollserve._codec.columns import columns_of, is_mask, leaves_of, mask_name, without_full_masks
+from rollserve._codec.columns import columns_of, exact_dtype, is_mask, leaves_of, mask_name, without_full_masks
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
@@ -191,9 +191,9 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
     """Yield the batches without the environment's infos whose shape is not the first one of their name.
 
     A server does not mix shapes within a message, so which values are kept does not depend on how episodes are spread
-    over messages.
+    over messages. Infos with integers beyond 2**53 beside floats are left out of all batches.
     """
-    shapes: dict[tuple[str, str], tuple[int, ...]] = {}
+    shapes: dict[tuple[str, str], tuple[int, ...]] = _inexact(batches)
     for previous, batch in zip((None, *batches), batches, strict=False):
         first_rows = {"env_infos": 0, "episode_infos": int(previous is not None and _continues(batch, previous))}
         kept: dict[str, Any] = {"env_infos": {}, "episode_infos": {}}
@@ -209,6 +209,18 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
                     first = first_rows[group]
                     dropped_infos[name] += len(column) - first if mask is None else int(mask[first:].sum())
         yield dataclasses.replace(batch, **kept)
+
+
+def _inexact(batches: Sequence[EpisodeBatch]) -> dict[tuple[str, str], Any]:
+    """Return infos whose numbers no dtype holds, with a shape that no column has."""
+    found: dict[tuple[str, str], Any] = {}
+    for group in ("env_infos", "episode_infos"):
+        for name in dict.fromkeys(name for batch in batches for name in getattr(batch, group)):
+            try:
+                exact_dtype([getattr(batch, group)[name] for batch in batches if name in getattr(batch, group)])
+            except ValueError:
+                found[group, name] = None
+    return found
 
 
 def _continues(batch: EpisodeBatch, previous: EpisodeBatch) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -60,6 +61,7 @@ __all__ = [
     "call_environments_request",
     "check_joinable",
     "check_options",
+    "checked_steps_per_row",
     "create_sampler_request",
     "exact_episodes_request",
     "exploration_of",
@@ -310,6 +312,15 @@ def fragments_request(
             check_type(name, fraction, numbers.Real, "a number")
             setattr(request.fragments, name, float(fraction))
     return request
+
+
+def checked_steps_per_row(num_steps: int | None, steps_per_row: int | None) -> int:
+    """Return a number of steps of each row; raise TypeError if there is none, or another number of steps beside it."""
+    if num_steps is not None or steps_per_row is None:
+        expected = "either num_steps or steps_per_row"
+        raise TypeError(f"num_steps: {mismatch(expected, 'neither' if num_steps is None else 'both')}")
+    check_count("steps_per_row", steps_per_row)
+    return operator.index(steps_per_row)
 
 
 def exact_episodes_request(

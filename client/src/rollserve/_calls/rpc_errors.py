@@ -6,6 +6,7 @@ import re
 
 import grpc
 
+from rollserve._calls.proxies import hint_about_proxy
 from rollserve._calls.tls_errors import hint_about_tls, tls_failure_of
 from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
 from rollserve.errors import (
@@ -21,7 +22,7 @@ from rollserve.errors import (
 )
 from rollserve.reasons import Reason
 
-__all__ = ["error_from_rpc", "reason_of"]
+__all__ = ["METHODS", "error_from_rpc", "reason_of"]
 
 _CLASSES: dict[grpc.StatusCode, type[RollserveError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
@@ -41,15 +42,19 @@ _CLASSES: dict[grpc.StatusCode, type[RollserveError]] = {
 
 _ACCESS_REASONS = (Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_EXPIRED, Reason.SCOPE_MISSING)
 
-# Methods of `Sampler`, for the RPCs that messages of the server name. (`Evaluate` is also a usual word.)
-_METHODS = {
+METHODS = {
     "UpdateAgent": "update_agent",
     "UpdateEnv": "update_env",
+    "CallEnvironments": "call_environments",
     "ResizePool": "resize",
     "ObtainSamples": "obtain_samples",
     "ObtainExactEpisodes": "obtain_exact_episodes",
     "StreamSamples": "stream",
+    "Evaluate": "evaluate",
     "EvaluatePopulation": "evaluate_population",
+    "RenderEpisode": "render",
+    "RecordDataset": "record",
+    "ReadDataset": "read",
     "GetMetrics": "metrics",
     "GetSampler": "status",
     "CreateSampler": "create_sampler",
@@ -61,7 +66,8 @@ _METHODS = {
     "GetAgentParameters": "agent_parameters",
     "GetAgent": "agent",
 }
-_RPC_NAME = re.compile(rf"\b({'|'.join(_METHODS)})\b")
+"""Methods of `Sampler`, or of `rollserve`, by the RPC that messages of the server name."""
+_RPC_NAME = re.compile(rf"\b({'|'.join(METHODS.keys() - {'Evaluate'})})\b")  # which is also a usual word
 
 # Field numbers of google.rpc.Status, google.protobuf.Any, google.rpc.BadRequest and its FieldViolation.
 _STATUS_DETAILS, _ANY_TYPE, _ANY_VALUE, _VIOLATIONS, _VIOLATION_FIELD = 3, 1, 2, 1, 1
@@ -78,7 +84,9 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
         code = grpc.StatusCode.UNAUTHENTICATED
         return InvalidArgumentError(text, code=code, reason=Reason.TLS_FAILED, field=failure.field)
     code, reason = error.code(), reason_of(error)
-    details = _RPC_NAME.sub(lambda match: _METHODS[match[0]], error.details() or code.name) + hint_about_tls(error)
+    details = _RPC_NAME.sub(lambda match: METHODS[match[0]], error.details() or code.name) + hint_about_tls(error)
+    if code is grpc.StatusCode.UNAVAILABLE and not reason:
+        details += hint_about_proxy(details)
     kind = AccessError if reason in _ACCESS_REASONS else _CLASSES.get(code, ServerError)
     request_id = str(_trailing_metadata(error).get("rollserve-request-id", ""))
     return kind(details, code=code, reason=reason, field=_field_of(error), request_id=request_id)

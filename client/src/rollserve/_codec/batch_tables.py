@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from rollserve._codec.batch_fields import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
 from rollserve._codec.histograms import Histogram, bars, histogram
+from rollserve._representations import html_table
 
 __all__ = ["batch_html", "batch_line", "batch_table", "range_text"]
 
@@ -45,11 +45,11 @@ def batch_html(batch: Any) -> str:
     """Return the content of `batch_table` as HTML, which is legible on light and dark pages."""
     parts = [f"<div><strong>EpisodeBatch</strong>: {_counts(batch)}</div>"]
     if len(batch):
-        parts.append(_html_table((), _statistics(batch)))
+        parts.append(html_table((), _statistics(batch)))
         returns = histogram(_outcomes(batch)[1])
         if returns is not None:
             parts.append(_html_chart(returns))
-    parts.append(_html_table(("column", "dtype", "shape"), _columns(batch)))
+    parts.append(html_table(("column", "dtype", "shape"), _columns(batch)))
     return f'<div class="rollserve-batch">{"".join(parts)}</div>'
 
 
@@ -118,14 +118,6 @@ def _short(name: str) -> str:
     """Return a leaf's name in one line, cut if it is long."""
     name = name if name.isprintable() else repr(name)[1:-1]  # names come from environments
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
-
-
-def _html_table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
-    cell = '<{0} style="text-align: left; white-space: nowrap">{1}</{0}>'
-    lines = ["".join(cell.format("th", html.escape(head)) for head in heads)] if heads else []
-    lines += ["".join(cell.format("td", html.escape(text)) for text in row) for row in rows]
-    rows_text = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<table style="color: inherit; font-size: inherit">{rows_text}</table>'
 
 
 def _html_chart(returns: Histogram) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "columns_of",
     "concatenate_columns",
     "concatenate_infos",
+    "exact_dtype",
     "is_mask",
     "leaves_of",
     "map_columns",
@@ -29,6 +30,9 @@ __all__ = [
     "named_arrays",
     "without_full_masks",
 ]
+
+_MAX_EXACT = 1 << 53
+"""Magnitude up to which float64 holds every integer."""
 
 Columns = np.ndarray | Mapping[str, np.ndarray]
 """Rows of one array, or of one array for each leaf."""
@@ -63,13 +67,40 @@ def concatenate_columns(parts: Sequence[Columns]) -> Columns:
     """Concatenate columns along their rows.
 
     Raises:
-        ValueError: parts whose leaves or row shapes differ.
+        ValueError: parts whose leaves or row shapes differ, or whose integers no common dtype holds.
     """
     leaves = [leaves_of(part) for part in parts]
     for part in leaves:
         if part.keys() != leaves[0].keys():
             raise ValueError(mismatch(f"leaves {sorted(leaves[0])}", sorted(part)))
-    return columns_of({leaf: np.concatenate([part[leaf] for part in leaves]) for leaf in leaves[0]})
+    joined = {}
+    for leaf in leaves[0]:
+        arrays = [part[leaf] for part in leaves]
+        joined[leaf] = np.concatenate(arrays, dtype=exact_dtype(arrays), casting="unsafe")
+    return columns_of(joined)
+
+
+def exact_dtype(arrays: Sequence[np.ndarray]) -> np.dtype:
+    """Return the dtype that all arrays have together, in which every integer keeps its digits.
+
+    numpy would make float64 of int64 beside uint64 or floats, which changes integers beyond 2**53.
+
+    Raises:
+        ValueError: no dtype holds all of them.
+    """
+    dtypes = {array.dtype for array in arrays}
+    dtype = np.result_type(*dtypes)
+    integers = [array for array in arrays if array.dtype.kind in "iu" and array.size]
+    if len(dtypes) == 1 or dtype.kind != "f" or not integers:
+        return dtype
+    low, high = min(int(array.min()) for array in integers), max(int(array.max()) for array in integers)
+    if any(each.kind == "f" for each in dtypes):
+        if max(-low, high) <= _MAX_EXACT:
+            return dtype
+    elif low >= 0 or high < 1 << 63:
+        return np.dtype(np.uint64 if low >= 0 else np.int64)
+    got = f"{', '.join(sorted(map(str, dtypes)))} with integers from {low} to {high}"
+    raise ValueError(mismatch("numbers that one dtype can hold", got))
 
 
 def mask_name(name: str) -> str:
@@ -95,7 +126,7 @@ def concatenate_infos(parts: Sequence[Mapping[str, np.ndarray]], lengths: Sequen
         lengths: number of rows of each part.
 
     Raises:
-        ValueError: an info whose row shape differs between parts.
+        ValueError: an info whose row shape differs between parts, or whose integers no common dtype holds.
     """
     names = dict.fromkeys(name for part in parts for name in part if not is_mask(name, part))
     joined: dict[str, np.ndarray] = {}
@@ -104,13 +135,16 @@ def concatenate_infos(parts: Sequence[Mapping[str, np.ndarray]], lengths: Sequen
         if len({array.shape[1:] for array in arrays}) > 1:
             shapes = sorted({array.shape[1:] for array in arrays})
             raise ValueError(f"{name!r}: {mismatch('rows of one shape', f'rows of shapes {shapes}')}")
-        row_shape, dtype = arrays[0].shape[1:], np.result_type(*{array.dtype for array in arrays})
+        try:
+            row_shape, dtype = arrays[0].shape[1:], exact_dtype(arrays)
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
         columns, masks = [], []
         for part, length in zip(parts, lengths, strict=True):
             has_values = name in part
             columns.append(part[name] if has_values else np.zeros((length, *row_shape), dtype))
             masks.append(part.get(mask_name(name), np.full(length, has_values)))
-        joined[name] = np.concatenate(columns, dtype=dtype)
+        joined[name] = np.concatenate(columns, dtype=dtype, casting="unsafe")
         mask = np.concatenate(masks)
         if not mask.all():
             joined[mask_name(name)] = mask

@@ -59,16 +59,32 @@ def kwargs_to_json(field: str, kwargs: Mapping[str, object]) -> str:
 
 
 def value_to_json(field: str, value: object) -> str:
-    """Return any value as JSON; numbers of numpy become numbers.
+    """Return any value as JSON; numbers of numpy become numbers, and tuples arrays.
 
     Raises:
-        ValueError: a value that JSON cannot hold; the message begins with the field.
+        ValueError: a value that JSON cannot hold, or a mapping with keys that are no texts, which would become texts;
+            the message begins with the field.
     """
     try:
+        _check_keys(value)
         return json.dumps(value, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:
         text = mismatch("what JSON can hold", reprlib.repr(value), str(error))
         raise ValueError(f"{field}: {text}") from None
+
+
+def _check_keys(value: object, depth: int = 0) -> None:
+    """Raise TypeError for a mapping with other keys than texts."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"keys of objects are texts, not {reprlib.repr(key)}")
+            _check_keys(each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_keys(each, depth + 1)
 
 
 def _plain(value: object) -> Any:

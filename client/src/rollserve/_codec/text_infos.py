@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,25 +28,20 @@ def text_infos(infos: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
     Args:
         infos: `env_infos` or `episode_infos` of a batch whose environment has `EnvSpec.text_info_bytes`. Texts are the
             columns `text/NAME`, and other values `json/NAME`: uint8 (T, B), UTF-8 with zeros behind it.
-
-    Raises:
-        ValueError: a column of another form, or with a value that is no text.
+            Columns of such a name that hold something else, as of a number that the environment calls `text/x`, are
+            left out.
     """
     values: dict[str, list[Any]] = {}
     for column_name, column in infos.items():
         for prefix, read in ((TEXT_PREFIX, bytes.decode), (JSON_PREFIX, json.loads)):
-            if column_name.startswith(prefix):
-                name, present = column_name.removeprefix(prefix), infos.get(mask_name(column_name))
-                rows = values.setdefault(name, [None] * len(column))
-                for row, text in _texts(column_name, column, present):
-                    rows[row] = read(text)
+            if column_name.startswith(prefix) and column.dtype == np.uint8 and column.ndim == 2:
+                present = infos.get(mask_name(column_name))
+                rows = range(len(column)) if present is None else np.flatnonzero(present).tolist()
+                try:
+                    texts = {row: read(column[row].tobytes().rstrip(b"\0")) for row in rows}
+                except ValueError:  # bytes that are no text
+                    continue
+                found = values.setdefault(column_name.removeprefix(prefix), [None] * len(column))
+                for row, text in texts.items():
+                    found[row] = text
     return values
-
-
-def _texts(name: str, column: np.ndarray, present: np.ndarray | None) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows that have a text, with its bytes."""
-    if column.dtype != np.uint8 or column.ndim != 2:
-        raise ValueError(f"{name}: expected uint8 of shape (T, B), got {column.dtype} of shape {column.shape}")
-    rows = range(len(column)) if present is None else np.flatnonzero(present).tolist()
-    for row in rows:
-        yield row, column[row].tobytes().rstrip(b"\0")

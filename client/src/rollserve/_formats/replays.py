@@ -234,7 +234,10 @@ def replayed_frames(
                 next(steps)
             except StopIteration as end:
                 if end.value:
-                    hint = "the environment is another one, or the episode one of native rows, whose seeds make blocks"
+                    hint = (
+                        "the environment is another one, or the episode one of native rows, whose seeds make blocks: "
+                        "EnvSpec(vectorization='rows') has episodes of their own"
+                    )
                     raise ValueError(f"replay: {mismatch('the recorded episode', end.value, hint)}") from None
                 return
             yield frame_of(env)

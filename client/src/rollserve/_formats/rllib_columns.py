@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from rollserve._codec.columns import exact_dtype
 from rollserve._formats.sources import check_numbers
 from rollserve._formats.step_tables import StepTable, begins_of, flags_of, single_values
 from rollserve.errors import mismatch
 
-__all__ = ["AGENTS", "AGENT_NAMES", "IGNORED", "KNOWN", "is_ignored", "missing_of", "table_of"]
+__all__ = ["AGENTS", "AGENT_NAMES", "IGNORED", "KNOWN", "exact_array", "is_ignored", "missing_of", "table_of"]
 
 AGENT_NAMES = {"action_logp": "log_prob", "vf_preds": "value"}
 """RLlib's names of the agent's infos that have another name here."""
@@ -99,6 +100,34 @@ def leaves(name: str, value: Any, path: str = "") -> dict[str, np.ndarray]:
     return {path: check_numbers(f"{name}/{path}" if path else name, array)}
 
 
+def exact_array(name: str, value: Any, array: np.ndarray) -> np.ndarray:
+    """Return the array that numpy made of nested lists, or one in which integers keep their digits.
+
+    numpy makes float64 of integers beyond int64 beside smaller ones, and of integers beside floats.
+
+    Raises:
+        ValueError: integers beyond 2**53 that no dtype holds with the other numbers.
+    """
+    if array.dtype.kind != "f" or not (np.abs(array) >= 1 << 53).any():
+        return array
+    numbers = list(_numbers(value))
+    large = [number for number in numbers if isinstance(number, int) and abs(number) > 1 << 53]
+    if not large:
+        return array
+    if any(isinstance(number, float) for number in numbers) or not 0 <= min(numbers) <= max(numbers) < 1 << 64:
+        expected = "numbers that one dtype can hold"
+        raise ValueError(f"{name}: {mismatch(expected, f'the integer {large[0]} beside floats or negative numbers')}")
+    return np.asarray(value, np.uint64)
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _numbers(each)
+    else:
+        yield value
+
+
 def _first(columns: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     for name in names:
         if name in columns:
@@ -175,10 +204,13 @@ def _env_infos(columns: Mapping[str, Any], num_steps: int) -> dict[str, np.ndarr
     for name in dict.fromkeys(name for row in rows for name in row):
         valids = np.array([name in row for row in rows])
         hint = "`infos=False` leaves all infos out"
-        values = [np.asarray(row[name]) for row in rows if name in row]
+        values = [exact_array(f"infos/{name}", row[name], np.asarray(row[name])) for row in rows if name in row]
         if len({value.shape for value in values}) != 1 or any(value.dtype.kind not in "biuf" for value in values):
             raise ValueError(f"infos/{name}: {mismatch('numbers of one shape', 'others', hint)}")
-        column = np.stack(values)
+        try:
+            column = np.stack(values, dtype=exact_dtype(values))
+        except ValueError as error:
+            raise ValueError(f"infos/{name}: {error}") from None
         infos[name] = np.zeros((num_steps, *column.shape[1:]), column.dtype)
         infos[name][valids] = column
         if not valids.all():

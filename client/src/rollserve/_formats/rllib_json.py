@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import mmap
@@ -15,7 +14,7 @@ import numpy as np
 from rollserve._checks import check_names
 from rollserve._codec.columns import columns_of, leaves_of, mask_name
 from rollserve._formats.packed_arrays import pack_array, unpack_array
-from rollserve._formats.rllib_columns import AGENT_NAMES, KNOWN, is_ignored, missing_of, table_of
+from rollserve._formats.rllib_columns import AGENT_NAMES, KNOWN, exact_array, is_ignored, missing_of, table_of
 from rollserve._formats.sources import EXTRA, Source, check_bytes, file_error
 from rollserve._formats.step_tables import segments_of
 from rollserve.bridges.loading import load
@@ -230,8 +229,11 @@ def _unpacked(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _unpacked(f"{name}/{key}", child) for key, child in value.items()}
     if isinstance(value, list) and value and not isinstance(value[0], dict):
-        with contextlib.suppress(ValueError):
-            return np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of several shapes
+            return value
+        return exact_array(name, value, array)
     return value
 
 

@@ -31,3 +31,7 @@ __all__ = [
     "to_tensordict",
     "to_torch",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # modules and imports are no part of the interface

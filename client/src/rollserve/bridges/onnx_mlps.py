@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollserve._representations import briefly
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -22,6 +23,7 @@ _LEAF_HEADS = (*_HEADS, "multi_categorical", "bernoulli")
 """Heads that models have for the leaves of a Dict or Tuple action space."""
 
 
+@briefly
 class OnnxMlp(NamedTuple):
     """An exported network.
 

@@ -17,8 +17,11 @@ _EXTRA_STATE = "_extra_state"
 """End of the name that `state_dict` gives to what `get_extra_state` of a module returns, which can be anything."""
 
 
-def to_torch(columns: Any, device: Any = None) -> Any:
+def to_torch(columns: Any, device: Any = None, *, dtype: Any = None) -> Any:
     """Return columns as tensors of PyTorch, which share the memory of the arrays.
+
+    Observations of MuJoCo's environments are float64, and PyTorch refuses to multiply them by float32 parameters:
+    `dtype=torch.float32` converts them.
 
     >>> tensors = rollserve.bridges.to_torch(batch)  # doctest: +SKIP
     >>> tensors["observations"], tensors["agent_infos"]["log_prob"]  # doctest: +SKIP
@@ -26,6 +29,8 @@ def to_torch(columns: Any, device: Any = None) -> Any:
     Args:
         columns: an array, a mapping of arrays such as a minibatch, an `EpisodeBatch`, or `Transitions`.
         device: device of the tensors. Other devices than the CPU have copies.
+        dtype: dtype of floats of another dtype, which are copied, such as `torch.float32`; integers and truth values
+            stay as they are. None for the dtypes of the arrays.
 
     Returns:
         A tensor for each array, in dicts with the names of the fields, leaves and infos. Fields without arrays, such as
@@ -35,12 +40,15 @@ def to_torch(columns: Any, device: Any = None) -> Any:
     Raises:
         ImportError: PyTorch is not installed.
         TypeError: columns of another type, or of a dtype that PyTorch does not have.
+        ValueError: a dtype that is not one of floats.
     """
     torch = load("torch", "torch")
-    return convert_arrays(columns, lambda name, array: tensor_of(torch, name, array, device))
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype: {mismatch('a dtype of floats, such as torch.float32', dtype)}")
+    return convert_arrays(columns, lambda name, array: tensor_of(torch, name, array, device, dtype))
 
 
-def tensor_of(torch: Any, name: str, array: np.ndarray, device: Any = None) -> Any:
+def tensor_of(torch: Any, name: str, array: np.ndarray, device: Any = None, dtype: Any = None) -> Any:
     """Return a tensor with the array's memory, or with a copy if PyTorch cannot share it.
 
     Raises:
@@ -52,7 +60,7 @@ def tensor_of(torch: Any, name: str, array: np.ndarray, device: Any = None) -> A
         tensor = torch.from_numpy(array)
     except TypeError:
         raise TypeError(f"{name or 'columns'}: {mismatch('a dtype that PyTorch has', array.dtype)}") from None
-    return tensor if device is None else tensor.to(device)
+    return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
 
 def module_parameters(module: Any) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollserve._checks import type_error
+from rollserve._representations import briefly
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 
@@ -28,6 +29,7 @@ _FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+@briefly
 class TorchMlp(NamedTuple):
     """Parameters and settings of an `MlpAgent`.
 

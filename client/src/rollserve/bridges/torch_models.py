@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollserve._checks import type_error
+from rollserve._representations import briefly
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
-from rollserve.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text, Tuple
+from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text, named_leaves
 
 __all__ = ["TorchModel", "export_module"]
 
@@ -23,11 +25,14 @@ _HEAD_OUTPUTS: dict[str, tuple[str, ...]] = {
     "squashed_gaussian": ("mean", "log_std"),
     "actions": ("action",),
 }
+_Draw = Callable[[int, np.random.Generator], np.ndarray]
+"""Returns random rows of an input, given their number."""
 _OPSET = 18
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 """Differences between PyTorch and ONNX Runtime in float32."""
 
 
+@briefly
 class TorchModel(NamedTuple):
     """An exported model and the names in it, as `OnnxAgent` takes them.
 
@@ -52,8 +57,22 @@ def export_module(
     outputs: Sequence[str] | None = None,
     states: Mapping[str, tuple[int, ...]] | None = None,
     noise_width: int = 0,
+    without: str | None = None,
+    previous_action: Space | None = None,
+    previous_reward: bool = False,
 ) -> TorchModel:
     """Return a module as an ONNX model; see `OnnxAgent.from_torch`.
+
+    Args:
+        module: the module.
+        observation_space: space of observations.
+        head: meaning of the outputs.
+        outputs: roles of the tensors of a tuple.
+        states: shape of each recurrent state.
+        noise_width: number of standard normal numbers for each row.
+        without: name of the leaves that are the action mask, which the module does not get.
+        previous_action: space of the actions, if the module gets the action before.
+        previous_reward: whether the module gets the reward before.
 
     Raises:
         ImportError: PyTorch or ONNX Runtime is not installed.
@@ -63,18 +82,23 @@ def export_module(
     torch, onnx, runtime = load("torch", "torch"), load("onnx", "torch"), load("onnxruntime", "torch")
     if not isinstance(module, torch.nn.Module):
         raise type_error("module", "a torch.nn.Module", module)
-    leaves = list(_leaves(observation_space, ""))
-    roles = [f"observation/{name}" if name else "observation" for name, _ in leaves]
-    roles += [*(f"state/{name}" for name in states or ()), *(["noise"] if noise_width else [])]
+    # For each argument of the module: the leaves' roles, and how rows of each leaf are drawn.
+    arguments = [_space_argument("observation", named_leaves(observation_space, without))]
+    arguments += [{f"state/{name}": _normal(shape)} for name, shape in (states or {}).items()]
+    arguments += [{"noise": _normal((noise_width,))}] if noise_width else []
+    if previous_action is not None:
+        arguments.append(_space_argument("previous_action", named_leaves(previous_action)))
+    arguments += [{"previous_reward": _normal(())}] if previous_reward else []
+    draws = {role: draw for argument in arguments for role, draw in argument.items()}
+    roles = list(draws)
 
     def examples(num_rows: int, seed: int) -> list[np.ndarray]:
         generator = np.random.default_rng(seed)
-        arrays = [_draw(space, num_rows, generator) for _, space in leaves]
-        shapes = [*(states or {}).values(), *([(noise_width,)] if noise_width else [])]
-        return arrays + [generator.standard_normal((num_rows, *shape), np.float32) for shape in shapes]
+        return [draw(num_rows, generator) for draw in draws.values()]
 
     # A copy on the CPU: the caller's module keeps its device and mode.
-    flat = _FlatModule(copy.deepcopy(module).cpu().eval(), [name for name, _ in leaves], head, outputs, states or {})
+    groups = [list(argument) for argument in arguments]
+    flat = _FlatModule(copy.deepcopy(module).cpu().eval(), groups, head, outputs, states or {})
     flat.install()
     tensors = [torch.from_numpy(array) for array in examples(3, 0)]
     with torch.no_grad():
@@ -128,21 +152,20 @@ class _FlatModule:
     """
 
     def __init__(
-        self, module: Any, leaves: list[str], head: str, outputs: Sequence[str] | None, states: Mapping[str, Any]
+        self, module: Any, groups: list[list[str]], head: str, outputs: Sequence[str] | None, states: Mapping[str, Any]
     ) -> None:
         self.module = module
         self.roles: list[str] = []
         self.returned: tuple[Any, ...] = ()
-        self._leaves, self._head, self._outputs, self._states = leaves, head, outputs, tuple(states)
+        self._groups, self._head, self._outputs, self._states = groups, head, outputs, tuple(states)
 
     def install(self) -> None:
         """Replace the `forward` of the module."""
         original = self.module.forward
 
         def forward(*tensors: Any) -> tuple[Any, ...]:
-            count = len(self._leaves)
-            observation = tensors[0] if self._leaves == [""] else dict(zip(self._leaves, tensors[:count], strict=True))
-            by_role = self._by_role(original(observation, *tensors[count:]))
+            remaining = iter(tensors)
+            by_role = self._by_role(original(*(_argument(roles, remaining) for roles in self._groups)))
             self.roles, self.returned = list(by_role), tuple(by_role.values())
             return self.returned
 
@@ -216,19 +239,19 @@ def _free(names: Sequence[str], taken: set[str]) -> list[str]:
     return [f"{name}/port" if name in taken else name for name in names]
 
 
-def _leaves(space: Space, name: str) -> Any:
-    """Yield the name and the space of each leaf."""
-    match space:
-        case Dict(spaces):
-            for key, inner in spaces.items():
-                yield from _leaves(inner, f"{name}/{key}" if name else key)
-        case Tuple(spaces):
-            for position, inner in enumerate(spaces):
-                yield from _leaves(inner, f"{name}/{position}" if name else str(position))
-        case Box() | Discrete() | MultiDiscrete() | MultiBinary() | Text():
-            yield name, space
-        case _:
-            raise type_error("observation_space", "a space of rollserve.spaces", space)
+def _space_argument(role: str, leaves: Mapping[str, Space]) -> dict[str, _Draw]:
+    return {f"{role}/{name}" if name else role: functools.partial(_draw, leaf) for name, leaf in leaves.items()}
+
+
+def _normal(shape: tuple[int, ...]) -> _Draw:
+    return lambda num_rows, generator: generator.standard_normal((num_rows, *shape), np.float32)
+
+
+def _argument(roles: Sequence[str], tensors: Iterator[Any]) -> Any:
+    """Return the next tensors as an argument: one tensor, or a dict with each leaf of a nested space by its name."""
+    if roles and not roles[0].startswith(("observation/", "previous_action/")):
+        return next(tensors)
+    return {role.partition("/")[2]: next(tensors) for role in roles}
 
 
 def _draw(space: Space, num_rows: int, generator: np.random.Generator) -> np.ndarray:

@@ -27,3 +27,7 @@ __all__ = [
     "verify",
     "write_video",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__  # modules and imports are no part of the interface

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import leaves_of
-from rollserve._formats.gymnasium_spaces import leaf_spaces
-from rollserve.data.densities import element_sizes
 from rollserve.errors import mismatch
-from rollserve.spaces import Discrete, MultiDiscrete, Space
+from rollserve.learning import flat_values
 from rollserve.v1 import agent_pb2
 
-__all__ = ["active_steps", "flat_values", "initial_state", "network_outputs", "shifted"]
+if TYPE_CHECKING:
+    from rollserve.spaces import Space
+
+__all__ = ["active_steps", "initial_state", "network_outputs", "shifted"]
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 _ACTIVATIONS: Mapping[int, Callable[[np.ndarray], np.ndarray]] = {
@@ -47,10 +47,11 @@ def network_outputs(
     Raises:
         ValueError: an unknown activation, or a fragment whose recurrent state is not recorded.
     """
-    mask_leaf = mlp.action_mask.observation if mlp.HasField("action_mask") else ""
-    inputs = _normalized(mlp, parameters, flat_values(batch.observations, observation_space, without=mask_leaf))
+    mask_leaf = mlp.action_mask.observation if mlp.action_mask.HasField("observation") else None
+    observed = flat_values("observations", batch.observations, observation_space, without=mask_leaf, dtype=np.float64)
+    inputs = _normalized(mlp, parameters, observed)
     if mlp.previous_action:
-        actions = flat_values(batch.actions, action_space)
+        actions = flat_values("actions", batch.actions, action_space, dtype=np.float64)
         before = shifted(actions, batch.lengths, initial_state(batch, "previous_action", actions.shape[1:]))
         inputs = np.concatenate([inputs, before], axis=1)
     if mlp.previous_reward:
@@ -66,29 +67,6 @@ def network_outputs(
     last = num_layers - 1
     outputs: np.ndarray = inputs @ parameters[f"{last}/weight"].T + parameters[f"{last}/bias"]
     return outputs
-
-
-def flat_values(values: Any, space: Space, *, without: str = "") -> np.ndarray:
-    """Return values as `gymnasium.spaces.flatten` makes them, (T, inputs) float64.
-
-    Args:
-        values: columns, by leaf where there are several.
-        space: their space.
-        without: name of a leaf, or of a part of the space, that is left out; empty for none.
-    """
-    parts = []
-    leaves = leaves_of(values)
-    for path, leaf in leaf_spaces(space):
-        name = "/".join(map(str, path))
-        if without and (name == without or name.startswith(f"{without}/")):
-            continue
-        array = leaves[name]
-        if isinstance(leaf, Discrete | MultiDiscrete):
-            numbers = (array - leaf.start).reshape(len(array), -1)
-            parts += [np.eye(size)[numbers[:, position]] for position, size in enumerate(element_sizes(leaf))]
-        else:
-            parts.append(array.reshape(len(array), -1).astype(np.float64))
-    return np.concatenate(parts, axis=1)
 
 
 def initial_state(batch: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:

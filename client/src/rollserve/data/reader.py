@@ -11,6 +11,7 @@ import numpy as np
 
 from rollserve._checks import check_count, check_flag, check_integer, check_type, type_error
 from rollserve._formats.sources import file_error
+from rollserve._representations import briefly
 from rollserve.data.opening import Format, open_source
 from rollserve.data.shuffling import Shuffle, checked_shuffle, shuffled
 from rollserve.data.space_checks import fitted
@@ -25,6 +26,7 @@ _SPACES = {"observation_space": ("observations", "last_observations"), "action_s
 """Columns that arguments give a space to."""
 
 
+@briefly
 class Position(NamedTuple):
     """Position of a reader: three integers, which JSON can hold.
 

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 
 from rollserve._formats.replays import recorded_episode, replayed
 from rollserve._formats.sources import EXTRA
+from rollserve._representations import briefly
 from rollserve.bridges.loading import load
 from rollserve.environments import EnvSpec, Wrapper, env_spec_from_proto
 from rollserve.errors import mismatch
@@ -84,6 +85,7 @@ def make_env(spec: EnvSpec, allowed_modules: Collection[str]) -> Any:
     return env
 
 
+@briefly
 @dataclass(frozen=True)
 class Replay:
     """Result of a replay.

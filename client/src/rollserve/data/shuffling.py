@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rollserve._checks import check_count, check_integer
+from rollserve._representations import briefly
 from rollserve.episode_batch import EpisodeBatch, concatenated, derived
 from rollserve.errors import InvalidArgumentError
 from rollserve.learning import Fragments
@@ -23,6 +24,7 @@ _LEAST_SHARE = 0.25
 """Share of a batch below which its rest is copied, so that the whole need not stay."""
 
 
+@briefly
 class Shuffle(NamedTuple):
     """Seed of a random order, and the number of steps of the buffer that makes it."""
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollserve._representations import briefly
+
 if TYPE_CHECKING:
     from rollserve.data.opening import Format
     from rollserve.data.reader import Position
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Files", "Live", "MixPosition"]
 
 
+@briefly
 @dataclass(frozen=True)
 class Files:
     """Files in the folder of a server, and how it reads them; as the arguments of `rollserve.data.read`.
@@ -43,6 +46,7 @@ class Files:
     dones: str | None = None
 
 
+@briefly
 @dataclass(frozen=True)
 class Live:
     """Whole episodes of the sampler, sampled whenever they are drawn.
@@ -54,6 +58,7 @@ class Live:
     num_steps: int
 
 
+@briefly
 class MixPosition(NamedTuple):
     """Position of a mix: where its sources stand, and how many batches were drawn.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from rollserve._checks import check_type
 from rollserve._formats.gymnasium_spaces import space_of_gymnasium
+from rollserve._representations import briefly
 from rollserve.data.agent_files import load_agent
 from rollserve.data.log_probs import log_probs
 from rollserve.data.reader import read
@@ -32,6 +33,7 @@ _STAND_INS = {"rewards": "raw_rewards", "actions": "env_actions"}
 """Columns that Minari's datasets hold under the names of others."""
 
 
+@briefly
 @dataclass(frozen=True)
 class EpisodeCheck:
     """Result for one episode.
@@ -61,6 +63,7 @@ class EpisodeCheck:
         return self.replayed and not self.difference and self.is_probable
 
 
+@briefly
 @dataclass(frozen=True)
 class Verification:
     """Result for a file.

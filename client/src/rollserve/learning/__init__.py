@@ -3,6 +3,7 @@
 The methods of `EpisodeBatch` of the same names call them, and have their documentation.
 """
 
+from rollserve.learning.flattening import flat_values
 from rollserve.learning.fragments import Fragments, cut_segments, rows_of, take_segments
 from rollserve.learning.minibatches import minibatches, shuffled
 from rollserve.learning.off_policy import retrace, vtrace
@@ -22,6 +23,7 @@ __all__ = [
     "advantages",
     "cut_segments",
     "discounted_returns",
+    "flat_values",
     "minibatches",
     "n_step_returns",
     "policy_estimates",

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_fraction, checked_log_probs, checked_values
 from rollserve.learning.recurrences import backward_recurrence
@@ -29,6 +30,7 @@ from rollserve.learning.recurrences import backward_recurrence
 __all__ = ["Estimate", "PolicyEstimates", "policy_estimates"]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """Estimate of a policy's mean return.
@@ -44,6 +46,7 @@ class Estimate:
     by_episode: np.ndarray
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class PolicyEstimates:
     """Estimates of the mean discounted return of a policy, from N episodes of another one.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rollserve._representations import briefly
 from rollserve.learning.arguments import (
     check_count,
     check_fraction,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Advantages", "advantages", "discounted_returns", "n_step_returns", "shifted", "windows"]
 
 
+@briefly
 class Advantages(NamedTuple):
     """Advantages of the actions, and targets for the values, of each step.
 

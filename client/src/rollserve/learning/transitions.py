@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve._codec.columns import columns_of, leaves_of
+from rollserve._representations import briefly
 from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count, check_fraction, float_type
 from rollserve.learning.returns import windows
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Transitions", "check_discount", "observations_after", "transitions"]
 
 
+@briefly
 @dataclass(frozen=True, eq=False)
 class Transitions:
     """S transitions of n steps, or of fewer where an episode or the data ends.

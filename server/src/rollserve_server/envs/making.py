@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 from rollserve import EnvSpec, Reason, Wrapper
 from rollserve_server.activity import Phase, current_activity
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from rollserve import Task
 
-__all__ = ["close_env", "find_method", "make_env", "set_task"]
+__all__ = ["close_env", "find_method", "make_env", "python_arguments", "set_task"]
 
 
 def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -86,11 +87,15 @@ def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     arguments: dict[str, Any] = dict(spec.kwargs)
     make: Callable[..., Any]
     if isinstance(named, str):
+        registered = gymnasium.spec(named)
+        arguments = call_with_arguments(
+            spec.id, lambda: python_arguments(registered.entry_point, arguments, registered.kwargs)
+        )
         # Bind the id here: as an argument of the request it could name a module that is not allowed.
         make = functools.partial(gymnasium.make, named)
         arguments = {"disable_env_checker": True, **arguments}
     else:
-        make = named
+        make, arguments = named, python_arguments(named, arguments)
     env: gymnasium.Env[Any, Any] = call_with_arguments(spec, lambda: make(**arguments))
     return env
 
@@ -99,21 +104,38 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
     cls = find_wrapper(wrapper.name)
     make = functools.partial(cls, env)
     wrapped: gymnasium.Env[Any, Any] = call_with_arguments(
-        wrapper, lambda: make(**_python_arguments(cls, wrapper.kwargs))
+        wrapper, lambda: make(**python_arguments(cls, wrapper.kwargs))
     )
     _check_spaces(wrapper, wrapped)
     return wrapped
 
 
-def _python_arguments(cls: type, kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments with JSON arrays converted to what the wrapper's annotations ask for: tuples or arrays."""
-    parameters = inspect.signature(cls).parameters
+def python_arguments(
+    make: Any, kwargs: Mapping[str, object], defaults: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return the arguments with JSON arrays converted to what parameters ask for: tuples or arrays.
+
+    Args:
+        make: class or function that gets the arguments, or the entry point of a registered environment.
+        kwargs: the arguments, from JSON.
+        defaults: registered arguments of an environment.
+    """
     arguments = dict(kwargs)
-    for name, value in kwargs.items():
-        annotation = str(parameters[name].annotation) if name in parameters else ""
-        if isinstance(value, list) and "tuple" in annotation:
+    lists = {name: value for name, value in kwargs.items() if isinstance(value, list)}
+    if not lists:
+        return arguments
+    if isinstance(make, str):
+        make = load_env_creator(make)
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with contextlib.suppress(TypeError, ValueError):  # of native code
+        parameters = inspect.signature(make).parameters
+    for name, value in lists.items():
+        parameter = parameters.get(name)
+        annotation = "" if parameter is None else str(parameter.annotation)
+        default = (defaults or {}).get(name, None if parameter is None else parameter.default)
+        if "tuple" in annotation.lower() or isinstance(default, tuple):
             arguments[name] = tuple(value)
-        elif isinstance(value, list) and "ndarray" in annotation:
+        elif "ndarray" in annotation:
             arguments[name] = np.array(value)
     return arguments
 

@@ -77,6 +77,8 @@ class NetworkInput:
         content = ["the observation space"]
         if mask is not None and mask.sources:
             content[0] += " without the action mask"
+        elif any(leaf.name == "action_mask" for leaf in observation_leaves):
+            content[0] += " with its leaf action_mask, which ActionMask(observation='action_mask') leaves out"
         states = []
         if self._action is not None:
             content.append("the previous action")

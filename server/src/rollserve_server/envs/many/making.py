@@ -12,6 +12,7 @@ import gymnasium
 
 from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.making import python_arguments
 from rollserve_server.envs.many.aec import AecTurns
 from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
 from rollserve_server.envs.many.parallel import ParallelTurns
@@ -48,7 +49,7 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
     if spec.vectorization == "envpool":
         return _checked(spec, EnvPoolPlayers(spec))
     make = find_turn_env(spec.id, api)
-    env = call_with_arguments(spec, lambda: make(**spec.kwargs))
+    env = call_with_arguments(spec, lambda: make(**python_arguments(make, spec.kwargs)))
     try:
         env_class = _checked_class(api, env)
         for position, wrapper in enumerate(spec.wrappers):

@@ -109,6 +109,8 @@ class EnvVideos:
         except NotReadyError as error:
             if env.reproducibility is not Reproducibility.EPISODE:
                 error.text += f"; episodes of class {env.reproducibility.name} are not a function of their seeds"
+            if env.reproducibility is Reproducibility.BLOCK:
+                error.text += ", those of EnvSpec(vectorization='rows') are"
             raise
         except TimeoutError:
             text = f"the video took more than {self._limits.render_seconds:g} s to be made (--render-seconds)"

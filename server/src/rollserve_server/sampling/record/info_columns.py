@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve._codec.columns import exact_dtype
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -83,8 +85,8 @@ class InfoColumn:
 class InfoRecorder:
     """Records the infos of one episode's steps.
 
-    A name is given up once its values differ in shape, or are integers that no single dtype holds. Then all its values
-    in the episode are dropped and counted.
+    A name is given up once its values differ in shape, or no single dtype holds its integers beside the others. Then
+    all its values in the episode are dropped and counted.
     """
 
     def __init__(self, reader: InfoReader, dropped: Counter[str]) -> None:
@@ -134,9 +136,17 @@ class InfoRecorder:
             del self._columns[column.key]
 
     def _unite_integers(self, columns: Sequence[InfoColumn]) -> None:
-        """Make integers uint64 that numpy would promote to float64, because some are beyond int64."""
-        integral = all(column.key.dtype.kind in "biu" for column in columns)
-        if not integral or np.result_type(*(column.key.dtype for column in columns)).kind != "f":
+        """Make integers uint64 that numpy would promote to float64, because some are beyond int64.
+
+        Values are dropped if floats beside integers beyond 2**53 would change these.
+        """
+        if np.result_type(*(column.key.dtype for column in columns)).kind != "f":
+            return
+        if any(column.key.dtype.kind == "f" for column in columns):
+            try:
+                exact_dtype([column.values for column in columns])
+            except ValueError:
+                self._give_up(columns)
             return
         if any(column.values.min(initial=0) < 0 for column in columns):
             self._give_up(columns)
