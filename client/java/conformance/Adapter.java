@@ -58,12 +58,12 @@ final class Adapter {
     private static Sampler connect(Fields connect) {
         ConnectionOptions options = new ConnectionOptions();
         options = connect.set(options, "timeout_seconds", (set, field) ->
-            set.timeout(Duration.ofNanos((long) (connect.number(field) * 1e9))));
-        options = connect.set(options, "ca", (set, field) -> set.ca(Path.of(connect.text(field))));
-        options = connect.set(options, "token", (set, field) -> set.token(connect.text(field)));
+            set.withTimeout(Duration.ofNanos((long) (connect.number(field) * 1e9))));
+        options = connect.set(options, "ca", (set, field) -> set.withCa(Path.of(connect.text(field))));
+        options = connect.set(options, "token", (set, field) -> set.withToken(connect.text(field)));
         options = connect.set(options, "max_message_bytes", (set, field) ->
-            set.maxMessageBytes((int) connect.integer(field)));
-        options = connect.set(options, "compression", (set, field) -> set.compression(connect.texts(field).stream()
+            set.withMaxMessageBytes((int) connect.integer(field)));
+        options = connect.set(options, "compression", (set, field) -> set.withCompression(connect.texts(field).stream()
             .map(codec -> Compression.valueOf(codec.toUpperCase(Locale.ROOT))).toArray(Compression[]::new)));
         return Sampler.connect(connect.text("target"), options);
     }

@@ -63,7 +63,7 @@ final class Operations {
                     operation.integer("num_steps"), Requests.sampling(options)));
             case "evaluate" -> evaluation(sampler.evaluate(
                 (int) operation.integer("num_episodes"),
-                Requests.evaluation(options).policyMaps(operation.elements("policy_maps").stream()
+                Requests.evaluation(options).withPolicyMaps(operation.elements("policy_maps").stream()
                     .map(rules -> PolicyRequests.map((List<?>) rules)).toArray(PolicyMap[]::new))));
             case "status" -> status(sampler.status());
             default -> Map.of("unsupported", "no such operation");
@@ -86,8 +86,8 @@ final class Operations {
     private static FragmentOptions fragments(Fields operation, Fields options) {
         FragmentOptions fragments = new FragmentOptions(Requests.sampling(options));
         fragments = operation.set(fragments, "row_step_count", (set, field) ->
-            set.rowStepCount(operation.integer(field)));
-        return operation.set(fragments, "soft_horizon", (set, field) -> set.softHorizon(operation.flag(field)));
+            set.withRowStepCount(operation.integer(field)));
+        return operation.set(fragments, "soft_horizon", (set, field) -> set.withSoftHorizon(operation.flag(field)));
     }
 
     private static <B> Map<String, ?> stream(
