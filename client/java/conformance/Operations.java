@@ -17,10 +17,18 @@ import java.util.function.ToIntFunction;
 /** The operations of a case, which a client performs one after the other. */
 final class Operations {
     private final Sampler sampler;
+    private final List<String> warnings;
     private boolean hasManyAgents; // in the environment that the last update has made
 
-    Operations(Sampler sampler) {
+    /**
+     * Starts a case.
+     *
+     * @param sampler the client
+     * @param warnings what its listener has got
+     */
+    Operations(Sampler sampler, List<String> warnings) {
         this.sampler = sampler;
+        this.warnings = warnings;
     }
 
     Map<String, ?> perform(Fields operation) {
@@ -66,6 +74,7 @@ final class Operations {
                 Requests.evaluation(options).withPolicyMaps(operation.elements("policy_maps").stream()
                     .map(rules -> PolicyRequests.map((List<?>) rules)).toArray(PolicyMap[]::new))));
             case "status" -> status(sampler.status());
+            case "warnings" -> Map.of("warnings", warnings);
             default -> Map.of("unsupported", "no such operation");
         };
     }

@@ -7,8 +7,8 @@ import java.lang.annotation.RetentionPolicy;
 import java.lang.annotation.Target;
 
 /**
- * Marks immutable classes, and methods that return a changed copy. If the result of such a call is ignored, the call does
- * nothing, as in {@code options.withSeed(7);}.
+ * Marks immutable classes, and methods that return a changed copy. A call whose result is ignored does nothing, as in
+ * {@code options.withSeed(7);}.
  *
  * <p>Error Prone knows the annotation by its simple name, in any package, and reports such calls as errors
  * ({@code CheckReturnValue}); inspections of IntelliJ IDEA take its name, {@code io.github.rollserve.CheckReturnValue}.

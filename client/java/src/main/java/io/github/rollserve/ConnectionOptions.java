@@ -123,8 +123,8 @@ public final class ConnectionOptions {
     }
 
     /**
-     * Sets a PEM file with a certificate of the client, for servers that ask for one. Without {@link #withCa(Path)}, Java's
-     * own authorities count.
+     * Sets a PEM file with a certificate of the client, for servers that ask for one. Without {@link #withCa(Path)},
+     * Java's own authorities count.
      *
      * @param file the file
      * @return the options

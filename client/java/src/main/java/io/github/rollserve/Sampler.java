@@ -34,8 +34,8 @@ import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
  *
  * <p>Calls sample with the agent and the environment that this client set, or fail with a {@link PreconditionException}
  * ({@link Reason#UNEXPECTED_VERSION}) if another client has updated them since, unless
- * {@link ConnectionOptions#withShared(boolean)} is set. What this client has not set, or what a call names by its version,
- * may be anybody's.
+ * {@link ConnectionOptions#withShared(boolean)} is set. What this client has not set, or what a call names by its
+ * version, may be anybody's.
  */
 public final class Sampler implements AutoCloseable {
     private static final MethodDescriptor<EvaluateRequest, EvaluateResponse> EVALUATE = evaluateMethod();

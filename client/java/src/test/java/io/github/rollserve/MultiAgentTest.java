@@ -268,7 +268,8 @@ class MultiAgentTest {
             assertFalse(parameters.hasPolicyMap());
             assertTrue(parameters.getPoliciesOrThrow("main").hasParameters());
         }
-        assertEquals("position", assertThrows(InvalidArgumentException.class, () -> map.withPosition(-1, "bot")).field());
+        assertEquals(
+            "position", assertThrows(InvalidArgumentException.class, () -> map.withPosition(-1, "bot")).field());
     }
 
     @Test
