@@ -44,7 +44,7 @@ type operation struct {
 	PolicyMaps           []policyMap `json:"policy_maps"`
 }
 
-// client is the sampler of a case, whether its environment has many agents, whose calls are others, and what it warned of.
+// client is the sampler of a case, whether its environment has many agents, whose calls are others, and its warnings.
 type client struct {
 	*rollserve.Sampler
 	hasManyAgents bool
