@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -192,6 +194,10 @@ func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 	stream, err := server.connect(t, rollserve.Config{}).StreamSamples(context.Background(), 3, nil)
 	fatal(t, err)
 	defer stream.Close()
+	var early *rollserve.InvalidArgumentError
+	if _, err := stream.Account(); !errors.As(err, &early) || early.Field != "account" {
+		t.Errorf("got %v, want an error about the account of a stream that goes on", err)
+	}
 	var lengths []int
 	for {
 		part, err := stream.Next()
@@ -202,7 +208,9 @@ func TestStreamDeliversJoinedResponsesAndItsAccount(t *testing.T) {
 		lengths = append(lengths, part.Lengths...)
 	}
 	same(t, "lengths", lengths, []int{1, 2})
-	same(t, "account", stream.Account().GetStepCount(), uint64(3))
+	total, err := stream.Account()
+	fatal(t, err)
+	same(t, "account", total.GetStepCount(), uint64(3))
 }
 
 func TestJoinAfterNextReturnsTheRestOfTheStream(t *testing.T) {
@@ -324,6 +332,58 @@ func TestTokensAreReadForEachCallAndNeverSentInTheClear(t *testing.T) {
 	same(t, "field", errors.As(err, &invalid) && invalid.Field == "TokenFile", true)
 	_, err = rollserve.Connect("server.lab:50051", rollserve.Config{Token: "secret"})
 	same(t, "field", errors.As(err, &invalid) && invalid.Field == "Token", true)
+}
+
+// TestMain gives all tests a proxy where nobody listens; net/http reads the variables once for each process.
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{"HTTPS_PROXY": "http://127.0.0.1:1", "NO_PROXY": "direct.invalid"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func TestProxiesAreNamedAndNotOnTheWayToThisMachine(t *testing.T) {
+	for target, isProxied := range map[string]bool{
+		"server.invalid:50051": true, "direct.invalid:50051": false, "127.0.0.1:1": false, "localhost:1": false,
+	} {
+		sampler, err := rollserve.Connect(target, rollserve.Config{})
+		fatal(t, err)
+		defer sampler.Close()
+		var unavailable *rollserve.UnavailableError
+		_, err = sampler.Status(context.Background())
+		if !errors.As(err, &unavailable) ||
+			strings.Contains(unavailable.Message, "(through the proxy of HTTPS_PROXY)") != isProxied {
+			t.Errorf("%s: got %v, through a proxy: %v", target, err, isProxied)
+		}
+	}
+}
+
+func TestNewConnectionsReachAServerThatIsBack(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal(t, err)
+	address := listener.Addr().String()
+	fatal(t, listener.Close())
+	early, err := rollserve.Connect(address, rollserve.Config{})
+	fatal(t, err)
+	defer early.Close()
+	for i := 0; i < 6; i++ {
+		if _, err := early.Status(context.Background()); err == nil {
+			t.Fatal("a call without a server succeeded")
+		}
+	}
+	listener, err = net.Listen("tcp", address)
+	fatal(t, err)
+	server := grpc.NewServer()
+	pb.RegisterSamplerServiceServer(server, &script{calls: []scripted{oneStep()}})
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	sampler, err := rollserve.Connect(address, rollserve.Config{})
+	fatal(t, err)
+	defer sampler.Close()
+	_, err = sampler.ObtainSamples(context.Background(), 1, nil)
+	fatal(t, err)
 }
 
 func TestMLPDescribesItsParameters(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -41,6 +43,9 @@ type Config struct {
 	// Shared says whether calls use agents and environments that other clients set. By default, calls fail with a
 	// PreconditionError (ReasonUnexpectedVersion) once another client has replaced or changed what this client set.
 	Shared bool
+	// TLS encrypts the connection with these settings, instead of CA, Cert and Key: with &tls.Config{}, one of the
+	// system's authorities has to have signed the server's certificate.
+	TLS *tls.Config
 	// CA is a PEM file with certificates of authorities, to encrypt the connection if one of them signed the server's.
 	CA string
 	// Cert is a PEM file with a certificate of the client, for servers that ask for one. Without CA, the system's
@@ -78,10 +83,12 @@ func (c Config) withDefaults(target string) (*Config, error) {
 		return nil, invalid("Timeout", "a positive time", c.Timeout)
 	case c.MaxMessageBytes < 0 || c.MaxMessageBytes > 1<<30:
 		return nil, invalid("MaxMessageBytes", "at most 1 GiB", c.MaxMessageBytes)
+	case c.TLS != nil && c.CA+c.Cert+c.Key != "":
+		return nil, invalid("TLS", "either TLS or files (CA, Cert, Key)", "both")
 	case c.Token != "" && c.TokenFile != "":
 		return nil, invalid("Token", "either Token or TokenFile", "both")
 	case c.hasToken() && !c.isEncrypted() && !isLocal(target):
-		expected := "an encrypted connection, because others in the network could read the token (give CA)"
+		expected := "an encrypted connection, because others in the network could read the token (give TLS or CA)"
 		return nil, invalid("Token", expected, "none to "+target)
 	}
 	if c.hasToken() {
@@ -94,7 +101,7 @@ func (c Config) withDefaults(target string) (*Config, error) {
 
 func (c *Config) hasToken() bool { return c.Token != "" || c.TokenFile != "" }
 
-func (c *Config) isEncrypted() bool { return c.CA != "" || c.Cert != "" || c.Key != "" }
+func (c *Config) isEncrypted() bool { return c.TLS != nil || c.CA+c.Cert+c.Key != "" }
 
 // token returns the token for a call. Errors do not show it.
 func (c *Config) token() (string, error) {
@@ -118,12 +125,30 @@ func isLocal(target string) bool {
 	if strings.HasPrefix(target, "unix:") || strings.HasPrefix(target, "unix-abstract:") {
 		return true
 	}
-	host, _, err := net.SplitHostPort(strings.TrimPrefix(strings.TrimPrefix(target, "dns:///"), "passthrough:///"))
+	host, _, err := net.SplitHostPort(addressOf(target))
 	if err != nil {
 		return false
 	}
 	ip := net.ParseIP(host)
 	return strings.EqualFold(host, "localhost") || (ip != nil && ip.IsLoopback())
+}
+
+// addressOf returns a target without its scheme.
+func addressOf(target string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(target, "dns:///"), "passthrough:///")
+}
+
+// proxyVariable returns the environment variable with the proxy that gRPC takes on the way to a target; empty for none.
+// Like net/http, whose rules gRPC has, it takes none to this machine.
+func proxyVariable(target string) string {
+	request := &http.Request{URL: &url.URL{Scheme: "https", Host: addressOf(target)}}
+	if proxy, err := http.ProxyFromEnvironment(request); err != nil || proxy == nil || isLocal(target) {
+		return ""
+	}
+	if os.Getenv("HTTPS_PROXY") != "" {
+		return "HTTPS_PROXY"
+	}
+	return "https_proxy"
 }
 
 // dial returns a connection, which connects by itself, and the handshakes of its TLS.
@@ -163,6 +188,9 @@ func (c *Config) dial(target string) (*grpc.ClientConn, *handshakes, error) {
 }
 
 func (c *Config) tls() (*tls.Config, error) {
+	if c.TLS != nil {
+		return c.TLS.Clone(), nil
+	}
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CA != "" {
 		content, err := os.ReadFile(c.CA)

@@ -69,7 +69,11 @@ func ExampleStream() {
 		}
 		fmt.Println(part.NumSteps())
 	}
-	fmt.Println(stream.Account())
+	account, err := stream.Account()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(account.GetStepCount())
 }
 
 func ExampleMultiAgentSampler() {

@@ -19,8 +19,9 @@ const (
 // contact says whether the server has ever answered, which decides what calls do while it is away: without an answer
 // ever, the address may be wrong, so calls fail at once.
 type contact struct {
-	made int32
-	seen *handshakes
+	made  int32
+	seen  *handshakes
+	proxy string // the environment variable with the proxy on the way; empty for none
 }
 
 func (c *contact) record() { atomic.StoreInt32(&c.made, 1) }
@@ -87,21 +88,27 @@ func (i *interruptions) errorOf(err error) error {
 		if failure := i.contact.seen.failure(); failure != nil {
 			return failure
 		}
-		if !i.contact.wasMade() {
-			return withHint(err)
-		}
+		return i.contact.withHint(err)
 	}
 	return err
 }
 
-// withHint returns the error of a new connection that the server has closed with what may be missing; TLS that the
-// client leaves out cannot be told from other reasons.
-func withHint(err error) error {
+// withHint returns the error of a connection that could not be made with the proxy on its way, and of one that the
+// server has closed with what may be missing; TLS that the client leaves out cannot be told from other reasons.
+func (c *contact) withHint(err error) error {
 	var known *UnavailableError
-	if !errors.As(err, &known) || strings.Contains(known.Message, "dial") {
+	isDialing := errors.As(err, &known) && strings.Contains(known.Message, "dial")
+	if known == nil {
 		return err
 	}
 	hinted := *known.details
+	switch {
+	case isDialing && c.proxy != "":
+		hinted.Message += " (through the proxy of " + c.proxy + ")"
+		return classify(&hinted)
+	case isDialing || c.wasMade():
+		return err
+	}
 	hinted.Message += " (if the server encrypts connections, give CA; if it asks for certificates, give Cert and Key)"
 	return classify(&hinted)
 }

@@ -48,7 +48,8 @@ func Connect(target string, config Config) (*Sampler, error) {
 		return nil, err
 	}
 	return &Sampler{
-		config: checked, conn: conn, service: pb.NewSamplerServiceClient(conn), own: own, contact: &contact{seen: seen},
+		config: checked, conn: conn, service: pb.NewSamplerServiceClient(conn), own: own,
+		contact: &contact{seen: seen, proxy: proxyVariable(target)},
 	}, nil
 }
 

@@ -31,7 +31,7 @@ import (
 //		if err != nil { … }
 //		fmt.Println(part.NumSteps())
 //	}
-//	fmt.Println(stream.Account())
+//	account, err := stream.Account()
 //
 // One goroutine at a time may read a stream; any may close it.
 type Stream struct{ reader }
@@ -126,12 +126,16 @@ func readAll[B any](s *reader, next func() (B, error)) (batches []B, before whol
 	}
 }
 
-// Account returns the account of the call, after Next has returned io.EOF; nil before.
-func (s *reader) Account() *Account {
-	if s.err != io.EOF {
-		return nil
+// Account returns the account of the call, after Next has returned io.EOF; before, an InvalidArgumentError. If the call
+// has failed, it returns the call's error.
+func (s *reader) Account() (*Account, error) {
+	switch s.err {
+	case io.EOF:
+		return s.account, nil
+	case nil:
+		return nil, invalid("account", "a stream that was read to its end, until Next returns io.EOF", "one that goes on")
 	}
-	return s.account
+	return nil, s.err
 }
 
 // NumSimulatedSteps returns the number of steps that the call has simulated so far, as far as the client knows: at

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ import (
 )
 
 func TestTLSConnectsToKnownServersOnly(t *testing.T) {
-	address, ca := encryptedServer(t, &script{calls: []scripted{oneStep()}})
+	address, ca := encryptedServer(t, &script{calls: []scripted{oneStep(), oneStep()}})
 	_, otherCA := encryptedServer(t, &script{})
 	call := func(target, ca string) error {
 		sampler, err := rollserve.Connect(target, rollserve.Config{CA: ca})
@@ -35,6 +36,7 @@ func TestTLSConnectsToKnownServersOnly(t *testing.T) {
 		return err
 	}
 	fatal(t, call(address, ca))
+	fatal(t, callWithSettings(t, address, ca))
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	fatal(t, err)
 	server := grpc.NewServer()
@@ -49,6 +51,52 @@ func TestTLSConnectsToKnownServersOnly(t *testing.T) {
 		err := call(wrong.target, wrong.ca)
 		if !errors.As(err, &invalid) || invalid.Reason != rollserve.ReasonTLSFailed || invalid.Field != wrong.field {
 			t.Errorf("%s: got %v, want TLS_FAILED of field %s", wrong.target, err, wrong.field)
+		}
+	}
+}
+
+// callWithSettings calls with a *tls.Config, and a token, which needs an encrypted connection.
+func callWithSettings(t *testing.T, target, ca string) error {
+	t.Helper()
+	content, err := os.ReadFile(ca)
+	fatal(t, err)
+	authorities := x509.NewCertPool()
+	authorities.AppendCertsFromPEM(content)
+	config := rollserve.Config{TLS: &tls.Config{RootCAs: authorities}, Token: "secret"}
+	if _, err := rollserve.Connect("server.lab:50051", config); err != nil {
+		return err
+	}
+	config.CA = ca
+	var invalid *rollserve.InvalidArgumentError
+	_, err = rollserve.Connect(target, config)
+	same(t, "field", errors.As(err, &invalid) && invalid.Field == "TLS", true)
+	config.CA = ""
+	sampler, err := rollserve.Connect(target, config)
+	fatal(t, err)
+	defer sampler.Close()
+	_, err = sampler.ObtainSamples(context.Background(), 1, nil)
+	return err
+}
+
+// TestTLSWithTheSystemsAuthoritiesConnectsToKnownServersOnly calls in a process of its own, whose authorities are those
+// of SSL_CERT_FILE.
+func TestTLSWithTheSystemsAuthoritiesConnectsToKnownServersOnly(t *testing.T) {
+	if target := os.Getenv("ROLLSERVE_TEST_TARGET"); target != "" {
+		sampler, err := rollserve.Connect(target, rollserve.Config{TLS: &tls.Config{}})
+		fatal(t, err)
+		defer sampler.Close()
+		_, err = sampler.ObtainSamples(context.Background(), 1, nil)
+		fatal(t, err)
+		return
+	}
+	address, ca := encryptedServer(t, &script{calls: []scripted{oneStep()}})
+	_, otherCA := encryptedServer(t, &script{})
+	for file, isKnown := range map[string]bool{ca: true, otherCA: false} {
+		command := exec.Command(os.Args[0], "-test.run", "TestTLSWithTheSystemsAuthorities")
+		command.Env = append(os.Environ(), "SSL_CERT_FILE="+file, "SSL_CERT_DIR=/none", "ROLLSERVE_TEST_TARGET="+address)
+		output, err := command.CombinedOutput()
+		if (err == nil) != isKnown || !isKnown && !strings.Contains(string(output), "CA: expected an authority") {
+			t.Errorf("known: %v, got %v: %s", isKnown, err, output)
 		}
 	}
 }

@@ -26,7 +26,8 @@ from rollserve_server.conformance.table import table_of
 KIT = Path(sys.executable).with_name("rollserve-conformance")
 ADAPTER = (sys.executable, "-m", "rollserve_server.conformance.python_adapter")
 RECORDINGS = sorted(path.stem for path in FOLDER.glob("*.json"))
-PAGE = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "conformance.md").read_text()
 
 TAMPERING = """
 import json, sys
@@ -80,6 +81,7 @@ CHANGES = [
     ("recorded-ended-episodes", "r[0]['progress'].update(num_ended_episodes=2)", "num_ended_episodes: expected 9"),
     ("ends-of-fragments", "r[3]['batch']['returns_before'][0] = None", "returns_before: expected"),
     ("plain-box", "r[2]['batch']['raw_rewards'] = r[2]['batch']['rewards']", "raw_rewards: expected [], got"),
+    ("warnings", "r[3]['warnings'].pop()", "warnings: expected"),
     ("call-environments", "r[1]['values'].append(1)", "values: expected"),
     ("many-parallel", "r[2]['multi_agent_batch']['policies'].pop('late')", "policies: expected"),
     ("many-parallel", "r[2]['multi_agent_batch']['policies']['late'].pop('env_steps')", "late.env_steps: expected"),
@@ -243,6 +245,7 @@ def test_array_of_the_page_is_what_it_says() -> None:
 def test_page_has_the_table_of_these_cases() -> None:
     rows = re.findall(r"^\| (\d+) \| `([\w-]+)`: (.*?) \|", PAGE, re.MULTILINE)
     assert rows == [(str(number), case.name, case.about) for number, case in enumerate(CASES.values(), start=1)]
+    assert f" {len(CASES)} cases" in (DOCS / "clients.md").read_text()
 
 
 def test_table_has_notes_on_what_clients_lack() -> None:

@@ -17,9 +17,10 @@ namespace conformance {
 
 namespace {
 
-/// A client, and whether its last update has made an environment with many agents.
+/// A client, whether its last update has made an environment with many agents, and what it has warned of.
 struct Client {
   rollserve::Sampler sampler;
+  const std::vector<std::string>& warnings;
   bool has_many_agents = false;
 };
 
@@ -175,6 +176,11 @@ Json status(Client& client, Fields& operation) {
           {"num_workers", status.num_workers()}};
 }
 
+Json warnings(Client& client, Fields& operation) {
+  operation.finish();
+  return {{"warnings", client.warnings}};
+}
+
 Json perform(Client& client, Fields operation) {
   static const std::map<std::string, Json (*)(Client&, Fields&)> functions = {
       {"update_env", update_env},
@@ -190,7 +196,8 @@ Json perform(Client& client, Fields operation) {
       {"obtain_fragments", obtain_fragments},
       {"stream_samples", read_stream},
       {"evaluate", evaluate},
-      {"status", status}};
+      {"status", status},
+      {"warnings", warnings}};
   const std::string name = operation.take("do");
   const auto function = functions.find(name);
   if (function == functions.end()) throw Unsupported("no operation '" + name + "'");
@@ -212,11 +219,13 @@ Json result_of_call(Function function) {
 /// Return the results of the operations of a case.
 Json results_of(const Json& operations, Fields connect) {
   const std::string target = connect.take("target");
-  const rollserve::Config config = config_of(std::move(connect));
+  rollserve::Config config = config_of(std::move(connect));
+  std::vector<std::string> warnings;
+  config.warn = [&](const std::string& text) { warnings.push_back(text); };
   Json results = Json::array();
   std::optional<Client> client;
   const Json failure = result_of_call([&] {
-    client.emplace(Client{rollserve::connect(target, config)});
+    client.emplace(Client{rollserve::connect(target, config), warnings});
     return Json();
   });
   for (const Json& operation : operations) {

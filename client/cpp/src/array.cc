@@ -146,7 +146,7 @@ Columns::Columns(std::initializer_list<Entry> entries) {
   for (const auto& [name, array] : entries) set(name, array);
 }
 
-const Array& Columns::at(std::string_view name) const {
+const Array& Columns::at(std::string_view name) const& {
   if (const Array* array = find(name)) return *array;
   std::string known;
   for (const auto& entry : entries_) known += (known.empty() ? "'" : ", '") + entry.first + "'";
@@ -154,7 +154,7 @@ const Array& Columns::at(std::string_view name) const {
                 "'" + std::string(name) + "'");
 }
 
-const Array* Columns::find(std::string_view name) const noexcept {
+const Array* Columns::find(std::string_view name) const& noexcept {
   for (const auto& entry : entries_) {
     if (entry.first == name) return &entry.second;
   }
@@ -182,7 +182,7 @@ Array Columns::take(std::string_view name) {
   return taken;
 }
 
-Span<const bool> Columns::mask(std::string_view name) const {
+Span<const bool> Columns::mask(std::string_view name) const& {
   const Array* mask = find("_" + std::string(name));
   return mask == nullptr || mask->data_type() != DataType::Bool ? Span<const bool>() : mask->values<bool>();
 }

@@ -5,7 +5,10 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <initializer_list>
+#include <iostream>
 #include <sstream>
 
 namespace rollserve::internal {
@@ -15,25 +18,66 @@ namespace {
 constexpr std::uint32_t max_message_limit = 256u << 20;  // the wire contract has no larger messages
 constexpr int min_received_bytes = 4 << 20;  // gRPC's own limit, which messages that are not streamed may have
 
-bool is_encrypted(const Config& config) { return !(config.ca.empty() && config.cert.empty() && config.key.empty()); }
+bool is_encrypted(const Config& config) {
+  return config.tls || !(config.ca.empty() && config.cert.empty() && config.key.empty());
+}
 
 bool has_token(const Config& config) { return !(config.token.empty() && config.token_file.empty()); }
 
 bool has_prefix(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
 
-/// Whether a target is on this machine, so that nobody in the network reads what is sent there.
-bool is_local(std::string target) {
-  if (has_prefix(target, "unix:") || has_prefix(target, "unix-abstract:")) return true;
-  for (const char* scheme : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
+bool is_socket_path(const std::string& target) {
+  return has_prefix(target, "unix:") || has_prefix(target, "unix-abstract:");
+}
+
+/// Return the host of a target in small letters, such as `localhost` or `[::1]`, without a scheme and the port.
+std::string host_of(std::string target) {
+  for (const char* scheme : {"dns:", "ipv4:", "ipv6:"}) {
     if (has_prefix(target, scheme)) {
       target.erase(0, std::string(scheme).size());
       break;
     }
   }
-  const std::string host = target.substr(0, target.rfind(':'));
+  if (has_prefix(target, "//"))
+    target.erase(0, std::min(target.find('/', 2), target.size() - 1) + 1);  // of the resolver
+  const auto colon = target.rfind(':');
+  if (colon != std::string::npos && target.find(']', colon) == std::string::npos) target.erase(colon);
+  std::transform(target.begin(), target.end(), target.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
+  return target;
+}
+
+/// Whether a target is on this machine, so that nobody in the network reads what is sent there.
+bool is_local(const std::string& target) {
+  if (is_socket_path(target)) return true;
+  const std::string host = host_of(target);
   if (host == "localhost" || host == "[::1]") return true;
   in_addr address{};  // names can begin with 127., too
   return has_prefix(host, "127.") && inet_pton(AF_INET, host.c_str(), &address) == 1;
+}
+
+/// Return the first of some environment variables that is set; nullptr if none is.
+const char* first_set(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return name;
+  }
+  return nullptr;
+}
+
+/// Return the environment variable with the proxy that gRPC takes on the way to a target; empty for none.
+std::string proxy_variable_of(const std::string& target) {
+  const char* const proxy = first_set({"grpc_proxy", "https_proxy", "http_proxy"});
+  if (proxy == nullptr || is_local(target)) return "";
+  const char* const exceptions = first_set({"no_grpc_proxy", "no_proxy"});
+  std::istringstream suffixes(exceptions == nullptr ? "" : std::getenv(exceptions));
+  const std::string host = host_of(target);
+  for (std::string suffix; std::getline(suffixes, suffix, ',');) {
+    suffix = host_of(suffix);
+    if (suffix.size() <= host.size() && host.compare(host.size() - suffix.size(), suffix.size(), suffix) == 0)
+      return "";
+  }
+  return proxy;
 }
 
 std::string read_file(const char* field, const std::string& path, const char* expected) {
@@ -85,7 +129,8 @@ void check(const std::string& target, const Config& config) {
   }
   if (!has_token(config)) return;
   if (!is_encrypted(config) && !is_local(target)) {
-    raise_invalid("token", "an encrypted connection, because others in the network could read the token (give ca)",
+    raise_invalid("token",
+                  "an encrypted connection, because others in the network could read the token (give tls or ca)",
                   "none to " + target);
   }
   token_of(config);
@@ -110,9 +155,10 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& target, const Confi
   // A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
-  if (has_token(config) && !is_encrypted(config)) {
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // which would read the token, also for a loopback address
-  }
+  // Another connection of this process to a server that was away would otherwise share the pause before the next
+  // attempt.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (is_local(target)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // which has another loopback address
   return grpc::CreateCustomChannel(target, credentials_of(config), arguments);
 }
 
@@ -121,6 +167,8 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& target, const Confi
 Connection::Connection(const std::string& target, const Config& config)
     : config_(config), own_versions_(config.shared) {
   check(target, config);
+  if (!config_.warn) config_.warn = [](const std::string& warning) { std::cerr << "rollserve: " << warning << '\n'; };
+  contact_.proxy_variable = proxy_variable_of(target);
   stub_ = v1::SamplerService::NewStub(channel_to(target, config));
 }
 

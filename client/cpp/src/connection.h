@@ -30,7 +30,7 @@ class Connection {
   v1::SamplerService::Stub& stub() { return *stub_; }
   /// Return the versions that the client expects in its calls.
   OwnVersions& own_versions() { return own_versions_; }
-  /// Return whether the server has ever answered.
+  /// Return whether the server has ever answered, and by which way.
   Contact& contact() { return contact_; }
   /// Return the open calls.
   OpenCalls& open_calls() { return open_calls_; }
@@ -55,7 +55,7 @@ class Connection {
   Config config_;
   std::unique_ptr<v1::SamplerService::Stub> stub_;
   OwnVersions own_versions_;
-  Contact contact_{false};
+  Contact contact_;
   OpenCalls open_calls_;
 };
 
@@ -75,7 +75,7 @@ Response Connection::answer(grpc::Status (v1::SamplerService::Stub::*method)(grp
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
     control->detach();
     if (status.ok()) {
-      contact_ = true;
+      contact_.was_made = true;
       return response;
     }
     if (control->is_cancelled()) control->raise_cancelled();

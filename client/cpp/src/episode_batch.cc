@@ -67,7 +67,7 @@ Columns later_states(const Columns& states, const Columns& agent_infos) {
       throw Malformed("agent_infos['state/" + name + "']", "rows as in initial_states, " + column.text(),
                       every->text());
     }
-    const auto first = state.slice(0, 1).mutable_bytes();
+    const auto first = state.mutable_bytes().subspan(0, state.row_bytes());
     if (every != nullptr) {
       const Array now = every->slice(0, 1);
       std::copy(now.bytes().begin(), now.bytes().end(), first.begin());
@@ -119,7 +119,8 @@ EpisodeBatch without_first_steps(const EpisodeBatch& batch, std::size_t num_step
   if (const std::size_t cut = num_steps - num_dropped; cut > 0) {
     rest.lengths[0] -= static_cast<std::int64_t>(cut);
     rest.first_steps[0] += cut;
-    const double* raw = batch.raw_rewards.value_or(batch.rewards).values<double>().data();
+    const Array& rewards = batch.raw_rewards ? *batch.raw_rewards : batch.rewards;
+    const double* raw = rewards.values<double>().data();
     rest.returns_before[0] = std::accumulate(raw + num_dropped, raw + num_steps, rest.returns_before[0]);
     rest.initial_states = later_states(rest.initial_states, rest.agent_infos);
   }
@@ -195,8 +196,8 @@ void complete(std::vector<EpisodeBatch>& batches) {
 }
 
 /// Return arrays that each batch has, or none has, one behind the other. The batches give them up.
-std::optional<Array> concatenate_optional(const char* name, std::optional<Array> EpisodeBatch::*array,
-                                          std::vector<EpisodeBatch>& batches, const std::vector<std::size_t>& lengths) {
+Optional<Array> concatenate_optional(const char* name, Optional<Array> EpisodeBatch::*array,
+                                     std::vector<EpisodeBatch>& batches, const std::vector<std::size_t>& lengths) {
   if (!(batches.front().*array)) return std::nullopt;
   std::vector<Columns> parts;
   for (EpisodeBatch& batch : batches) parts.push_back({{name, *std::exchange(batch.*array, std::nullopt)}});

@@ -43,13 +43,14 @@ void receive(Connection& connection, v1::EvaluationOptions& options, const TimeL
       Response response;
       outcome = rpc->read(&response, limits.timeout);
       if (outcome != Rpc::Outcome::Message) break;
-      connection.contact() = true;
+      connection.contact().was_made = true;
       if (response.has_beginning()) {
         has_begun = true;
         can_repeat = is_repeatable(response.beginning().reproducibility());
         repeat_from(options, response.beginning());
       } else if (response.has_progress()) {
         interruptions.wait_for(response.progress().waiting_for());
+        if (const auto& warning = response.progress().warning(); !warning.empty()) connection.config().warn(warning);
       } else {
         take(response);
       }

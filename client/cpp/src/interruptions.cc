@@ -23,7 +23,8 @@ void Interruptions::advance() {
   next_pause_ = first_pause;
 }
 
-void Interruptions::pause(CallControl& control, const Failure& failure, bool has_begun, bool can_repeat) {
+void Interruptions::pause(CallControl& control, const Failure& ended_with, bool has_begun, bool can_repeat) {
+  const Failure failure = explained(ended_with);
   if (!goes_on(failure, has_begun, can_repeat)) raise_final(failure);
   const auto now = std::chrono::steady_clock::now();
   if (!since_) since_ = now;
@@ -40,7 +41,7 @@ void Interruptions::pause(CallControl& control, const Failure& failure, bool has
 bool Interruptions::goes_on(const Failure& failure, bool has_begun, bool can_repeat) const {
   const auto& [code, reason, field, request_id] = failure.details;
   if (code != StatusCode::Unavailable) return false;
-  if (!has_begun) return contact_ && reason.empty();
+  if (!has_begun) return contact_.was_made && reason.empty();
   // The server itself has tried again before it sends these, and has lost a worker each time.
   const bool is_final =
       reason == reason::WORKER_LOST_AGAIN || reason == reason::WORKER_HUNG || reason == reason::WORKER_OUT_OF_MEMORY;
@@ -53,13 +54,20 @@ void Interruptions::raise_final(const Failure& failure) const {
     raise({"deadline: the call was not over after " + text_of(*limits_.deadline) + after(),
            {StatusCode::DeadlineExceeded, "", "deadline", ""}});
   }
-  Failure final = failure;
-  if (!contact_ && is_closed_at_once(failure)) {
-    final.message +=
+  raise(failure);
+}
+
+/// Return a failure with what may be the cause where no connection could be made.
+Failure Interruptions::explained(Failure failure) const {
+  if (is_without_connection(failure) && !contact_.proxy_variable.empty()) {
+    failure.message += " (through the proxy of " + contact_.proxy_variable + ")";
+  }
+  if (!contact_.was_made && is_closed_at_once(failure)) {
+    failure.message +=
         ": the server closed the new connection. If it encrypts connections, give `ca`; if it asks for certificates, "
         "give `cert` and `key`, signed by an authority that it trusts";
   }
-  raise(std::move(final));
+  return failure;
 }
 
 void Interruptions::raise_silence() const {

@@ -13,7 +13,10 @@ namespace rollserve::internal {
 
 /// Whether a server has ever answered, which decides what calls do while it is away: without an answer ever, the
 /// address may be wrong, so calls fail at once.
-using Contact = std::atomic<bool>;
+struct Contact {
+  std::atomic<bool> was_made{false};  ///< Whether the server has ever answered.
+  std::string proxy_variable;         ///< The environment variable that names the proxy on the way; empty without one.
+};
 
 /// The time limits of a call.
 struct TimeLimits {
@@ -53,6 +56,7 @@ class Interruptions {
   bool goes_on(const Failure& failure, bool has_begun, bool can_repeat) const;
   [[noreturn]] void raise_final(const Failure& failure) const;
   std::string after() const;
+  Failure explained(Failure failure) const;
 
   static constexpr Milliseconds first_pause{100};
   static constexpr Milliseconds longest_pause{5000};

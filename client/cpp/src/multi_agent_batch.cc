@@ -35,7 +35,7 @@ void check_policy(const PolicyBatch& part, std::size_t num_agents) {
   }
 }
 
-void check_states(const char* name, const std::optional<Array>& states, std::size_t num_rows) {
+void check_states(const char* name, const Optional<Array>& states, std::size_t num_rows) {
   if (states && (states->shape().empty() || states->num_rows() != num_rows)) {
     throw Malformed(name, std::to_string(num_rows) + " states", states->text());
   }
@@ -123,8 +123,8 @@ MultiAgentBatch without_first_steps(const MultiAgentBatch& batch, std::size_t nu
 namespace {
 
 /// Return the global states of all batches; nothing if none of them has some.
-std::optional<Array> concatenated_states(const char* name, std::optional<Array> MultiAgentBatch::*states,
-                                         const std::vector<MultiAgentBatch>& batches) {
+Optional<Array> concatenated_states(const char* name, Optional<Array> MultiAgentBatch::*states,
+                                    const std::vector<MultiAgentBatch>& batches) {
   std::vector<Array> parts;
   for (const MultiAgentBatch& batch : batches) {
     if (batch.*states) parts.push_back(*(batch.*states));

@@ -92,10 +92,14 @@ Failure failure_of(const grpc::Status& status, const grpc::ClientContext& contex
   return failure;
 }
 
+bool is_without_connection(const Failure& failure) {
+  return failure.details.code == StatusCode::Unavailable && failure.details.reason.empty() &&
+         is_without_connection(failure.message);
+}
+
 bool is_closed_at_once(const Failure& failure) {
   const std::string& message = failure.message;
-  return failure.details.code == StatusCode::Unavailable && failure.details.reason.empty() &&
-         is_without_connection(message) &&
+  return is_without_connection(failure) &&
          (contains(message, "Socket closed") || contains(message, "Connection reset by peer") ||
           contains(message, "Handshake read failed"));
 }

@@ -10,6 +10,9 @@ namespace rollserve::internal {
 /// Return the client's error for the status that an RPC has ended with.
 Failure failure_of(const grpc::Status& status, const grpc::ClientContext& context);
 
+/// Whether a failure is gRPC's own error of a connection that could not be made.
+bool is_without_connection(const Failure& failure);
+
 /// Whether a failure is gRPC's own error of a new connection that the server closes without a word.
 bool is_closed_at_once(const Failure& failure);
 

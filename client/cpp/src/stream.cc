@@ -173,7 +173,7 @@ void StreamState<Batch>::receive() {
   v1::ObtainSamplesResponse message;
   const auto outcome = rpc_->read(message, limits_.timeout);
   if (outcome == SamplingRpc::Samples::Outcome::Message) {
-    connection_->contact() = true;
+    connection_->contact().was_made = true;
     if (!message.has_joined()) {
       unread_.push_back(std::move(message));
       return;
@@ -220,7 +220,10 @@ std::optional<Batch> StreamState<Batch>::read(v1::ObtainSamplesResponse& respons
       num_simulated_steps_ = std::max(num_simulated_steps_, progress.simulated_step_count());
       num_ended_episodes_ = std::max(num_ended_episodes_, progress.ended_episode_count());
       interruptions_.wait_for(progress.waiting_for());
-      if (!progress.warning().empty()) warnings_.push_back(progress.warning());
+      if (!progress.warning().empty()) {
+        warnings_.push_back(progress.warning());
+        connection_->config().warn(progress.warning());
+      }
       return std::nullopt;
     }
     case v1::ObtainSamplesResponse::kAccount:
@@ -264,7 +267,7 @@ template <class Batch>
 BasicStream<Batch>::~BasicStream() = default;
 
 template <class Batch>
-std::optional<Batch> BasicStream<Batch>::next() {
+Optional<Batch> BasicStream<Batch>::next() {
   return state_->next();
 }
 
@@ -274,8 +277,11 @@ Batch BasicStream<Batch>::join() {
 }
 
 template <class Batch>
-const Account& BasicStream<Batch>::account() const {
-  if (!state_->account()) internal::raise_invalid("account", "a stream that was read to its end", "another one");
+const Account& BasicStream<Batch>::account() const& {
+  if (!state_->account()) {
+    internal::raise_invalid("account", "a stream that was read to its end, until next() returns nothing",
+                            state_->has_failed() ? "one that has failed" : "one that goes on");
+  }
   return *state_->account();
 }
 
@@ -290,7 +296,7 @@ std::uint64_t BasicStream<Batch>::num_ended_episodes() const noexcept {
 }
 
 template <class Batch>
-const std::vector<std::string>& BasicStream<Batch>::warnings() const noexcept {
+const std::vector<std::string>& BasicStream<Batch>::warnings() const& noexcept {
   return state_->warnings();
 }
 

@@ -35,6 +35,8 @@ class StreamState {
   Batch join();
   /// Return the account after the end, otherwise nothing.
   const std::optional<Account>& account() const { return final_account_; }
+  /// Whether the stream has ended with an error.
+  bool has_failed() const { return error_ != nullptr; }
   /// Return the steps that the call has simulated so far, as far as the client knows.
   std::uint64_t num_simulated_steps() const { return num_simulated_steps_; }
   /// Return the episodes that have ended so far, as far as the client knows.

@@ -333,7 +333,8 @@ TEST(Batches, CompressedColumnsAreTheSame) {
   for (const auto& [compression, data] : {std::pair{v1::COMPRESSION_LZ4, lz4}, std::pair{v1::COMPRESSION_ZSTD, zstd}}) {
     column.set_compression(compression);
     column.set_data(data);
-    EXPECT_EQ(obtain(1, 4000, {message}).observations.values<float>()[3999], 4399);
+    const EpisodeBatch batch = obtain(1, 4000, {message});
+    EXPECT_EQ(batch.observations.values<float>()[3999], 4399);
     for (const std::string& spoilt : {data.substr(0, data.size() / 2), data + "abc"}) {
       column.set_data(spoilt);
       const auto error = error_of<ServerError>([&] { obtain(1, 4000, {message}); });

@@ -91,7 +91,7 @@ TEST(Streams, CancelTheirCallsWhenTheyAreDestroyed) {
   rollserve::Sampler sampler = server.connect();
   {
     rollserve::Stream stream = sampler.stream_samples(100);
-    EXPECT_EQ(stream.next()->num_steps(), 1u);
+    EXPECT_EQ(stream.next().value().num_steps(), 1u);
   }
   for (int i = 0; i < 1000 && !was_cancelled; ++i) std::this_thread::sleep_for(5ms);
   EXPECT_TRUE(was_cancelled);
@@ -103,7 +103,8 @@ TEST(Streams, DeliverJoinedResponsesAndTheirAccount) {
   const ScriptedServer server({{{joined({beginning(), first, second}), account(2, 3)}, {}}});
   rollserve::Sampler sampler = server.connect();
   rollserve::Stream stream = sampler.stream_samples(3);
-  EXPECT_THROW(stream.account(), rollserve::InvalidArgumentError);
+  const auto early = error_of<rollserve::InvalidArgumentError>([&] { stream.account(); });
+  EXPECT_NE(std::string(early.what()).find("got one that goes on"), std::string::npos) << early.what();
   std::vector<std::int64_t> lengths;
   for (const EpisodeBatch& part : stream) lengths.insert(lengths.end(), part.lengths.begin(), part.lengths.end());
   EXPECT_EQ(lengths, (std::vector<std::int64_t>{1, 2}));
@@ -379,13 +380,62 @@ TEST(Tokens, AreReadForEachCallAndNeverSentInTheClear) {
   }
 }
 
-TEST(Tokens, AreNotSentThroughProxies) {
-  const ScriptedServer server({one_step()});
-  ::setenv("grpc_proxy", "http://127.0.0.1:1", 1);  // where nobody listens
+/// An environment variable with a value, until the end of the scope.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST(Proxies, AreNotOnTheWayToThisMachine) {
+  const ScriptedServer server({one_step(), one_step(), one_step()});
+  const Variable proxy("http_proxy", "http://127.0.0.1:1");  // where nobody listens
   rollserve::Config config;
   config.token = "secret";
   EXPECT_NO_THROW(server.connect(config).obtain_samples(1));
-  ::unsetenv("grpc_proxy");
+  EXPECT_NO_THROW(server.connect().obtain_samples(1));
+  EXPECT_NO_THROW(rollserve::connect("LocalHost:" + std::to_string(server.port())).obtain_samples(1));
+}
+
+TEST(Proxies, AreNamedWhereTheyAreOnTheWay) {
+  const Variable proxy("http_proxy", "http://127.0.0.1:1");
+  const auto message = [](const char* target) {
+    return std::string(error_of<UnavailableError>([&] { rollserve::connect(target).status(); }).what());
+  };
+  EXPECT_NE(message("server.invalid:50051").find("(through the proxy of http_proxy)"), std::string::npos);
+  const Variable exceptions("no_proxy", "elsewhere.lab,.invalid");
+  EXPECT_EQ(message("server.invalid:50051").find("proxy"), std::string::npos);
+}
+
+TEST(Connections, ReachAServerThatIsBackWhateverOthersSaw) {
+  auto lost = std::make_unique<ScriptedServer>(std::vector<Scripted>{});
+  const int port = lost->port();
+  const std::string address = lost->address();
+  lost.reset();
+  for (int i = 0; i < 6; ++i) EXPECT_THROW(rollserve::connect(address).status(), UnavailableError);
+  rollserve::Sampler early = rollserve::connect(address);
+  EXPECT_THROW(early.status(), UnavailableError);
+  const ScriptedServer back({one_step()}, grpc::InsecureServerCredentials(), port);
+  EXPECT_NO_THROW(rollserve::connect(address).obtain_samples(1));
+}
+
+TEST(Warnings, GoToTheCallbackOrToStandardError) {
+  const Scripted warned{
+      {beginning(), warning("no episode ends"), response_of(batch_of({{4, 0, 1, true}})), account(1, 1)}, {}};
+  const ScriptedServer server({warned, warned, warned});
+  std::vector<std::string> warnings;
+  rollserve::Config config;
+  config.warn = [&](const std::string& text) { warnings.push_back(text); };
+  rollserve::Sampler sampler = server.connect(config);
+  sampler.obtain_samples(1);
+  sampler.evaluate(1);
+  EXPECT_EQ(warnings, (std::vector<std::string>{"no episode ends", "no episode ends"}));
+  ::testing::internal::CaptureStderr();
+  server.connect().obtain_samples(1);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "rollserve: no episode ends\n");
 }
 
 TEST(Calls, FailAtOnceWhereNoServerListens) {

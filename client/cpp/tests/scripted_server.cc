@@ -34,10 +34,11 @@ v1::ObtainExactEpisodesResponse exact(const v1::ObtainSamplesResponse& response)
 
 }  // namespace
 
-ScriptedServer::ScriptedServer(std::vector<Scripted> calls, std::shared_ptr<grpc::ServerCredentials> credentials)
+ScriptedServer::ScriptedServer(std::vector<Scripted> calls, std::shared_ptr<grpc::ServerCredentials> credentials,
+                               int port)
     : calls_(std::move(calls)) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", std::move(credentials), &port_);
+  builder.AddListeningPort("127.0.0.1:" + std::to_string(port), std::move(credentials), &port_);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
 }
@@ -129,6 +130,7 @@ grpc::Status ScriptedServer::Evaluate(grpc::ServerContext* context, const v1::Ev
   for (const auto& response : call.responses) {
     v1::EvaluateResponse same;
     if (response.has_beginning()) *same.mutable_beginning() = response.beginning();
+    if (response.has_progress()) *same.mutable_progress() = response.progress();
     if (response.has_batch()) *same.mutable_batch() = response.batch();
     if (response.has_multi_agent_batch()) *same.mutable_multi_agent_batch() = response.multi_agent_batch();
     if (response.has_account()) {
@@ -268,6 +270,12 @@ v1::ObtainSamplesResponse account(std::uint64_t num_episodes, std::uint64_t num_
   v1::ObtainSamplesResponse response;
   response.mutable_account()->set_episode_count(num_episodes);
   response.mutable_account()->set_step_count(num_steps);
+  return response;
+}
+
+v1::ObtainSamplesResponse warning(const std::string& text) {
+  v1::ObtainSamplesResponse response;
+  response.mutable_progress()->set_warning(text);
   return response;
 }
 

@@ -27,11 +27,14 @@ struct Scripted {
 class ScriptedServer final : public v1::SamplerService::Service {
  public:
   explicit ScriptedServer(std::vector<Scripted> calls,
-                          std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials());
+                          std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials(),
+                          int port = 0);
   ~ScriptedServer() override;
 
   /// Return the address.
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  /// Return the port.
+  int port() const { return port_; }
   /// Return a sampler that is connected to the server.
   rollserve::Sampler connect(const rollserve::Config& config = {}) const {
     return rollserve::connect(address(), config);
@@ -121,6 +124,8 @@ v1::ObtainSamplesResponse response_of(v1::EpisodeBatch batch);
 v1::ObtainSamplesResponse response_of(v1::MultiAgentBatch batch);
 v1::ObtainSamplesResponse progress(std::uint64_t num_simulated_steps, std::uint64_t num_ended_episodes);
 v1::ObtainSamplesResponse account(std::uint64_t num_episodes, std::uint64_t num_steps);
+/// Return progress with a warning.
+v1::ObtainSamplesResponse warning(const std::string& text);
 /// Return several responses in one.
 v1::ObtainSamplesResponse joined(const std::vector<v1::ObtainSamplesResponse>& responses);
 /// Return a call that delivers one episode of one step.

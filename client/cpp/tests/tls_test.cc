@@ -77,6 +77,19 @@ TEST(Tls, ConnectsToKnownServersOnly) {
   EXPECT_NE(std::string(error.what()).find("give `ca`"), std::string::npos) << error.what();
 }
 
+TEST(Tls, TakesTheAuthoritiesOfTheSystem) {
+  const Certificate own;
+  if (!own.is_made()) GTEST_SKIP() << "the command openssl makes no certificate here";
+  const ScriptedServer encrypted({one_step()}, own.credentials());
+  ::setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", own.ca().c_str(),
+           1);  // read once by a process, and tests have their own
+  rollserve::Config config;
+  config.tls = true;
+  config.token = "secret";
+  EXPECT_NO_THROW(encrypted.connect(config).obtain_samples(1));
+  EXPECT_NO_THROW(rollserve::connect("server.lab:50051", config));
+}
+
 TEST(Tls, RefusesFilesThatItCannotUse) {
   const auto field = [](rollserve::Config config) {
     return error_of<InvalidArgumentError>([&] { rollserve::connect("127.0.0.1:1", config); }).field();

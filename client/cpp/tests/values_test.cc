@@ -10,6 +10,40 @@
 
 namespace {
 
+// Whether a member of a T is there; a deleted one is not. A T is a temporary, a T& has a name.
+#define ROLLSERVE_HAS(name, member)                                                     \
+  template <class T, class = void>                                                      \
+  constexpr bool has_##name = false;                                                    \
+  template <class T>                                                                    \
+  constexpr bool has_##name<T, std::void_t<decltype(std::declval<T>().member)>> = true; \
+  template <class T>                                                                    \
+  constexpr bool only_if_named_##name = has_##name<T&> && !has_##name<T>;
+
+ROLLSERVE_HAS(bytes, bytes())
+ROLLSERVE_HAS(mutable_bytes, mutable_bytes())
+ROLLSERVE_HAS(values, template values<float>())
+ROLLSERVE_HAS(mutable_values, template mutable_values<float>())
+ROLLSERVE_HAS(find, find("x"))
+ROLLSERVE_HAS(mask, mask("x"))
+ROLLSERVE_HAS(begin, begin())
+ROLLSERVE_HAS(account, account())
+ROLLSERVE_HAS(warnings, warnings())
+ROLLSERVE_HAS(arrow, operator->())
+
+static_assert(only_if_named_bytes<rollserve::Array> && only_if_named_mutable_bytes<rollserve::Array>);
+static_assert(only_if_named_values<rollserve::Array> && only_if_named_mutable_values<rollserve::Array>);
+static_assert(only_if_named_values<rollserve::Columns> && only_if_named_mutable_values<rollserve::Columns>);
+static_assert(only_if_named_find<rollserve::Columns> && only_if_named_mask<rollserve::Columns>);
+static_assert(only_if_named_begin<rollserve::Columns> && only_if_named_begin<rollserve::Stream>);
+static_assert(only_if_named_account<rollserve::Stream> && only_if_named_warnings<rollserve::Stream>);
+static_assert(only_if_named_arrow<rollserve::Optional<rollserve::EpisodeBatch>>);
+static_assert(only_if_named_arrow<rollserve::Stream::Iterator>);
+// These have values of temporaries, and no references into them.
+static_assert(std::is_same_v<decltype(std::declval<rollserve::Columns>().at("")), rollserve::Array>);
+static_assert(std::is_same_v<decltype(std::declval<rollserve::Array>().shape()), rollserve::Shape>);
+static_assert(std::is_same_v<decltype(std::declval<rollserve::Error>().reason()), std::string>);
+static_assert(std::is_same_v<decltype(*std::declval<rollserve::Stream::Iterator>()), rollserve::EpisodeBatch>);
+
 using rollserve::Array;
 using rollserve::DataType;
 using rollserve::Head;

@@ -65,7 +65,8 @@ func main() {
 
 // run returns the results of a case's operations, each of which is performed whether or not the others fail.
 func run(asked *testCase) object {
-	sampler, err := connect(asked.Connect)
+	c := &client{}
+	sampler, err := connect(asked.Connect, func(text string) { c.warnings = append(c.warnings, text) })
 	var missing unsupported
 	if errors.As(err, &missing) {
 		return object{"unsupported": missing.Error()}
@@ -73,7 +74,7 @@ func run(asked *testCase) object {
 	if err == nil {
 		defer sampler.Close()
 	}
-	c := &client{Sampler: sampler}
+	c.Sampler = sampler
 	results := make([]object, len(asked.Operations))
 	for i, content := range asked.Operations {
 		result, failure := object(nil), err
@@ -88,14 +89,14 @@ func run(asked *testCase) object {
 	return object{"results": results}
 }
 
-func connect(content json.RawMessage) (*rollserve.Sampler, error) {
+func connect(content json.RawMessage, warn func(string)) (*rollserve.Sampler, error) {
 	var c connection
 	if err := decode(content, &c); err != nil {
 		return nil, err
 	}
 	config := rollserve.Config{
 		Timeout: time.Duration(c.TimeoutSeconds * float64(time.Second)), CA: c.CA, Token: c.Token,
-		MaxMessageBytes: c.MaxMessage,
+		MaxMessageBytes: c.MaxMessage, Warn: warn,
 	}
 	for _, name := range c.Compression {
 		codec, err := lookUp("compression", name, compressions)

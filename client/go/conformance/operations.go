@@ -44,10 +44,11 @@ type operation struct {
 	PolicyMaps           []policyMap `json:"policy_maps"`
 }
 
-// client is the sampler of a case, and whether its environment has many agents, whose calls are others.
+// client is the sampler of a case, whether its environment has many agents, whose calls are others, and its warnings.
 type client struct {
 	*rollserve.Sampler
 	hasManyAgents bool
+	warnings      []string // of the server, since the case began
 }
 
 // perform performs an operation, and describes its result.
@@ -78,6 +79,7 @@ var operations = map[string]func(context.Context, *client, *operation) (object, 
 	"stream_samples":          streamSamples,
 	"evaluate":                evaluate,
 	"status":                  status,
+	"warnings":                warnings,
 }
 
 func updateEnv(ctx context.Context, c *client, o *operation) (object, error) {
@@ -346,4 +348,8 @@ func status(ctx context.Context, c *client, _ *operation) (object, error) {
 		"environment_version": status.GetEnvironmentVersion(),
 		"num_workers":         status.NumWorkers(),
 	}, nil
+}
+
+func warnings(_ context.Context, c *client, _ *operation) (object, error) {
+	return object{"warnings": c.warnings}, nil
 }

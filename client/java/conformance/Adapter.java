@@ -17,6 +17,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.function.Consumer;
 
 /**
  * Answers the cases of the conformance kit: reads one of them from each line of the standard input, and writes the
@@ -44,8 +45,9 @@ final class Adapter {
     private static List<Map<String, ?>> results(Fields message) {
         List<Fields> operations = message.list("operations");
         List<Map<String, ?>> results = new ArrayList<>();
-        try (Sampler sampler = connect(message.fields("connect"))) {
-            Operations client = new Operations(sampler);
+        List<String> warnings = new ArrayList<>();
+        try (Sampler sampler = connect(message.fields("connect"), warnings::add)) {
+            Operations client = new Operations(sampler, warnings);
             for (Fields operation : operations) {
                 results.add(result(client, operation));
             }
@@ -55,15 +57,15 @@ final class Adapter {
         }
     }
 
-    private static Sampler connect(Fields connect) {
-        ConnectionOptions options = new ConnectionOptions();
+    private static Sampler connect(Fields connect, Consumer<String> warningListener) {
+        ConnectionOptions options = new ConnectionOptions().withWarningListener(warningListener);
         options = connect.set(options, "timeout_seconds", (set, field) ->
-            set.timeout(Duration.ofNanos((long) (connect.number(field) * 1e9))));
-        options = connect.set(options, "ca", (set, field) -> set.ca(Path.of(connect.text(field))));
-        options = connect.set(options, "token", (set, field) -> set.token(connect.text(field)));
+            set.withTimeout(Duration.ofNanos((long) (connect.number(field) * 1e9))));
+        options = connect.set(options, "ca", (set, field) -> set.withCa(Path.of(connect.text(field))));
+        options = connect.set(options, "token", (set, field) -> set.withToken(connect.text(field)));
         options = connect.set(options, "max_message_bytes", (set, field) ->
-            set.maxMessageBytes((int) connect.integer(field)));
-        options = connect.set(options, "compression", (set, field) -> set.compression(connect.texts(field).stream()
+            set.withMaxMessageBytes((int) connect.integer(field)));
+        options = connect.set(options, "compression", (set, field) -> set.withCompression(connect.texts(field).stream()
             .map(codec -> Compression.valueOf(codec.toUpperCase(Locale.ROOT))).toArray(Compression[]::new)));
         return Sampler.connect(connect.text("target"), options);
     }

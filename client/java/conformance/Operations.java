@@ -17,10 +17,18 @@ import java.util.function.ToIntFunction;
 /** The operations of a case, which a client performs one after the other. */
 final class Operations {
     private final Sampler sampler;
+    private final List<String> warnings;
     private boolean hasManyAgents; // in the environment that the last update has made
 
-    Operations(Sampler sampler) {
+    /**
+     * Starts a case.
+     *
+     * @param sampler the client
+     * @param warnings what its listener has got
+     */
+    Operations(Sampler sampler, List<String> warnings) {
         this.sampler = sampler;
+        this.warnings = warnings;
     }
 
     Map<String, ?> perform(Fields operation) {
@@ -63,9 +71,10 @@ final class Operations {
                     operation.integer("num_steps"), Requests.sampling(options)));
             case "evaluate" -> evaluation(sampler.evaluate(
                 (int) operation.integer("num_episodes"),
-                Requests.evaluation(options).policyMaps(operation.elements("policy_maps").stream()
+                Requests.evaluation(options).withPolicyMaps(operation.elements("policy_maps").stream()
                     .map(rules -> PolicyRequests.map((List<?>) rules)).toArray(PolicyMap[]::new))));
             case "status" -> status(sampler.status());
+            case "warnings" -> Map.of("warnings", warnings);
             default -> Map.of("unsupported", "no such operation");
         };
     }
@@ -86,8 +95,8 @@ final class Operations {
     private static FragmentOptions fragments(Fields operation, Fields options) {
         FragmentOptions fragments = new FragmentOptions(Requests.sampling(options));
         fragments = operation.set(fragments, "row_step_count", (set, field) ->
-            set.rowStepCount(operation.integer(field)));
-        return operation.set(fragments, "soft_horizon", (set, field) -> set.softHorizon(operation.flag(field)));
+            set.withRowStepCount(operation.integer(field)));
+        return operation.set(fragments, "soft_horizon", (set, field) -> set.withSoftHorizon(operation.flag(field)));
     }
 
     private static <B> Map<String, ?> stream(

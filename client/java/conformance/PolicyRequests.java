@@ -30,11 +30,11 @@ final class PolicyRequests {
                     choice.text("policy"), choice.integer("version"), choice.number("weight")))
                 .toArray(PolicyChoice[]::new);
             if (rule.has("name")) {
-                map = map.agent(rule.text("name"), choices);
+                map = map.withAgent(rule.text("name"), choices);
             } else if (rule.has("prefix")) {
-                map = map.prefix(rule.text("prefix"), choices);
+                map = map.withPrefix(rule.text("prefix"), choices);
             } else {
-                map = map.position((int) rule.integer("position"), choices);
+                map = map.withPosition((int) rule.integer("position"), choices);
             }
         }
         return map;

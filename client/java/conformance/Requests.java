@@ -197,51 +197,51 @@ final class Requests {
     static SamplingOptions sampling(Fields fields) {
         SamplingOptions options = new SamplingOptions();
         if (fields.has("agent") || fields.has("parameters") || fields.has("change") || fields.has("policies")) {
-            options = options.agent(agentUpdate(fields));
+            options = options.withAgent(agentUpdate(fields));
         }
         if (exploration(fields) != null) {
-            options = options.exploration(exploration(fields));
+            options = options.withExploration(exploration(fields));
         }
-        options = fields.set(options, "seed", (set, field) -> set.seed(Long.parseUnsignedLong(fields.text(field))));
+        options = fields.set(options, "seed", (set, field) -> set.withSeed(Long.parseUnsignedLong(fields.text(field))));
         options = fields.set(options, "first_episode_index", (set, field) ->
-            set.firstEpisodeIndex(fields.integer(field)));
+            set.withFirstEpisodeIndex(fields.integer(field)));
         options = fields.set(options, "max_episode_length", (set, field) ->
-            set.maxEpisodeLength(fields.integer(field)));
-        options = fields.set(options, "policy_version", (set, field) -> set.policyVersion(fields.integer(field)));
+            set.withMaxEpisodeLength(fields.integer(field)));
+        options = fields.set(options, "policy_version", (set, field) -> set.withPolicyVersion(fields.integer(field)));
         options = fields.set(options, "min_policy_version", (set, field) ->
-            set.minPolicyVersion(fields.integer(field)));
-        options = fields.set(options, "environment_version", (set, field) -> set.envVersion(fields.integer(field)));
+            set.withMinPolicyVersion(fields.integer(field)));
+        options = fields.set(options, "environment_version", (set, field) -> set.withEnvVersion(fields.integer(field)));
         options = fields.set(options, "expected_num_workers", (set, field) ->
-            set.expectedNumWorkers((int) fields.integer(field)));
-        options = fields.set(options, "return_states", (set, field) -> set.returnStates(fields.flag(field)));
+            set.withExpectedNumWorkers((int) fields.integer(field)));
+        options = fields.set(options, "return_states", (set, field) -> set.withReturnStates(fields.flag(field)));
         options = fields.set(options, "return_last_values", (set, field) ->
-            set.returnLastValues(fields.flag(field)));
+            set.withReturnLastValues(fields.flag(field)));
         options = fields.set(options, "return_last_states", (set, field) ->
-            set.returnLastStates(fields.flag(field)));
+            set.withReturnLastStates(fields.flag(field)));
         options = fields.set(options, "skip_failed_episodes", (set, field) ->
-            set.skipFailedEpisodes(fields.flag(field)));
-        options = fields.set(options, "plain_frames", (set, field) -> set.framesOnce(!fields.flag(field)));
-        options = options.deliver(fields.texts("deliver").toArray(String[]::new))
-            .countAgentSteps("agent_steps".equals(fields.text("count")));
-        return fields.set(options, "prefetch", (set, field) -> set.prefetch(fields.flag(field)));
+            set.withSkipFailedEpisodes(fields.flag(field)));
+        options = fields.set(options, "plain_frames", (set, field) -> set.withFramesOnce(!fields.flag(field)));
+        options = options.withDeliver(fields.texts("deliver").toArray(String[]::new))
+            .withCountAgentSteps("agent_steps".equals(fields.text("count")));
+        return fields.set(options, "prefetch", (set, field) -> set.withPrefetch(fields.flag(field)));
     }
 
     static EvaluationOptions evaluation(Fields fields) {
         EvaluationOptions options = new EvaluationOptions();
         if (exploration(fields) != null) {
-            options = options.exploration(exploration(fields));
+            options = options.withExploration(exploration(fields));
         }
-        options = fields.set(options, "seed", (set, field) -> set.seed(Long.parseUnsignedLong(fields.text(field))));
+        options = fields.set(options, "seed", (set, field) -> set.withSeed(Long.parseUnsignedLong(fields.text(field))));
         options = fields.set(options, "first_episode_index", (set, field) ->
-            set.firstEpisodeIndex(fields.integer(field)));
+            set.withFirstEpisodeIndex(fields.integer(field)));
         options = fields.set(options, "max_episode_length", (set, field) ->
-            set.maxEpisodeLength(fields.integer(field)));
-        options = fields.set(options, "policy_version", (set, field) -> set.policyVersion(fields.integer(field)));
+            set.withMaxEpisodeLength(fields.integer(field)));
+        options = fields.set(options, "policy_version", (set, field) -> set.withPolicyVersion(fields.integer(field)));
         options = fields.set(options, "min_policy_version", (set, field) ->
-            set.minPolicyVersion(fields.integer(field)));
-        options = fields.set(options, "environment_version", (set, field) -> set.envVersion(fields.integer(field)));
+            set.withMinPolicyVersion(fields.integer(field)));
+        options = fields.set(options, "environment_version", (set, field) -> set.withEnvVersion(fields.integer(field)));
         return fields.set(options, "skip_failed_episodes", (set, field) ->
-            set.skipFailedEpisodes(fields.flag(field)));
+            set.withSkipFailedEpisodes(fields.flag(field)));
     }
 
     /** Returns the exploration that options name; null for none. */

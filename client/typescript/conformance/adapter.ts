@@ -40,11 +40,19 @@ async function run(asked: Case): Promise<Result> {
     return "unsupported" in failure ? failure : { results: asked.operations.map(() => failure) };
   }
   const results: Result[] = [];
-  const client = { sampler, hasManyAgents: false };
+  const warnings: string[] = [];
+  const onWarning = ({ name, message }: Error): void => {
+    if (name === "RollserveWarning") {
+      warnings.push(message);
+    }
+  };
+  process.on("warning", onWarning);
+  const client = { sampler, warnings, hasManyAgents: false };
   for (const operation of asked.operations) {
     results.push(await perform(client, operation).catch(describeError));
   }
   sampler.close();
+  process.off("warning", onWarning);
   return { results };
 }
 

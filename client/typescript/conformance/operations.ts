@@ -1,5 +1,7 @@
 /** The operations of cases. */
 
+import { setImmediate as nextTurn } from "node:timers/promises";
+
 import type {
   EnvSpec,
   EpisodeBatch,
@@ -60,9 +62,10 @@ interface SampleFields {
   readonly views?: readonly string[];
 }
 
-/** The sampler of a case, and whether its environment has many agents, whose calls are others. */
+/** The sampler of a case, its warnings, and whether its environment has many agents, whose calls are others. */
 export interface Client {
   readonly sampler: Sampler;
+  readonly warnings: readonly string[];
   hasManyAgents: boolean;
 }
 
@@ -228,6 +231,11 @@ const OPERATIONS: Operations = {
     });
     const result = { returns: [...returns], lengths: Array.from(lengths, Number) };
     return agentReturns === undefined ? result : { ...result, agent_returns: describeAgentReturns(agentReturns) };
+  },
+
+  async warnings({ warnings }) {
+    await nextTurn(); // Node emits warnings a little later
+    return { warnings };
   },
 
   async status({ sampler }) {

@@ -12,6 +12,7 @@ import { ChannelCredentials, Client, credentials, Metadata, type ChannelOptions 
 import { CancelledError, InvalidArgumentError } from "./errors.js";
 import { SamplerService } from "./generated/rollserve/v1/sampler_service_pb.js";
 import { RawCall } from "./raw_call.js";
+import { nameProxy } from "./rpc_errors.js";
 
 /** The name of an RPC of the service, such as `ObtainSamples`. */
 export type RpcName = Capitalize<Extract<keyof typeof SamplerService.method, string>>;
@@ -46,6 +47,8 @@ const KEEPALIVE_MILLISECONDS = 20_000; // silence after which the server is ping
 const KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000;
 const FIRST_RECONNECT_MILLISECONDS = 100;
 const MAX_RECONNECT_MILLISECONDS = 2000; // a server that is back should be noticed within seconds
+/** The environment variables with the proxy that gRPC takes, the first that is set. */
+const PROXY_VARIABLES = ["grpc_proxy", "https_proxy", "http_proxy"];
 const TOKEN = /^[!-~]+$/;
 
 /** A connection to a server, which the first call opens. */
@@ -56,6 +59,7 @@ export class Connection {
   readonly #client: Client;
   readonly #readToken: (() => string) | undefined;
   readonly #sampler: string;
+  readonly #proxyVariable: string | undefined;
   readonly #calls = new Set<RawCall>();
   #isClosed = false;
 
@@ -73,7 +77,7 @@ export class Connection {
     const isEncrypted = channelCredentials._isSecure();
     if (this.#readToken !== undefined && !isEncrypted && !isLocal(target)) {
       const expected = "an encrypted connection, because others in the network could read the token";
-      throw InvalidArgumentError.of("token", expected, `none to '${target}'`, "give ca for TLS");
+      throw InvalidArgumentError.of("token", expected, `none to '${target}'`, "give tls or ca");
     }
     const channelOptions: ChannelOptions = {
       "grpc.max_receive_message_length": Math.max(maxMessageBytes ?? 0, GRPC_MESSAGE_BYTES),
@@ -82,12 +86,16 @@ export class Connection {
       "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_MILLISECONDS,
       "grpc.initial_reconnect_backoff_ms": FIRST_RECONNECT_MILLISECONDS,
       "grpc.max_reconnect_backoff_ms": MAX_RECONNECT_MILLISECONDS,
+      // Another connection to a server that was away would otherwise share the pause before the next attempt.
+      "grpc.use_local_subchannel_pool": 1,
     };
-    if (this.#readToken !== undefined && !isEncrypted) {
-      channelOptions["grpc.enable_http_proxy"] = 0; // a proxy would read the token, also for a loopback address
+    if (isLocal(target)) {
+      channelOptions["grpc.enable_http_proxy"] = 0; // a proxy has another loopback address
     }
     this.#sampler = sampler;
     this.#client = new Client(target, channelCredentials, channelOptions);
+    const isProxied = !this.#client.getChannel().getTarget().endsWith(addressOf(target));
+    this.#proxyVariable = isProxied ? PROXY_VARIABLES.find((name) => process.env[name]) : undefined;
   }
 
   /**
@@ -113,7 +121,12 @@ export class Connection {
     const bytes = Buffer.from(request.buffer, request.byteOffset, request.byteLength);
     const same = (value: Buffer): Buffer => value;
     const options = seconds === undefined ? {} : { deadline: Date.now() + 1000 * seconds };
-    const call = new RawCall(this.#client.makeServerStreamRequest(path, same, same, bytes, metadata, options));
+    const stream = this.#client.makeServerStreamRequest(path, same, same, bytes, metadata, options);
+    const call = new RawCall(stream, (error) => {
+      if (this.#proxyVariable !== undefined) {
+        nameProxy(error, this.#proxyVariable);
+      }
+    });
     this.#calls.add(call);
     call.onEnd = () => this.#calls.delete(call);
     return call;
@@ -193,6 +206,10 @@ function isLocal(target: string): boolean {
   if (target.startsWith("unix:")) {
     return true;
   }
-  const address = target.replace(/^(ipv4|ipv6|dns):(\/\/[^/]*\/)?/, "");
-  return /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i.test(address);
+  return /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i.test(addressOf(target));
+}
+
+/** Return a target without its scheme. */
+function addressOf(target: string): string {
+  return target.replace(/^(ipv4|ipv6|dns):(\/\/[^/]*\/)?/, "");
 }

@@ -19,8 +19,13 @@ export class RawCall {
   #isOver = false;
   #error: Error | undefined;
 
-  /** Take the messages of a stream from now on. */
-  constructor(stream: ClientReadableStream<Buffer>) {
+  /**
+   * Take the messages of a stream from now on.
+   *
+   * @param stream - The stream.
+   * @param explain - Adds to an error of gRPC what the connection knows about it.
+   */
+  constructor(stream: ClientReadableStream<Buffer>, explain: (error: ServiceError) => void) {
     this.#stream = stream;
     stream.on("data", (message: Buffer) => {
       if (this.#isOver) {
@@ -34,6 +39,7 @@ export class RawCall {
     });
     // The error comes before the messages that were received before it; the end comes behind them.
     stream.on("error", (error: ServiceError) => {
+      explain(error);
       this.#error ??= error;
     });
     stream.on("end", () => {

@@ -95,6 +95,13 @@ export function errorFromRpc(error: ServiceError): RollserveError {
   return new ErrorClass(message, { code, reason, field: fieldOf(error.metadata), requestId });
 }
 
+/** Add to an error the environment variable with the proxy on the way, if no connection could be made through it. */
+export function nameProxy(error: ServiceError, variable: string): void {
+  if (error.code === status.UNAVAILABLE && error.details.startsWith(NO_CONNECTION)) {
+    error.details += ` (through the proxy of ${variable})`;
+  }
+}
+
 interface TlsFailure {
   readonly field: string;
   readonly message: string;

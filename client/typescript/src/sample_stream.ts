@@ -45,6 +45,7 @@ export class SampleStream<B extends AnyBatch = EpisodeBatch> implements AsyncIte
   readonly #receiver: Receiver;
   readonly #blackhole: boolean;
   #isClosed = false;
+  #hasEnded = false;
   #read: Counts = { numEpisodes: 0, numSteps: 0 };
 
   /**
@@ -86,9 +87,13 @@ export class SampleStream<B extends AnyBatch = EpisodeBatch> implements AsyncIte
   /**
    * The account of the call, after the end of the stream.
    *
-   * @throws ServerError - The stream has not ended.
+   * @throws InvalidArgumentError - The stream has not been read to its end.
    */
   get account(): Account {
+    if (!this.#hasEnded) {
+      const got = "one that goes on, was left or has failed";
+      throw InvalidArgumentError.of("account", "a stream that was read to its end", got);
+    }
     return this.#reader.account();
   }
 
@@ -116,6 +121,7 @@ export class SampleStream<B extends AnyBatch = EpisodeBatch> implements AsyncIte
       const message = await this.#receiver.next();
       if (message === undefined) {
         this.#isClosed = true;
+        this.#hasEnded = true;
         this.#reader.account();
       } else {
         this.#take(message);

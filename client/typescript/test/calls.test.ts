@@ -64,6 +64,51 @@ test("test_first_call_fails_at_once_when_no_server_listens", async () => {
   await assert.rejects(sampler.status(), UnavailableError);
 });
 
+test("test_connection_reaches_a_server_that_is_back_when_others_have_not", async () => {
+  const lost = await serve(() => []);
+  const { address } = lost;
+  await lost[Symbol.asyncDispose]();
+  await using early = connect(address);
+  for (let attempt = 0; attempt < 6; attempt++) {
+    await assert.rejects(early.status(), UnavailableError); // makes gRPC's next pause longer
+  }
+  const answer = toBinary(UpdateAgentResponseSchema, create(UpdateAgentResponseSchema, { policyVersion: 7n }));
+  await using back = await serve(() => [answer], Number(address.split(":")[1]));
+  assert.equal(back.address, address);
+  await using sampler = connect(address);
+  assert.equal(await sampler.updateAgent(new RandomAgent()), 7n);
+});
+
+test("test_proxy_is_named_and_not_on_the_way_to_this_machine", async () => {
+  const answer = toBinary(UpdateAgentResponseSchema, create(UpdateAgentResponseSchema, { policyVersion: 7n }));
+  await using server = await serve(() => [answer]);
+  process.env["http_proxy"] = "http://127.0.0.1:1"; // where nobody listens
+  try {
+    for (const target of [server.address, server.address.replace("127.0.0.1", "localhost")]) {
+      await using sampler = connect(target);
+      assert.equal(await sampler.updateAgent(new RandomAgent()), 7n);
+    }
+    await using proxied = connect("server.invalid:50051");
+    await assert.rejects(proxied.status(), /\(through the proxy of http_proxy\)/);
+    process.env["no_proxy"] = ".invalid";
+    await using direct = connect("server.invalid:50051");
+    await assert.rejects(direct.status(), (error: unknown) => !String(error).includes("proxy"));
+  } finally {
+    delete process.env["http_proxy"];
+    delete process.env["no_proxy"];
+  }
+});
+
+test("test_account_is_refused_before_the_end_of_the_stream", async () => {
+  await using server = await serve(() => [beginning(), batch([{ index: 0, rewards: [1] }]), account(1, 1)]);
+  await using sampler = connect(server.address);
+  const stream = sampler.streamSamples(1);
+  await stream.next();
+  assert.throws(() => stream.account, { name: "InvalidArgumentError", field: "account" });
+  await stream.next();
+  assert.equal(stream.account.numSteps, 1n);
+});
+
 test("test_stream_resumes_behind_the_last_whole_episode", async () => {
   const scripts = [
     [

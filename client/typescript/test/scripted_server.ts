@@ -30,9 +30,12 @@ export interface ScriptedServer extends AsyncDisposable {
   readonly calls: readonly Arrived[];
 }
 
-/** Serve on a free port; `script` returns what each call is answered with, and the call stays open after null. */
+/**
+ * Serve on a port, or a free one; `script` returns what each call is answered with, and the call stays open after null.
+ */
 export async function serve(
   script: (call: Arrived, index: number) => readonly (Item | null)[],
+  at = 0,
 ): Promise<ScriptedServer> {
   const calls: Arrived[] = [];
   const server = new Server();
@@ -75,7 +78,7 @@ export async function serve(
   );
   server.addService(definition, Object.fromEntries(rpcs.map((name) => [name, handle(name)])));
   const port = await new Promise<number>((resolve, reject) => {
-    server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (error, bound) => {
+    server.bindAsync(`127.0.0.1:${String(at)}`, ServerCredentials.createInsecure(), (error, bound) => {
       if (error === null) {
         resolve(bound);
       } else {

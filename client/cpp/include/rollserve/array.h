@@ -125,8 +125,8 @@ struct DataTypeOf<double> : std::integral_constant<DataType, DataType::Float64> 
 
 /// A view of a dense array of numbers or truth values in C order: the last axis varies fastest.
 ///
-/// Copies of an Array, and what slice() and values() return, share one memory, which lives as long as one of the
-/// arrays.
+/// Copies of an Array, and what slice() returns, share one memory, which lives as long as one of the arrays. Spans do
+/// not keep it alive, so an array that is a temporary has none: name the array, or the batch that has it, first.
 class Array {
  public:
   /// Make an array of no float64 elements.
@@ -172,7 +172,9 @@ class Array {
   /// Return the type of the elements.
   DataType data_type() const noexcept { return data_type_; }
   /// Return the sizes of the axes.
-  const Shape& shape() const noexcept { return shape_; }
+  const Shape& shape() const& noexcept { return shape_; }
+  /// Return the sizes of the axes.
+  Shape shape() const&& { return shape_; }
   /// Return the sizes of the axes of a row, which is an element of the first axis.
   Shape row_shape() const { return shape_.empty() ? Shape{} : Shape(shape_.begin() + 1, shape_.end()); }
   /// Return the size of the first axis, the number of rows; 1 for a scalar.
@@ -184,15 +186,15 @@ class Array {
   /// Return the number of bytes of a row.
   std::size_t row_bytes() const noexcept { return row_size() * size_of(data_type_); }
   /// Return the bytes of the elements.
-  Span<const std::byte> bytes() const noexcept { return {data_.get(), size() * size_of(data_type_)}; }
+  Span<const std::byte> bytes() const& noexcept { return {data_.get(), size() * size_of(data_type_)}; }
   /// Return the bytes of the elements, which all copies of this array share.
-  Span<std::byte> mutable_bytes() noexcept { return {data_.get(), size() * size_of(data_type_)}; }
+  Span<std::byte> mutable_bytes() & noexcept { return {data_.get(), size() * size_of(data_type_)}; }
 
   /// Return the elements.
   ///
   /// @throws InvalidArgumentError if the elements have another type than T.
   template <class T>
-  Span<const T> values() const {
+  Span<const T> values() const& {
     check_type(DataTypeOf<T>::value);
     return {reinterpret_cast<const T*>(data_.get()), size()};
   }
@@ -201,10 +203,16 @@ class Array {
   ///
   /// @throws InvalidArgumentError if the elements have another type than T.
   template <class T>
-  Span<T> mutable_values() {
+  Span<T> mutable_values() & {
     check_type(DataTypeOf<T>::value);
     return {reinterpret_cast<T*>(data_.get()), size()};
   }
+
+  /// @cond
+  Span<const std::byte> bytes() const&& = delete;  // the memory would be freed at the end of the statement
+  template <class T>
+  Span<const T> values() const&& = delete;
+  /// @endcond
 
   /// Return the rows from `begin` to `end`, without `end`, in shared memory.
   ///
@@ -230,6 +238,25 @@ class Array {
   std::shared_ptr<std::byte> data_;
 };
 
+/// A `std::optional` that does not reach its content through a temporary: `stream.next()->rewards` would refer to a
+/// batch that is gone. `stream.next().value().rewards` is one, as is an optional with a name.
+template <class T>
+class Optional : public std::optional<T> {
+ public:
+  using std::optional<T>::optional;
+  using std::optional<T>::operator=;
+  /// Take over the content of another optional, if it has some.
+  Optional(std::optional<T> content) : std::optional<T>(std::move(content)) {}
+
+  /// Return the content's address; it has to be there.
+  const T* operator->() const& noexcept { return std::optional<T>::operator->(); }
+  /// Return the content's address; it has to be there.
+  T* operator->() & noexcept { return std::optional<T>::operator->(); }
+  /// @cond
+  const T* operator->() const&& = delete;
+  /// @endcond
+};
+
 /// Arrays by name, in the order in which they were added; as columns of a batch, each with a row for each step or for
 /// each segment.
 ///
@@ -252,9 +279,11 @@ class Columns {
   /// Return the array of a name.
   ///
   /// @throws InvalidArgumentError for a name that is not there.
-  const Array& at(std::string_view name) const;
+  const Array& at(std::string_view name) const&;
+  /// Return the array of a name; throws as the other one.
+  Array at(std::string_view name) const&& { return at(name); }
   /// Return the array of a name, or nullptr without one.
-  const Array* find(std::string_view name) const noexcept;
+  const Array* find(std::string_view name) const& noexcept;
   /// Whether there is an array of a name.
   bool contains(std::string_view name) const noexcept { return find(name) != nullptr; }
   /// Add an array, or replace the one of this name.
@@ -266,18 +295,26 @@ class Columns {
   ///
   /// @throws InvalidArgumentError for a name that is not there, or if the elements have another type than T.
   template <class T>
-  Span<const T> values(std::string_view name = "") const {
+  Span<const T> values(std::string_view name = "") const& {
     return at(name).values<T>();
   }
 
   /// Return the elements of the array of a name, which all copies of the array share; throws as values().
   template <class T>
-  Span<T> mutable_values(std::string_view name = "") {
-    return Array(at(name)).mutable_values<T>();
+  Span<T> mutable_values(std::string_view name = "") & {
+    Array array = at(name);  // shares the memory of the one that stays here
+    return array.mutable_values<T>();
   }
 
   /// Return whether each row of an info has a value; an empty span if all rows have one.
-  Span<const bool> mask(std::string_view name) const;
+  Span<const bool> mask(std::string_view name) const&;
+
+  /// @cond
+  const Array* find(std::string_view name) const&& = delete;  // these would outlive their arrays
+  template <class T>
+  Span<const T> values(std::string_view name = "") const&& = delete;
+  Span<const bool> mask(std::string_view name) const&& = delete;
+  /// @endcond
 
   /// Return the texts of an info, one for each row, and nothing for a row without one. `text/NAME` has the texts of the
   /// info NAME, and `json/NAME` its other values as JSON, with EnvSpec::text_info_bytes.
@@ -293,9 +330,13 @@ class Columns {
   /// Whether there are no arrays.
   bool empty() const noexcept { return entries_.empty(); }
   /// Return the first name and array.
-  const_iterator begin() const noexcept { return entries_.begin(); }
+  const_iterator begin() const& noexcept { return entries_.begin(); }
   /// Return the position behind the last name and array.
-  const_iterator end() const noexcept { return entries_.end(); }
+  const_iterator end() const& noexcept { return entries_.end(); }
+  /// @cond
+  const_iterator begin() const&& = delete;
+  const_iterator end() const&& = delete;
+  /// @endcond
   /// Return the names, in their order.
   std::vector<std::string> names() const;
 

@@ -30,9 +30,9 @@ struct EpisodeBatch {
   Columns last_states;  ///< (N, *H), recurrent states after the last step, with SamplingOptions::return_last_states.
   /// (N), the values of the last observations, 0 where the segment terminated, of the type of the agent's info `value`;
   /// with SamplingOptions::return_last_values.
-  std::optional<Array> last_values;
+  Optional<Array> last_values;
   /// (T) float64, the rewards as the environment returned them, where transforms change rewards.
-  std::optional<Array> raw_rewards;
+  Optional<Array> raw_rewards;
   /// (T, *A), the actions as the environment got them, where transforms change actions; otherwise empty.
   Columns env_actions;
 

@@ -64,11 +64,17 @@ class Error : public std::runtime_error {
   /// Return the gRPC status code.
   StatusCode code() const noexcept { return details_->code; }
   /// Return a constant of rollserve::reason, or what a newer server sends; empty if the error is gRPC's own.
-  const std::string& reason() const noexcept { return details_->reason; }
+  const std::string& reason() const& noexcept { return details_->reason; }
   /// Return the path of the argument or of the request's field that is at fault; empty if none is.
-  const std::string& field() const noexcept { return details_->field; }
+  const std::string& field() const& noexcept { return details_->field; }
   /// Return the name of the request in the server's log; empty if the error is gRPC's or the client's own.
-  const std::string& request_id() const noexcept { return details_->request_id; }
+  const std::string& request_id() const& noexcept { return details_->request_id; }
+
+  /// @cond
+  std::string reason() const&& { return details_->reason; }  // of an error that is a temporary
+  std::string field() const&& { return details_->field; }
+  std::string request_id() const&& { return details_->request_id; }
+  /// @endcond
 
  private:
   std::shared_ptr<const ErrorDetails> details_;  // shared, so that copies of the exception cannot fail

@@ -71,12 +71,12 @@ struct Evaluation {
   Reproducibility reproducibility = Reproducibility::Unspecified;  ///< The class of the episodes.
   Account account;                                                 ///< What was simulated and what became of it.
   /// The episodes, if EvaluationOptions::return_episodes asked for them and the environment has one agent.
-  std::optional<EpisodeBatch> episodes;
+  Optional<EpisodeBatch> episodes;
   /// What each agent got, if the environment has many. `returns` then are sums over all agents, and `lengths` count
   /// environment steps.
   std::optional<AgentReturns> agent_returns;
   /// The episodes, if the options asked for them and the environment has many agents.
-  std::optional<MultiAgentBatch> multi_agent_episodes;
+  Optional<MultiAgentBatch> multi_agent_episodes;
 };
 
 /// The result of an evaluation of K members of a population on M episodes each: first all episodes of member 0, then

@@ -61,8 +61,8 @@ struct MultiAgentBatch {
   /// The policies that acted. The batches of a stream have one element for each version of a policy.
   std::vector<PolicyBatch> policies;
   /// (T, *S), the environment's global state before each environment step, with EnvSpec::global_state.
-  std::optional<Array> global_states;
-  std::optional<Array> last_global_states;  ///< (E, *S), the global state after the last step of each part, likewise.
+  Optional<Array> global_states;
+  Optional<Array> last_global_states;  ///< (E, *S), the global state after the last step of each part, likewise.
   /// What became of everything that was simulated, in environment steps, for the call whose whole result the batch is.
   std::optional<Account> account;
 

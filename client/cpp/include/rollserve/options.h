@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct Config {
   /// Whether calls use agents and environments that other clients set. By default, calls fail with a PreconditionError
   /// (reason::UNEXPECTED_VERSION) once another client has replaced or changed what this client set.
   bool shared = false;
+  /// Whether to encrypt the connection although neither `ca` nor `cert` is given: one of the system's authorities then
+  /// has to have signed the server's certificate.
+  bool tls = false;
   /// A PEM file with certificates of authorities, to encrypt the connection; one of them signed the server's.
   std::string ca;
   std::string cert;  ///< A PEM file with a certificate of the client, for servers that ask for one.
@@ -41,6 +45,9 @@ struct Config {
   /// encrypted.
   std::string token;
   std::string token_file;  ///< A file with the token instead, which is read for each call.
+  /// Called with what the server tells about a call while it runs, such as that no episode ends, by the thread that
+  /// makes the call or reads its stream. By default, the warning goes to standard error.
+  std::function<void(const std::string& warning)> warn;
 };
 
 /// How freely an agent acts. One number holds for all episodes; of several, the episode of index i has number i modulo

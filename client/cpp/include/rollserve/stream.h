@@ -50,9 +50,14 @@ class BasicStream {
     /// Make the position behind the last batch.
     Iterator() = default;
     /// Return the batch.
-    reference operator*() const { return *batch_; }
+    reference operator*() const& { return *batch_; }
+    /// Return the batch, of a position that is a temporary.
+    Batch operator*() && { return std::move(*batch_); }
     /// Return the batch.
-    pointer operator->() const { return &*batch_; }
+    pointer operator->() const& { return &*batch_; }
+    /// @cond
+    pointer operator->() const&& = delete;
+    /// @endcond
     /// Read the next batch; throws as next().
     Iterator& operator++() {
       batch_ = stream_->next();
@@ -85,7 +90,7 @@ class BasicStream {
   /// Return the next batch, or nothing after the last one.
   ///
   /// @throws Error as the subclasses say; every later call throws it again.
-  std::optional<Batch> next();
+  Optional<Batch> next();
 
   /// Return the rest of the stream as one batch of whole episodes or fragments, with the account.
   ///
@@ -95,7 +100,7 @@ class BasicStream {
   /// Return the account of the call, after next() has returned nothing.
   ///
   /// @throws InvalidArgumentError before the end of the stream.
-  const Account& account() const;
+  const Account& account() const&;
 
   /// Return the number of steps that the call has simulated so far, as far as the client knows.
   std::uint64_t num_simulated_steps() const noexcept;
@@ -105,17 +110,19 @@ class BasicStream {
   std::uint64_t num_ended_episodes() const noexcept;
 
   /// Return what the server has told about the call so far, such as that no episode ends.
-  const std::vector<std::string>& warnings() const noexcept;
+  const std::vector<std::string>& warnings() const& noexcept;
 
   /// End the call: next() throws a CancelledError, also one that is waiting. Any thread may cancel.
   void cancel() noexcept;
 
   /// Read the first of the batches that are still to come; throws as next().
-  Iterator begin() { return Iterator(this); }
+  Iterator begin() & { return Iterator(this); }
   /// Return the position behind the last batch.
   Iterator end() const noexcept { return {}; }
 
   /// @cond
+  const Account& account() const&& = delete;  // these would outlive the stream
+  const std::vector<std::string>& warnings() const&& = delete;
   explicit BasicStream(std::unique_ptr<internal::StreamState<Batch>> state);
   /// @endcond
 

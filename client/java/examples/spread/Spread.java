@@ -57,7 +57,7 @@ final class Spread {
         MlpAgent agent = MlpAgent.initial(
             ((Space.Dict) env.observationSpace()).spaces().get(first),
             ((Space.Dict) env.actionSpace()).spaces().get(first), new int[] {16}, 0);
-        sampler.updateAgent(new Policies(Map.of("main", agent), new PolicyMap().prefix("agent_", "main")));
+        sampler.updateAgent(new Policies(Map.of("main", agent), new PolicyMap().withPrefix("agent_", "main")));
         Parameters best = agent.parameters();
         double initial = meanReturn();
         double highest = initial;
@@ -79,7 +79,7 @@ final class Spread {
 
     /** Returns the mean return of an agent, over episodes that are always the same. */
     private double meanReturn() {
-        EvaluationOptions options = new EvaluationOptions().exploration(Exploration.deterministic());
+        EvaluationOptions options = new EvaluationOptions().withExploration(Exploration.deterministic());
         return sampler.evaluate(NUM_EPISODES, options).agentReturns().orElseThrow()
             .byPolicy().values().iterator().next().mean();
     }

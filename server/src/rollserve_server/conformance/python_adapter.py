@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,13 +61,19 @@ def _results(case: _Json) -> list[_Json]:
     connect = dict(case["connect"])
     options = {"timeout": connect.pop("timeout_seconds")} if "timeout_seconds" in connect else {}
     try:
-        with rollserve.connect(connect.pop("target"), **connect, **options) as sampler:
-            return [_result(sampler, operation) for operation in case["operations"]]
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            rollserve.connect(connect.pop("target"), **connect, **options) as sampler,
+        ):
+            warnings.simplefilter("always", RuntimeWarning)
+            return [_result(sampler, operation, caught) for operation in case["operations"]]
     except rollserve.RollserveError as error:
         return [_error(error)] * len(case["operations"])
 
 
-def _result(sampler: rollserve.Sampler, operation: _Json) -> _Json:
+def _result(sampler: rollserve.Sampler, operation: _Json, caught: list[warnings.WarningMessage]) -> _Json:
+    if operation["do"] == "warnings":
+        return {"warnings": [str(each.message) for each in caught]}
     try:
         return _OPERATIONS[operation["do"]](sampler, operation)
     except rollserve.RollserveError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rollserve_server.conformance.cases.access import access_cases
-from rollserve_server.conformance.cases.calls import call_cases
+from rollserve_server.conformance.cases.calls import call_cases, warning_cases
 from rollserve_server.conformance.cases.case import Case
 from rollserve_server.conformance.cases.errors import error_cases
 from rollserve_server.conformance.cases.many_agents import many_agent_cases
@@ -20,7 +20,7 @@ CASES: Mapping[str, Case] = {
     for case in (
         *(*value_cases(), *call_cases(), *error_cases(), *resumption_cases(), *access_cases()),
         *(*segment_cases(), *transform_cases(), *update_cases()),  # behind the others, which keep their numbers
-        *many_agent_cases(),
+        *(*many_agent_cases(), *warning_cases()),
     )
 }
 """All cases by name, in the order in which they run. The number of a case is its position, from 1."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 
+from rollserve.v1.episode_batch_pb2 import Account, Progress
+from rollserve.v1.evaluation_pb2 import Evaluation, Summary
+from rollserve.v1.sampler_service_pb2 import EvaluateResponse
 from rollserve_server.conformance.cases.case import Case, Json
 from rollserve_server.conformance.cases.parts import RANDOM, env, fragments, mlp, samples
 from rollserve_server.conformance.operations import array
-from rollserve_server.conformance.recordings import FOLDER
+from rollserve_server.conformance.recordings import FOLDER, sending
 
-__all__ = ["call_cases"]
+__all__ = ["call_cases", "warning_cases"]
 
 
 def _onnx() -> Json:
@@ -169,4 +172,30 @@ def call_cases() -> list[Case]:
             ],
             stops=True,
         ),
+    ]
+
+
+def warning_cases() -> list[Case]:
+    """Return the case about warnings: the recording of progress has one, and so has the evaluation."""
+    text = "no episode has ended in 1,000 steps"
+    evaluation = Evaluation(
+        returns=[1.5],
+        lengths=[2],
+        terminated=[True],
+        truncated=[False],
+        return_summary=Summary(mean=1.5),
+        length_summary=Summary(mean=2.0),
+        account=Account(),
+    )
+    responses = EvaluateResponse(progress=Progress(warning=text)), EvaluateResponse(evaluation=evaluation)
+    steps = sending(response.SerializeToString() for response in responses)
+    return [
+        Case(
+            "warnings",
+            "warnings of the server, in whole calls, streams and evaluations",
+            [samples(1), _stream(1), {"do": "evaluate", "num_episodes": 1}, {"do": "warnings"}],
+            scripts=[{"rpc": "Evaluate", "steps": steps}],
+            recorded={0: "progress", 1: "progress"},
+            expected={3: {"warnings": [text, text, text]}},
+        )
     ]

@@ -11,6 +11,7 @@ import io.grpc.ForwardingClientCall;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
+import io.grpc.ManagedChannelBuilder;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.StatusRuntimeException;
@@ -31,10 +32,11 @@ final class Connection {
     private final ConnectionOptions options;
     private final ManagedChannel managed;
     private final Channel channel;
-    private final Contact contact = new Contact();
+    private final Contact contact;
     private final OwnVersions own;
 
-    private Connection(ConnectionOptions options, ManagedChannel managed, Channel channel) {
+    private Connection(String target, ConnectionOptions options, ManagedChannel managed, Channel channel) {
+        this.contact = new Contact(target);
         this.options = options;
         this.managed = managed;
         this.channel = channel;
@@ -49,13 +51,17 @@ final class Connection {
         Token token = Token.of(target, options);
         ChannelCredentials credentials = credentials(options);
         try {
-            ManagedChannel managed = Grpc.newChannelBuilder(target, credentials)
+            ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, credentials);
+            if (Token.isLocal(target)) {
+                builder.proxyDetector(address -> null); // a proxy has another loopback address
+            }
+            ManagedChannel managed = builder
                 .maxInboundMessageSize(Math.max(options.maxMessageBytes(), MIN_MESSAGE_BYTES))
                 .keepAliveTime(20, TimeUnit.SECONDS)
                 .keepAliveTimeout(10, TimeUnit.SECONDS)
                 .build();
             Channel channel = ClientInterceptors.intercept(managed, interceptor(token, options.sampler()));
-            return new Connection(options, managed, channel);
+            return new Connection(target, options, managed, channel);
         } catch (IllegalArgumentException refused) {
             throw Errors.invalid("target", "HOST:PORT, such as 127.0.0.1:50051", refused.getMessage());
         }

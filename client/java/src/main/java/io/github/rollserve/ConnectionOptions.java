@@ -3,8 +3,11 @@ package io.github.rollserve;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Objects;
+import java.util.function.Consumer;
 
 /** Options of {@link Sampler#connect(String, ConnectionOptions)}. Each method returns options with one more set. */
+@CheckReturnValue
 public final class ConnectionOptions {
     private String sampler = "";
     private Duration timeout = Duration.ofSeconds(60);
@@ -17,6 +20,8 @@ public final class ConnectionOptions {
     private Path key;
     private String token;
     private Path tokenFile;
+    private Consumer<String> warningListener = text ->
+        System.getLogger("io.github.rollserve").log(System.Logger.Level.WARNING, text);
 
     /** Creates options that all have their defaults. */
     public ConnectionOptions() {}
@@ -33,6 +38,7 @@ public final class ConnectionOptions {
         key = other.key;
         token = other.token;
         tokenFile = other.tokenFile;
+        warningListener = other.warningListener;
     }
 
     /**
@@ -41,7 +47,7 @@ public final class ConnectionOptions {
      * @param name the name; empty for the default one
      * @return the options
      */
-    public ConnectionOptions sampler(String name) {
+    public ConnectionOptions withSampler(String name) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.sampler = name;
         return changed;
@@ -55,7 +61,7 @@ public final class ConnectionOptions {
      * @param time a positive time; 60 seconds by default
      * @return the options
      */
-    public ConnectionOptions timeout(Duration time) {
+    public ConnectionOptions withTimeout(Duration time) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.timeout = Timeouts.positive("timeout", time);
         return changed;
@@ -67,7 +73,7 @@ public final class ConnectionOptions {
      * @param bytes the size, from 4 KiB to 256 MiB; 8 MiB by default
      * @return the options
      */
-    public ConnectionOptions maxMessageBytes(int bytes) {
+    public ConnectionOptions withMaxMessageBytes(int bytes) {
         if (bytes < 4 << 10 || bytes > 256 << 20) {
             throw Errors.invalid("maxMessageBytes", "4 KiB to 256 MiB", bytes);
         }
@@ -83,7 +89,7 @@ public final class ConnectionOptions {
      * @return the options
      * @throws InvalidArgumentException if the library of a codec is missing
      */
-    public ConnectionOptions compression(Compression... codecs) {
+    public ConnectionOptions withCompression(Compression... codecs) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.compression = List.of(codecs);
         changed.compression.forEach(Compression::checkAvailable);
@@ -98,7 +104,7 @@ public final class ConnectionOptions {
      * @param isShared whether they do
      * @return the options
      */
-    public ConnectionOptions shared(boolean isShared) {
+    public ConnectionOptions withShared(boolean isShared) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.shared = isShared;
         return changed;
@@ -110,32 +116,32 @@ public final class ConnectionOptions {
      * @param file the file
      * @return the options
      */
-    public ConnectionOptions ca(Path file) {
+    public ConnectionOptions withCa(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.ca = file;
         return changed;
     }
 
     /**
-     * Sets a PEM file with a certificate of the client, for servers that ask for one. Without {@link #ca(Path)}, Java's
-     * own authorities count.
+     * Sets a PEM file with a certificate of the client, for servers that ask for one. Without {@link #withCa(Path)},
+     * Java's own authorities count.
      *
      * @param file the file
      * @return the options
      */
-    public ConnectionOptions cert(Path file) {
+    public ConnectionOptions withCert(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.cert = file;
         return changed;
     }
 
     /**
-     * Sets a PEM file with the private key of {@link #cert(Path)}, in the form PKCS #8.
+     * Sets a PEM file with the private key of {@link #withCert(Path)}, in the form PKCS #8.
      *
      * @param file the file
      * @return the options
      */
-    public ConnectionOptions key(Path file) {
+    public ConnectionOptions withKey(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.key = file;
         return changed;
@@ -147,7 +153,7 @@ public final class ConnectionOptions {
      *
      * @return the options
      */
-    public ConnectionOptions tls() {
+    public ConnectionOptions withTls() {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.tls = true;
         return changed;
@@ -160,7 +166,7 @@ public final class ConnectionOptions {
      * @param text the token
      * @return the options
      */
-    public ConnectionOptions token(String text) {
+    public ConnectionOptions withToken(String text) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.token = text;
         return changed;
@@ -172,9 +178,23 @@ public final class ConnectionOptions {
      * @param file the file
      * @return the options
      */
-    public ConnectionOptions tokenFile(Path file) {
+    public ConnectionOptions withTokenFile(Path file) {
         ConnectionOptions changed = new ConnectionOptions(this);
         changed.tokenFile = file;
+        return changed;
+    }
+
+    /**
+     * Sets what is called with each warning of the server about a call that runs, such as that no episode ends, in the
+     * thread that makes the call or reads its stream. By default, the {@link System.Logger} named
+     * {@code io.github.rollserve} logs it.
+     *
+     * @param listener takes the warning's text
+     * @return the options
+     */
+    public ConnectionOptions withWarningListener(Consumer<String> listener) {
+        ConnectionOptions changed = new ConnectionOptions(this);
+        changed.warningListener = Objects.requireNonNull(listener, "listener");
         return changed;
     }
 
@@ -196,6 +216,10 @@ public final class ConnectionOptions {
 
     boolean shared() {
         return shared;
+    }
+
+    Consumer<String> warningListener() {
+        return warningListener;
     }
 
     boolean isEncrypted() {

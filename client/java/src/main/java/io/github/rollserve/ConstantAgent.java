@@ -9,6 +9,7 @@ import java.util.Optional;
  *     {@code Columns.plain(Tensor.scalar(1))}
  * @param actionMask the source of the action mask; empty for none. A call that takes a masked action fails
  */
+@CheckReturnValue
 public record ConstantAgent(Columns action, Optional<ActionMask> actionMask) implements Agent {
     /**
      * Creates an agent without an action mask.

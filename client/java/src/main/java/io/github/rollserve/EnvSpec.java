@@ -24,6 +24,7 @@ import java.util.Optional;
  *     {@code classic/connect_four-v3}, or {@code mpe/NAME-vN} or {@code module:factory}
  * @param globalState whether batches have the environment's global state: {@link MultiAgentBatch#globalStates()}
  */
+@CheckReturnValue
 public record EnvSpec(
     String id,
     Map<String, ?> kwargs,

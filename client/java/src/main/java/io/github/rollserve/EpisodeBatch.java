@@ -88,7 +88,7 @@ public final class EpisodeBatch {
 
     /**
      * {@return (N, *H), recurrent states after the last step of each segment, with
-     * {@link SamplingOptions#returnLastStates(boolean)}}
+     * {@link SamplingOptions#withReturnLastStates(boolean)}}
      */
     public Columns lastStates() {
         return columns.get(ColumnField.LAST_STATES);
@@ -96,7 +96,7 @@ public final class EpisodeBatch {
 
     /**
      * {@return (N), the values of the last observations, 0 where the segment terminated, of the type of the agent's
-     * info {@code value}; with {@link SamplingOptions#returnLastValues(boolean)}, otherwise empty}
+     * info {@code value}; with {@link SamplingOptions#withReturnLastValues(boolean)}, otherwise empty}
      */
     public Optional<Tensor> lastValues() {
         return optional(ColumnField.LAST_VALUES);

@@ -91,6 +91,9 @@ final class EvaluationCall<R> {
             EpisodeBatchOuterClass.Progress progress = progressOf.apply(response);
             if (progress != null) {
                 interruptions.waitFor(progress.getWaitingFor());
+                if (!progress.getWarning().isEmpty()) {
+                    connection.options().warningListener().accept(progress.getWarning());
+                }
             }
             take.accept(response);
         }

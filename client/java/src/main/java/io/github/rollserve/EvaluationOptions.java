@@ -10,6 +10,7 @@ import rollserve.v1.EvaluationOuterClass;
 import rollserve.v1.SamplerServiceOuterClass;
 
 /** Options of calls that evaluate. Each method returns options with one more set; what is not set has its default. */
+@CheckReturnValue
 public final class EvaluationOptions {
     private final SamplerServiceOuterClass.EvaluationOptions wire;
     private final Duration timeout; // null where it is not set, as the next one
@@ -43,17 +44,17 @@ public final class EvaluationOptions {
      * @param version the version; the current one by default
      * @return the options
      */
-    public EvaluationOptions policyVersion(long version) {
+    public EvaluationOptions withPolicyVersion(long version) {
         return with(builder -> builder.setPolicyVersion(version));
     }
 
     /**
-     * Sets the version that the current policy must have; see {@link SamplingOptions#expectedPolicyVersion(long)}.
+     * Sets the version that the current policy must have; see {@link SamplingOptions#withExpectedPolicyVersion(long)}.
      *
      * @param version the version
      * @return the options
      */
-    public EvaluationOptions expectedPolicyVersion(long version) {
+    public EvaluationOptions withExpectedPolicyVersion(long version) {
         return with(builder -> builder.setExpectedPolicyVersion(version));
     }
 
@@ -63,7 +64,7 @@ public final class EvaluationOptions {
      * @param version the version
      * @return the options
      */
-    public EvaluationOptions expectedEnvVersion(long version) {
+    public EvaluationOptions withExpectedEnvVersion(long version) {
         return with(builder -> builder.setExpectedEnvironmentVersion(version));
     }
 
@@ -73,7 +74,7 @@ public final class EvaluationOptions {
      * @param version the version
      * @return the options
      */
-    public EvaluationOptions minPolicyVersion(long version) {
+    public EvaluationOptions withMinPolicyVersion(long version) {
         return with(builder -> builder.setMinPolicyVersion(version));
     }
 
@@ -83,17 +84,17 @@ public final class EvaluationOptions {
      * @param spec the environment
      * @return the options
      */
-    public EvaluationOptions env(EnvSpec spec) {
+    public EvaluationOptions withEnv(EnvSpec spec) {
         return with(builder -> builder.setEnvironment(EnvMessages.of(spec)));
     }
 
     /**
-     * Sets the version of the sampler's environment to act in. Not together with {@link #env(EnvSpec)}.
+     * Sets the version of the sampler's environment to act in. Not together with {@link #withEnv(EnvSpec)}.
      *
      * @param version the version; the current one by default
      * @return the options
      */
-    public EvaluationOptions envVersion(long version) {
+    public EvaluationOptions withEnvVersion(long version) {
         return with(builder -> builder.setEnvironmentVersion(version));
     }
 
@@ -103,7 +104,7 @@ public final class EvaluationOptions {
      * @param root the seed, of which all 64 bits count; the default is the same for every evaluation
      * @return the options
      */
-    public EvaluationOptions seed(long root) {
+    public EvaluationOptions withSeed(long root) {
         return with(builder -> builder.setSeed(root));
     }
 
@@ -113,7 +114,7 @@ public final class EvaluationOptions {
      * @param index the index; 0 by default
      * @return the options
      */
-    public EvaluationOptions firstEpisodeIndex(long index) {
+    public EvaluationOptions withFirstEpisodeIndex(long index) {
         return with(builder -> builder.setFirstEpisodeIndex(index));
     }
 
@@ -123,7 +124,7 @@ public final class EvaluationOptions {
      * @param numSteps the number; the server's setting by default
      * @return the options
      */
-    public EvaluationOptions maxEpisodeLength(long numSteps) {
+    public EvaluationOptions withMaxEpisodeLength(long numSteps) {
         return with(builder -> builder.setMaxEpisodeLength(numSteps));
     }
 
@@ -133,7 +134,7 @@ public final class EvaluationOptions {
      * @param time a positive time; the timeout of the connection by default
      * @return the options
      */
-    public EvaluationOptions timeout(Duration time) {
+    public EvaluationOptions withTimeout(Duration time) {
         Duration checked = Timeouts.positive("timeout", time);
         return new EvaluationOptions(wire, checked, deadline, returnEpisodes, differentEpisodes);
     }
@@ -144,7 +145,7 @@ public final class EvaluationOptions {
      * @param time a positive time; no limit by default
      * @return the options
      */
-    public EvaluationOptions deadline(Duration time) {
+    public EvaluationOptions withDeadline(Duration time) {
         Duration checked = Timeouts.positive("deadline", time);
         return new EvaluationOptions(wire, timeout, checked, returnEpisodes, differentEpisodes);
     }
@@ -155,7 +156,7 @@ public final class EvaluationOptions {
      * @param exploration the exploration; the agent's own by default
      * @return the options
      */
-    public EvaluationOptions exploration(Exploration exploration) {
+    public EvaluationOptions withExploration(Exploration exploration) {
         return with(builder -> builder.setExploration(exploration.toWire()));
     }
 
@@ -165,7 +166,7 @@ public final class EvaluationOptions {
      * @param areSkipped whether to leave them out; false by default
      * @return the options
      */
-    public EvaluationOptions skipFailedEpisodes(boolean areSkipped) {
+    public EvaluationOptions withSkipFailedEpisodes(boolean areSkipped) {
         return with(builder -> builder.setSkipFailedEpisodes(areSkipped));
     }
 
@@ -175,7 +176,7 @@ public final class EvaluationOptions {
      * @param areReturned whether it has; false by default
      * @return the options
      */
-    public EvaluationOptions returnEpisodes(boolean areReturned) {
+    public EvaluationOptions withReturnEpisodes(boolean areReturned) {
         return new EvaluationOptions(wire, timeout, deadline, areReturned, differentEpisodes);
     }
 
@@ -185,7 +186,7 @@ public final class EvaluationOptions {
      * @param differ whether they have; false by default
      * @return the options
      */
-    public EvaluationOptions differentEpisodes(boolean differ) {
+    public EvaluationOptions withDifferentEpisodes(boolean differ) {
         return new EvaluationOptions(wire, timeout, deadline, returnEpisodes, differ);
     }
 
@@ -196,7 +197,7 @@ public final class EvaluationOptions {
      * @param maps the maps, which may name all policies and versions that the sampler holds; none for its own map
      * @return the options
      */
-    public EvaluationOptions policyMaps(PolicyMap... maps) {
+    public EvaluationOptions withPolicyMaps(PolicyMap... maps) {
         List<rollserve.v1.Policies.PolicyMap> messages = Arrays.stream(maps).map(PolicyMap::toWire).toList();
         return with(builder -> builder.clearPolicyMaps().addAllPolicyMaps(messages));
     }

@@ -4,6 +4,7 @@ import java.util.function.UnaryOperator;
 import rollserve.v1.SamplerServiceOuterClass;
 
 /** Options of calls that sample fragments. Each method returns options with one more set. */
+@CheckReturnValue
 public final class FragmentOptions {
     private final SamplingOptions sampling;
     private final SamplerServiceOuterClass.Fragments wire;
@@ -38,7 +39,7 @@ public final class FragmentOptions {
      * @param isSoft whether it does; false by default
      * @return the options
      */
-    public FragmentOptions softHorizon(boolean isSoft) {
+    public FragmentOptions withSoftHorizon(boolean isSoft) {
         return with(builder -> builder.setSoftHorizon(isSoft));
     }
 
@@ -49,7 +50,7 @@ public final class FragmentOptions {
      * @param numSteps the number; by default, a seed begins at its first step
      * @return the options
      */
-    public FragmentOptions rowStepCount(long numSteps) {
+    public FragmentOptions withRowStepCount(long numSteps) {
         return with(builder -> builder.setRowStepCount(numSteps));
     }
 
@@ -59,7 +60,7 @@ public final class FragmentOptions {
      * @param fraction over 0 and up to 1, the default
      * @return the options
      */
-    public FragmentOptions fractionOfWorkers(double fraction) {
+    public FragmentOptions withFractionOfWorkers(double fraction) {
         return with(builder -> builder.setFractionOfWorkers(fraction));
     }
 

@@ -25,6 +25,7 @@ import java.util.TreeMap;
  * @param normalizationClip the bound of normalized observations; empty for 10
  * @param actionMask the source of the action mask; empty for none
  */
+@CheckReturnValue
 public record MlpAgent(
     Parameters parameters,
     Head head,

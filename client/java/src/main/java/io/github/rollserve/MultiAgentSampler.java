@@ -26,7 +26,7 @@ public final class MultiAgentSampler {
      * Samples whole episodes with at least a number of steps in all; see {@link Sampler#obtainSamples(long)}.
      *
      * @param numSteps the least number of steps: the environment's, or with
-     *     {@link SamplingOptions#countAgentSteps(boolean)} those of all agents
+     *     {@link SamplingOptions#withCountAgentSteps(boolean)} those of all agents
      * @param options options of the call
      * @return the episodes, with the account
      */

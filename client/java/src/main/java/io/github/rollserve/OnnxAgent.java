@@ -14,6 +14,7 @@ import java.util.Optional;
  * @param infos the names of further outputs, which become infos of the agent
  * @param actionMask the source of the action mask; empty for none
  */
+@CheckReturnValue
 public record OnnxAgent(
     byte[] model,
     Head head,

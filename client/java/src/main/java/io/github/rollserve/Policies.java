@@ -9,7 +9,7 @@ import java.util.Optional;
  * <p>Policies that are left out stay as they are, with their versions, as long as the map names them:
  *
  * <pre>{@code
- * PolicyMap map = new PolicyMap().agent("player_0", "main").agent("player_1", "other");
+ * PolicyMap map = new PolicyMap().withAgent("player_0", "main").withAgent("player_1", "other");
  * sampler.updateAgent(new Policies(Map.of("main", agent, "other", new RandomAgent()), map));
  * sampler.updateAgent(new Policies(Map.of("main", agent.parameters()))); // later, parameters alone
  * }</pre>

@@ -14,10 +14,11 @@ import rollserve.v1.Policies.PolicyRule;
  *
  * <pre>{@code
  * PolicyMap map = new PolicyMap()
- *     .agent("player_0", "main")
- *     .prefix("player_", new PolicyChoice("main", 0, 0.8), new PolicyChoice("main", -1, 0.2));
+ *     .withAgent("player_0", "main")
+ *     .withPrefix("player_", new PolicyChoice("main", 0, 0.8), new PolicyChoice("main", -1, 0.2));
  * }</pre>
  */
+@CheckReturnValue
 public final class PolicyMap {
     private final rollserve.v1.Policies.PolicyMap wire;
 
@@ -53,19 +54,19 @@ public final class PolicyMap {
      * @param choices what may act for it
      * @return the map
      */
-    public PolicyMap agent(String name, PolicyChoice... choices) {
+    public PolicyMap withAgent(String name, PolicyChoice... choices) {
         return with(rule -> rule.setName(name), choices);
     }
 
     /**
-     * Adds a rule for an agent; see {@link #agent(String, PolicyChoice...)}.
+     * Adds a rule for an agent; see {@link #withAgent(String, PolicyChoice...)}.
      *
      * @param name the agent's name
      * @param policy the name of the policy whose current version acts for it
      * @return the map
      */
-    public PolicyMap agent(String name, String policy) {
-        return agent(name, current(policy));
+    public PolicyMap withAgent(String name, String policy) {
+        return withAgent(name, current(policy));
     }
 
     /**
@@ -75,19 +76,19 @@ public final class PolicyMap {
      * @param choices what may act for them
      * @return the map
      */
-    public PolicyMap prefix(String prefix, PolicyChoice... choices) {
+    public PolicyMap withPrefix(String prefix, PolicyChoice... choices) {
         return with(rule -> rule.setPrefix(prefix), choices);
     }
 
     /**
-     * Adds a rule for the agents whose names begin alike; see {@link #prefix(String, PolicyChoice...)}.
+     * Adds a rule for the agents whose names begin alike; see {@link #withPrefix(String, PolicyChoice...)}.
      *
      * @param prefix what their names begin with; empty for all agents
      * @param policy the name of the policy whose current version acts for them
      * @return the map
      */
-    public PolicyMap prefix(String prefix, String policy) {
-        return prefix(prefix, current(policy));
+    public PolicyMap withPrefix(String prefix, String policy) {
+        return withPrefix(prefix, current(policy));
     }
 
     /**
@@ -98,7 +99,7 @@ public final class PolicyMap {
      * @return the map
      * @throws InvalidArgumentException if the position is negative
      */
-    public PolicyMap position(int position, PolicyChoice... choices) {
+    public PolicyMap withPosition(int position, PolicyChoice... choices) {
         if (position < 0) {
             throw Errors.invalid("position", "at least 0", position);
         }
@@ -106,14 +107,14 @@ public final class PolicyMap {
     }
 
     /**
-     * Adds a rule for the agent at a position; see {@link #position(int, PolicyChoice...)}.
+     * Adds a rule for the agent at a position; see {@link #withPosition(int, PolicyChoice...)}.
      *
      * @param position the position, from 0
      * @param policy the name of the policy whose current version acts for it
      * @return the map
      */
-    public PolicyMap position(int position, String policy) {
-        return position(position, current(policy));
+    public PolicyMap withPosition(int position, String policy) {
+        return withPosition(position, current(policy));
     }
 
     rollserve.v1.Policies.PolicyMap toWire() {

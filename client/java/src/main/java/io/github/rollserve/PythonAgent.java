@@ -11,6 +11,7 @@ import java.util.Optional;
  * @param parameters its parameters
  * @param actionMask the source of the action mask, which the policy gets if it asks for it; empty for none
  */
+@CheckReturnValue
 public record PythonAgent(String name, Map<String, ?> kwargs, Parameters parameters, Optional<ActionMask> actionMask)
     implements Agent {
     /**

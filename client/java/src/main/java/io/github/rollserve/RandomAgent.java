@@ -7,6 +7,7 @@ import java.util.Optional;
  *
  * @param actionMask the source of the action mask; empty for none
  */
+@CheckReturnValue
 public record RandomAgent(Optional<ActionMask> actionMask) implements Agent {
     /** Creates an agent without an action mask. */
     public RandomAgent() {

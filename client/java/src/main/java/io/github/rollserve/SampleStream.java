@@ -122,7 +122,10 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
         return kind.join(batches, account, resumption.numResumptions());
     }
 
-    /** {@return the account of the call; empty before the stream has ended, or if it has failed} */
+    /**
+     * {@return the account of the call; empty before the stream has been read to its end, where {@code hasNext()} is
+     * false, or if it has failed}
+     */
     public Optional<Account> account() {
         return isOver && failure == null
             ? Optional.of(Account.from(account, resumption.numResumptions()))
@@ -248,6 +251,7 @@ public final class SampleStream<B> implements Iterable<B>, AutoCloseable {
                 interruptions.waitFor(response.getProgress().getWaitingFor());
                 if (!response.getProgress().getWarning().isEmpty()) {
                     warnings.add(response.getProgress().getWarning());
+                    connection.options().warningListener().accept(response.getProgress().getWarning());
                 }
             }
             case ACCOUNT -> {

@@ -34,8 +34,8 @@ import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
  *
  * <p>Calls sample with the agent and the environment that this client set, or fail with a {@link PreconditionException}
  * ({@link Reason#UNEXPECTED_VERSION}) if another client has updated them since, unless
- * {@link ConnectionOptions#shared(boolean)} is set. What this client has not set, or what a call names by its version,
- * may be anybody's.
+ * {@link ConnectionOptions#withShared(boolean)} is set. What this client has not set, or what a call names by its
+ * version, may be anybody's.
  */
 public final class Sampler implements AutoCloseable {
     private static final MethodDescriptor<EvaluateRequest, EvaluateResponse> EVALUATE = evaluateMethod();
@@ -79,6 +79,7 @@ public final class Sampler implements AutoCloseable {
      * @param time the time of calls with one answer, and the time without progress of all others
      * @return a view of this sampler; closing it closes this one, too
      */
+    @CheckReturnValue
     public Sampler withTimeout(Duration time) {
         return new Sampler(connection, Timeouts.positive("timeout", time));
     }

@@ -13,9 +13,10 @@ import rollserve.v1.TensorOuterClass;
  * Options of calls that sample. Each method returns options with one more set; what is not set has its default.
  *
  * <pre>{@code
- * SamplingOptions options = new SamplingOptions().seed(7).maxEpisodeLength(200);
+ * SamplingOptions options = new SamplingOptions().withSeed(7).withMaxEpisodeLength(200);
  * }</pre>
  */
+@CheckReturnValue
 public final class SamplingOptions {
     /** The largest size of an agent in a call that samples: what servers accept, less room for the rest. */
     private static final int MAX_AGENT_BYTES = (4 << 20) - (4 << 10);
@@ -59,7 +60,7 @@ public final class SamplingOptions {
      * @param update the update
      * @return the options
      */
-    public SamplingOptions agent(AgentUpdate update) {
+    public SamplingOptions withAgent(AgentUpdate update) {
         return new SamplingOptions(wire, update, compression, timeout, deadline);
     }
 
@@ -70,7 +71,7 @@ public final class SamplingOptions {
      * @param root the seed, of which all 64 bits count
      * @return the options
      */
-    public SamplingOptions seed(long root) {
+    public SamplingOptions withSeed(long root) {
         return with(builder -> builder.setSeed(root));
     }
 
@@ -80,7 +81,7 @@ public final class SamplingOptions {
      * @param index the index; 0 by default
      * @return the options
      */
-    public SamplingOptions firstEpisodeIndex(long index) {
+    public SamplingOptions withFirstEpisodeIndex(long index) {
         return with(builder -> builder.setFirstEpisodeIndex(index));
     }
 
@@ -90,18 +91,18 @@ public final class SamplingOptions {
      * @param numSteps the number; the server's setting by default
      * @return the options
      */
-    public SamplingOptions maxEpisodeLength(long numSteps) {
+    public SamplingOptions withMaxEpisodeLength(long numSteps) {
         return with(builder -> builder.setMaxEpisodeLength(numSteps));
     }
 
     /**
      * Sets the version that the current policy must have. By default the version that this client has set last, or is
-     * setting, if {@link #policyVersion(long)} is not set; see {@link ConnectionOptions#shared(boolean)}.
+     * setting, if {@link #withPolicyVersion(long)} is not set; see {@link ConnectionOptions#withShared(boolean)}.
      *
      * @param version the version
      * @return the options
      */
-    public SamplingOptions expectedPolicyVersion(long version) {
+    public SamplingOptions withExpectedPolicyVersion(long version) {
         return with(builder -> builder.setExpectedPolicyVersion(version));
     }
 
@@ -111,7 +112,7 @@ public final class SamplingOptions {
      * @param version the version
      * @return the options
      */
-    public SamplingOptions expectedEnvVersion(long version) {
+    public SamplingOptions withExpectedEnvVersion(long version) {
         return with(builder -> builder.setExpectedEnvironmentVersion(version));
     }
 
@@ -121,7 +122,7 @@ public final class SamplingOptions {
      * @param version the version
      * @return the options
      */
-    public SamplingOptions minPolicyVersion(long version) {
+    public SamplingOptions withMinPolicyVersion(long version) {
         return with(builder -> builder.setMinPolicyVersion(version));
     }
 
@@ -131,7 +132,7 @@ public final class SamplingOptions {
      * @param version the version; the current one by default
      * @return the options
      */
-    public SamplingOptions policyVersion(long version) {
+    public SamplingOptions withPolicyVersion(long version) {
         return with(builder -> builder.setPolicyVersion(version));
     }
 
@@ -141,7 +142,7 @@ public final class SamplingOptions {
      * @param version the version; the current one by default
      * @return the options
      */
-    public SamplingOptions envVersion(long version) {
+    public SamplingOptions withEnvVersion(long version) {
         return with(builder -> builder.setEnvironmentVersion(version));
     }
 
@@ -151,7 +152,7 @@ public final class SamplingOptions {
      * @param number the number
      * @return the options
      */
-    public SamplingOptions expectedNumWorkers(int number) {
+    public SamplingOptions withExpectedNumWorkers(int number) {
         return with(builder -> builder.setWorkerCount(number));
     }
 
@@ -161,7 +162,7 @@ public final class SamplingOptions {
      * @param time a positive time; the timeout of the connection by default
      * @return the options
      */
-    public SamplingOptions timeout(Duration time) {
+    public SamplingOptions withTimeout(Duration time) {
         return new SamplingOptions(wire, agent, compression, Timeouts.positive("timeout", time), deadline);
     }
 
@@ -171,7 +172,7 @@ public final class SamplingOptions {
      * @param time a positive time; no limit by default
      * @return the options
      */
-    public SamplingOptions deadline(Duration time) {
+    public SamplingOptions withDeadline(Duration time) {
         return new SamplingOptions(wire, agent, compression, timeout, Timeouts.positive("deadline", time));
     }
 
@@ -181,7 +182,7 @@ public final class SamplingOptions {
      * @param codecs the codecs, the preferred one first; those of the connection by default
      * @return the options
      */
-    public SamplingOptions compression(Compression... codecs) {
+    public SamplingOptions withCompression(Compression... codecs) {
         List<Compression> accepted = Arrays.stream(codecs).map(Compression::checkAvailable).toList();
         return new SamplingOptions(wire, agent, accepted, timeout, deadline);
     }
@@ -192,7 +193,7 @@ public final class SamplingOptions {
      * @param exploration the exploration; the agent's own by default
      * @return the options
      */
-    public SamplingOptions exploration(Exploration exploration) {
+    public SamplingOptions withExploration(Exploration exploration) {
         return with(builder -> builder.setExploration(exploration.toWire()));
     }
 
@@ -202,7 +203,7 @@ public final class SamplingOptions {
      * @param once whether it is; true by default
      * @return the options
      */
-    public SamplingOptions framesOnce(boolean once) {
+    public SamplingOptions withFramesOnce(boolean once) {
         return with(builder -> builder.setAcceptFrameStacks(once));
     }
 
@@ -212,7 +213,7 @@ public final class SamplingOptions {
      * @param isPrefetched whether they do; false by default
      * @return the options
      */
-    public SamplingOptions prefetch(boolean isPrefetched) {
+    public SamplingOptions withPrefetch(boolean isPrefetched) {
         return with(builder -> builder.setPrefetch(isPrefetched));
     }
 
@@ -222,7 +223,7 @@ public final class SamplingOptions {
      * @param areReturned whether they have; false by default
      * @return the options
      */
-    public SamplingOptions returnStates(boolean areReturned) {
+    public SamplingOptions withReturnStates(boolean areReturned) {
         return with(builder -> builder.setReturnStates(areReturned));
     }
 
@@ -232,7 +233,7 @@ public final class SamplingOptions {
      * @param areReturned whether it has; false by default
      * @return the options
      */
-    public SamplingOptions returnLastValues(boolean areReturned) {
+    public SamplingOptions withReturnLastValues(boolean areReturned) {
         return with(builder -> builder.setReturnLastValues(areReturned));
     }
 
@@ -242,7 +243,7 @@ public final class SamplingOptions {
      * @param areReturned whether it has; false by default
      * @return the options
      */
-    public SamplingOptions returnLastStates(boolean areReturned) {
+    public SamplingOptions withReturnLastStates(boolean areReturned) {
         return with(builder -> builder.setReturnLastStates(areReturned));
     }
 
@@ -252,7 +253,7 @@ public final class SamplingOptions {
      * @param isDiscarded whether to discard it; false by default
      * @return the options
      */
-    public SamplingOptions blackhole(boolean isDiscarded) {
+    public SamplingOptions withBlackhole(boolean isDiscarded) {
         return with(builder -> builder.setBlackhole(isDiscarded));
     }
 
@@ -263,7 +264,7 @@ public final class SamplingOptions {
      * @param areSkipped whether to leave them out; false by default
      * @return the options
      */
-    public SamplingOptions skipFailedEpisodes(boolean areSkipped) {
+    public SamplingOptions withSkipFailedEpisodes(boolean areSkipped) {
         return with(builder -> builder.setSkipFailedEpisodes(areSkipped));
     }
 
@@ -273,7 +274,7 @@ public final class SamplingOptions {
      * @param policies the names of the policies; none for all, the default
      * @return the options
      */
-    public SamplingOptions deliver(String... policies) {
+    public SamplingOptions withDeliver(String... policies) {
         return with(builder -> builder.clearDeliverPolicies().addAllDeliverPolicies(List.of(policies)));
     }
 
@@ -284,7 +285,7 @@ public final class SamplingOptions {
      * @param areCounted whether they are; false by default
      * @return the options
      */
-    public SamplingOptions countAgentSteps(boolean areCounted) {
+    public SamplingOptions withCountAgentSteps(boolean areCounted) {
         return with(builder -> builder.setCountAgentSteps(areCounted));
     }
 

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.regex.Pattern;
 
@@ -28,7 +29,7 @@ final class Token {
         boolean isGiven = options.token() != null || options.tokenFile() != null;
         if (isGiven && !options.isEncrypted() && !isLocal(target)) {
             String expected =
-                "an encrypted connection, because others in the network could read the token (give ca)";
+                "an encrypted connection, because others in the network could read the token (give tls or ca)";
             throw Errors.invalid("token", expected, "none to " + target);
         }
         token.read();
@@ -57,16 +58,19 @@ final class Token {
     }
 
     /** Says whether a target is on this machine, so that nobody in the network reads what is sent there. */
-    private static boolean isLocal(String target) {
-        if (target.startsWith("unix:")) {
-            return true;
-        }
+    static boolean isLocal(String target) {
+        String host = address(target).getHost();
+        return target.startsWith("unix:")
+            || (host != null && LOOPBACK.matcher(host.toLowerCase(Locale.ROOT)).matches());
+    }
+
+    /** Returns host and port of a target, as a URI of HTTPS; one without a host if the target has another form. */
+    static URI address(String target) {
         String address = target.startsWith("dns:///") ? target.substring("dns:///".length()) : target;
         try {
-            String host = URI.create("//" + address).getHost();
-            return host != null && LOOPBACK.matcher(host.toLowerCase(java.util.Locale.ROOT)).matches();
+            return URI.create("https://" + address);
         } catch (IllegalArgumentException malformed) {
-            return false;
+            return URI.create("https:none");
         }
     }
 }

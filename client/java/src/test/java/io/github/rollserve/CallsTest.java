@@ -31,6 +31,10 @@ import io.grpc.stub.ServerCalls;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.net.ServerSocket;
+import java.net.URISyntaxException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -44,11 +48,15 @@ import java.util.OptionalDouble;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import rollserve.v1.EnvironmentOuterClass.Environment;
 import rollserve.v1.EnvironmentOuterClass.EnvironmentUpdate;
+import rollserve.v1.EpisodeBatchOuterClass.Progress;
 import rollserve.v1.EpisodeBatchOuterClass.Reproducibility;
 import rollserve.v1.SamplerServiceOuterClass.AgentUpdate;
 import rollserve.v1.SamplerServiceOuterClass.CallEnvironmentsRequest;
@@ -96,10 +104,10 @@ class CallsTest {
             Sampler sampler = server.connect()) {
             Duration brief = Duration.ofMillis(100);
             DeadlineException passed = assertThrows(
-                DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().deadline(brief)));
+                DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().withDeadline(brief)));
             assertEquals("", passed.reason());
             DeadlineException silent = assertThrows(
-                DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().timeout(brief)));
+                DeadlineException.class, () -> sampler.obtainSamples(1, new SamplingOptions().withTimeout(brief)));
             assertEquals(Reason.NO_PROGRESS, silent.reason());
         }
     }
@@ -169,7 +177,7 @@ class CallsTest {
                 new Call(OVER, beginning(), response(segments("6:0+1")), response(segments("6:1+4.")), account(1, 5)));
             Sampler sampler = server.connect()) {
             EpisodeBatch batch = sampler.obtainSamples(
-                8, new SamplingOptions().expectedPolicyVersion(1).expectedEnvVersion(2).prefetch(true));
+                8, new SamplingOptions().withExpectedPolicyVersion(1).withExpectedEnvVersion(2).withPrefetch(true));
             assertArrayEquals(new int[] {3, 5}, batch.lengths());
             assertArrayEquals(
                 new double[] {400, 401, 402, 600, 601, 602, 603, 604}, batch.observations().plain().toDoubles());
@@ -288,7 +296,7 @@ class CallsTest {
     @Test
     void callsExpectTheVersionsThatTheirClientHasSet() {
         try (ScriptedServer server = new ScriptedServer(oneStep(), oneStep(), oneStep());
-            Sampler sampler = Sampler.connect(server.target(), new ConnectionOptions().sampler("mine"))) {
+            Sampler sampler = Sampler.connect(server.target(), new ConnectionOptions().withSampler("mine"))) {
             assertEquals(7, sampler.updateAgent(new RandomAgent()));
             sampler.obtainSamples(1);
             UpdateAgentRequest update = (UpdateAgentRequest) server.requests.get(0);
@@ -298,7 +306,7 @@ class CallsTest {
             assertEquals(update.getClientId(), call.getOptions().getClientId());
             assertFalse(update.getClientId().isEmpty());
             assertEquals("mine", server.metadata.get(1).get(key("rollserve-sampler")));
-            sampler.obtainSamples(1, new SamplingOptions().policyVersion(2));
+            sampler.obtainSamples(1, new SamplingOptions().withPolicyVersion(2));
             assertFalse(((ObtainSamplesRequest) server.requests.get(2)).getOptions().hasExpectedPolicyVersion());
         }
     }
@@ -396,7 +404,7 @@ class CallsTest {
         try (ScriptedServer server = new ScriptedServer(
                 new Call(OVER, updated.build(), response(segments("4:0+1.")), account(1, 1)), oneStep(), oneStep());
             Sampler sampler = server.connect()) {
-            SamplingOptions options = new SamplingOptions().agent(new RandomAgent());
+            SamplingOptions options = new SamplingOptions().withAgent(new RandomAgent());
             sampler.obtainSamples(1, options);
             sampler.obtainSamples(1);
             ObtainSamplesRequest next = (ObtainSamplesRequest) server.requests.get(1);
@@ -412,7 +420,7 @@ class CallsTest {
         Path file = folder.resolve("token");
         Files.writeString(file, "first\n");
         try (ScriptedServer server = new ScriptedServer(oneStep(), oneStep());
-            Sampler sampler = Sampler.connect(server.target(), new ConnectionOptions().tokenFile(file))) {
+            Sampler sampler = Sampler.connect(server.target(), new ConnectionOptions().withTokenFile(file))) {
             sampler.obtainSamples(1);
             Files.writeString(file, "second");
             sampler.obtainSamples(1);
@@ -422,13 +430,125 @@ class CallsTest {
             assertEquals("tokenFile",
                 assertThrows(InvalidArgumentException.class, () -> sampler.obtainSamples(1)).field());
         }
-        ConnectionOptions token = new ConnectionOptions().token("secret");
-        Sampler.connect("server.lab:50051", token.tls()).close();
+        ConnectionOptions token = new ConnectionOptions().withToken("secret");
+        Sampler.connect("server.lab:50051", token.withTls()).close();
         for (String target : List.of("server.lab:50051", "dns:///server.lab:50051", "127.0.0.1.lab:50051")) {
             InvalidArgumentException error =
                 assertThrows(InvalidArgumentException.class, () -> Sampler.connect(target, token));
             assertEquals("token", error.field());
             assertFalse(error.getMessage().contains("secret"));
+        }
+    }
+
+    @Test
+    void warningsReachTheListener() {
+        ObtainSamplesResponse warning = ObtainSamplesResponse.newBuilder()
+            .setProgress(Progress.newBuilder().setWarning("no episode ends")).build();
+        Call call = new Call(OVER, beginning(), warning, response(segments("4:0+1.")), account(1, 1));
+        Call evaluation = new Call(OVER, beginning(), warning, account(1, 1));
+        List<String> warnings = new ArrayList<>();
+        try (ScriptedServer server = new ScriptedServer(call, evaluation)) {
+            ConnectionOptions options = new ConnectionOptions().withWarningListener(warnings::add);
+            try (Sampler sampler = Sampler.connect(server.target(), options)) {
+                sampler.obtainSamples(1);
+                sampler.evaluate(1);
+            }
+        }
+        assertEquals(List.of("no episode ends", "no episode ends"), warnings);
+    }
+
+    @Test
+    void warningsAreLoggedByDefault() {
+        ObtainSamplesResponse warning = ObtainSamplesResponse.newBuilder()
+            .setProgress(Progress.newBuilder().setWarning("no episode ends")).build();
+        List<String> logged = new ArrayList<>();
+        Handler handler = new Handler() {
+            @Override
+            public void publish(LogRecord entry) {
+                logged.add(entry.getLevel() + ": " + entry.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        Logger logger = Logger.getLogger("io.github.rollserve");
+        logger.addHandler(handler);
+        logger.setUseParentHandlers(false);
+        try (ScriptedServer server = new ScriptedServer(
+                new Call(OVER, beginning(), warning, response(segments("4:0+1.")), account(1, 1)));
+            Sampler sampler = server.connect()) {
+            sampler.obtainSamples(1);
+        } finally {
+            logger.removeHandler(handler);
+            logger.setUseParentHandlers(true);
+        }
+        assertEquals(List.of("WARNING: no episode ends"), logged);
+    }
+
+    @Test
+    void immutableOptionsAreMarkedAndNameTheirChangesWith() throws IOException, URISyntaxException {
+        Path classes = Path.of(Sampler.class.getProtectionDomain().getCodeSource().getLocation().toURI());
+        try (var files = Files.list(classes.resolve("io/github/rollserve"))) {
+            for (Path file : files.filter(each -> each.toString().endsWith(".class")).toList()) {
+                Class<?> type = loaded(file);
+                boolean isMarked = type.isAnnotationPresent(CheckReturnValue.class);
+                boolean isSetOfOptions = type.getSimpleName().endsWith("Options");
+                assertTrue(isMarked || !isSetOfOptions, type.getName());
+                for (Method method : type.getDeclaredMethods()) {
+                    if (!Modifier.isPublic(method.getModifiers()) || method.getReturnType() != type) {
+                        continue;
+                    }
+                    boolean isChange = method.getName().startsWith("with");
+                    boolean isMarkedItself = method.isAnnotationPresent(CheckReturnValue.class);
+                    assertTrue(isMarked || isMarkedItself || !isChange, method.toString());
+                    assertTrue(
+                        isChange || !isMarked || Modifier.isStatic(method.getModifiers()), method.toString());
+                }
+            }
+        }
+    }
+
+    private static Class<?> loaded(Path file) {
+        try {
+            String name = file.getFileName().toString().replaceFirst("[.]class$", "");
+            return Class.forName("io.github.rollserve." + name);
+        } catch (ClassNotFoundException missing) {
+            throw new AssertionError(missing);
+        }
+    }
+
+    @Test
+    void proxiesAreOnNoWayToLoopbackAddressesAndNamedOnOthers() {
+        Map<String, String> settings =
+            Map.of("https.proxyHost", "127.0.0.1", "https.proxyPort", "1", "http.nonProxyHosts", "none");
+        settings.forEach(System::setProperty);
+        try (ScriptedServer server = new ScriptedServer(oneStep());
+            Sampler sampler = server.connect();
+            Sampler other = Sampler.connect("server.invalid:50051")) {
+            sampler.obtainSamples(1);
+            UnavailableException error = assertThrows(UnavailableException.class, other::status);
+            assertTrue(error.getMessage().contains("through the proxy of"), error.getMessage());
+        } finally {
+            settings.keySet().forEach(System::clearProperty);
+        }
+    }
+
+    @Test
+    void newConnectionsReachAServerThatIsBack() throws IOException {
+        int port;
+        try (ServerSocket socket = new ServerSocket(0)) {
+            port = socket.getLocalPort();
+        }
+        try (Sampler early = Sampler.connect("127.0.0.1:" + port)) {
+            for (int i = 0; i < 6; i++) { // each failure makes gRPC's next pause longer
+                assertThrows(UnavailableException.class, early::status);
+            }
+            try (ScriptedServer server = new ScriptedServer(port, oneStep()); Sampler sampler = server.connect()) {
+                sampler.obtainSamples(1);
+            }
         }
     }
 

@@ -168,7 +168,7 @@ class MultiAgentTest {
                     account(2, 7)));
             Sampler sampler = server.connect();
             SampleStream<MultiAgentBatch> stream =
-                sampler.multiAgent().streamSamples(7, new SamplingOptions().countAgentSteps(true))) {
+                sampler.multiAgent().streamSamples(7, new SamplingOptions().withCountAgentSteps(true))) {
             Iterator<MultiAgentBatch> parts = stream.iterator();
             parts.next();
             MultiAgentBatch rest = parts.next();
@@ -199,7 +199,7 @@ class MultiAgentTest {
                 new Call(OVER, beginning(), response(last), account(1, 2)));
             Sampler sampler = server.connect()) {
             MultiAgentBatch batch = sampler.multiAgent().obtainSamples(
-                7, new SamplingOptions().countAgentSteps(true).deliver("main"));
+                7, new SamplingOptions().withCountAgentSteps(true).withDeliver("main"));
             assertArrayEquals(new long[] {4, 4}, batch.agentStepCounts());
             assertEquals(4, batch.account().orElseThrow().numSteps());
             ObtainSamplesRequest rest = (ObtainSamplesRequest) server.requests.get(1);
@@ -252,9 +252,9 @@ class MultiAgentTest {
             }
             """, expected);
         PolicyMap map = new PolicyMap()
-            .agent("a", "main")
-            .prefix("b", new PolicyChoice("main", -1, 0.2), new PolicyChoice("bot", 3))
-            .position(2, "bot");
+            .withAgent("a", "main")
+            .withPrefix("b", new PolicyChoice("main", -1, 0.2), new PolicyChoice("bot", 3))
+            .withPosition(2, "bot");
         try (ScriptedServer server = new ScriptedServer(); Sampler sampler = server.connect()) {
             sampler.updateAgent(new RandomAgent());
             sampler.updateAgent(
@@ -268,7 +268,8 @@ class MultiAgentTest {
             assertFalse(parameters.hasPolicyMap());
             assertTrue(parameters.getPoliciesOrThrow("main").hasParameters());
         }
-        assertEquals("position", assertThrows(InvalidArgumentException.class, () -> map.position(-1, "bot")).field());
+        assertEquals(
+            "position", assertThrows(InvalidArgumentException.class, () -> map.withPosition(-1, "bot")).field());
     }
 
     @Test
@@ -291,8 +292,8 @@ class MultiAgentTest {
                 new Call(OVER, beginning(), firstPart(), secondPart(), account(2, 7)));
             Sampler sampler = server.connect()) {
             EvaluationOptions options = new EvaluationOptions()
-                .policyMaps(new PolicyMap().prefix("", "main"), new PolicyMap().prefix("", "old"))
-                .returnEpisodes(true);
+                .withPolicyMaps(new PolicyMap().withPrefix("", "main"), new PolicyMap().withPrefix("", "old"))
+                .withReturnEpisodes(true);
             Evaluation evaluation = sampler.evaluate(3, options);
             EvaluateRequest request = (EvaluateRequest) server.requests.get(1);
             assertEquals("old", request.getOptions().getPolicyMaps(1).getRules(0).getChoices(0).getPolicy());

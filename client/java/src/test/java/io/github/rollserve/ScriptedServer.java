@@ -58,13 +58,21 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
     record Call(End end, ObtainSamplesResponse... responses) {}
 
     ScriptedServer(Call... calls) {
-        this(InsecureServerCredentials.create(), calls);
+        this(0, calls);
+    }
+
+    ScriptedServer(int port, Call... calls) {
+        this(port, InsecureServerCredentials.create(), calls);
     }
 
     ScriptedServer(ServerCredentials credentials, Call... calls) {
+        this(0, credentials, calls);
+    }
+
+    private ScriptedServer(int port, ServerCredentials credentials, Call... calls) {
         this.calls = List.of(calls);
         try {
-            server = Grpc.newServerBuilderForPort(0, credentials)
+            server = Grpc.newServerBuilderForPort(port, credentials)
                 .addService(this)
                 .intercept(keepMetadata())
                 .build()
@@ -133,6 +141,7 @@ final class ScriptedServer extends SamplerServiceGrpc.SamplerServiceImplBase imp
             EvaluateResponse.Builder same = EvaluateResponse.newBuilder();
             switch (response.getContentCase()) {
                 case BEGINNING -> same.setBeginning(response.getBeginning());
+                case PROGRESS -> same.setProgress(response.getProgress());
                 case MULTI_AGENT_BATCH -> same.setMultiAgentBatch(response.getMultiAgentBatch());
                 default -> same.getEvaluationBuilder()
                     .setAccount(response.getAccount())

@@ -50,7 +50,7 @@ class TlsTest {
     }
 
     private static EpisodeBatch call(String target, Path ca) {
-        try (Sampler sampler = Sampler.connect(target, new ConnectionOptions().ca(ca))) {
+        try (Sampler sampler = Sampler.connect(target, new ConnectionOptions().withCa(ca))) {
             return sampler.obtainSamples(1);
         }
     }
