@@ -89,7 +89,7 @@ def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     if isinstance(named, str):
         registered = gymnasium.spec(named)
         arguments = call_with_arguments(
-            spec.id, lambda: python_arguments(registered.entry_point, arguments, registered.kwargs)
+            spec, lambda: python_arguments(registered.entry_point, arguments, registered.kwargs)
         )
         # Bind the id here: as an argument of the request it could name a module that is not allowed.
         make = functools.partial(gymnasium.make, named)
