@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, Optional
+
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from pools import pool_of, sample
 from support import raises
 
 from rollserve import EnvSpec, Reason, Reproducibility, Wrapper
 from rollserve_server.agents import ConstantSpec, RandomSpec
+from rollserve_server.envs.making import make_env
 from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError
 from rollserve_server.pool import AtLeast, Pool
 from rollserve_server.pool.backends.in_process import InProcessBackend
@@ -95,3 +99,25 @@ async def test_profiles_have_wrappers_of_any_module() -> None:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, AtLeast(20), seed=1)
     assert np.array(batch.observations).mean() > 2
+
+
+def test_arrays_become_tuples_only_where_the_parameter_is_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(
+        places: list[tuple[int, int]],
+        either: list[int] | tuple[int, ...],
+        span: tuple[int, int] | None = None,
+        optional: Optional[tuple[int, int]] = None,  # noqa: UP045  # environments still write that
+        numbers: int | np.ndarray = 0,
+        size=(1, 1),
+    ) -> gymnasium.Env[Any, Any]:
+        taken.append((places, either, span, optional, numbers, size))
+        return CartPoleEnv()
+
+    taken: list[tuple[Any, ...]] = []
+    registered = gymnasium.envs.registration.EnvSpec("Arguments-v0", entry_point=make)
+    monkeypatch.setitem(gymnasium.registry, "Arguments-v0", registered)
+    names = ("places", "either", "span", "optional", "numbers", "size")
+    make_env(EnvSpec("Arguments-v0", {name: [1, 2] for name in names}))
+    assert taken[0][:4] == ([1, 2], [1, 2], (1, 2), (1, 2))
+    assert np.array_equal(taken[0][4], np.array([1, 2]))
+    assert taken[0][5] == (1, 2)

@@ -11,7 +11,8 @@ import pytest
 from support import equal, server_environment
 
 import rollserve
-from rollserve_server.envs import RowEnvs
+from rollserve import EnvSpec, Reproducibility
+from rollserve_server.envs import RowEnvs, RowSpecs
 from rollserve_server.testing import faulty_server
 
 EPISODE, WORKER = rollserve.Reproducibility.EPISODE, rollserve.Reproducibility.WORKER
@@ -163,3 +164,11 @@ def test_broken_stream_is_not_resumed_when_episodes_are_unreproducible(sampler: 
     assert not resumption.possible
     resumption.begin(episode_batch_pb2.Beginning(reproducibility=episode_batch_pb2.REPRODUCIBILITY_WORKER))
     assert not resumption.possible
+
+
+def test_rows_whose_environments_differ_in_a_late_argument_are_not_compared() -> None:
+    lakes = [
+        EnvSpec("FrozenLake-v1", {"map_name": None, "is_slippery": True, "success_rate": rate, "desc": [*desc]})
+        for rate, desc in ((1 / 3, ("SFFG", "FFFF")), (1 / 3, ("SFFF", "FFFG")))
+    ]
+    assert RowEnvs(RowSpecs(tuple(lakes)), 2).classify() is Reproducibility.EPISODE

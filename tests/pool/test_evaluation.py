@@ -347,3 +347,12 @@ async def test_failed_evaluation_changes_nothing(backend: Backend) -> None:
         status = pool.status()
         assert (status.counters.num_failed_calls, status.counters.num_completed_calls) == (0, 0)
         assert len((await evaluate(pool, 5)).outcomes) == 5
+
+
+def test_evaluation_runs_in_its_environment_though_another_differs_late(thread_sampler: rollserve.Sampler) -> None:
+    kwargs = {"map_name": None, "is_slippery": False, "success_rate": 1.0, "reward_schedule": [1, 0, 0]}
+    thread_sampler.update_env(rollserve.EnvSpec("FrozenLake-v1"))
+    thread_sampler.update_agent(rollserve.ConstantAgent(2))
+    for length, lake in enumerate(("SG", "SFG", "SFFG"), 1):
+        env = rollserve.EnvSpec("FrozenLake-v1", {**kwargs, "desc": [lake]})
+        assert thread_sampler.evaluate(1, env=env).lengths.tolist() == [length]

@@ -11,7 +11,7 @@ __all__ = ["hint_about_proxy", "is_loopback"]
 
 _VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Variables that gRPC reads, the first that is set."""
-_SCHEME = re.compile(r"(dns|ipv4|ipv6):/*")
+_SCHEME = re.compile(r"(dns|ipv4|ipv6):(//[^/]*/)?")
 
 
 def is_loopback(target: str) -> bool:

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
     if options.run_here is not None:
-        if arguments is None and os.environ.get(HASH_SEED_NAME) != HASH_SEED:
+        if arguments is None and os.name == "posix" and os.environ.get(HASH_SEED_NAME) != HASH_SEED:
             # It runs environments, and Python reads the seed at its start.
             variables = {**os.environ, HASH_SEED_NAME: HASH_SEED}
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)  # noqa: S606

@@ -29,7 +29,7 @@ from rollserve_server.envs.profiles import (
     requested,
 )
 from rollserve_server.envs.registry import find_env, find_wrapper, module_of
-from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
+from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, identity_of, specs_of_rows
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.space_sizes import check_space_sizes
@@ -75,6 +75,7 @@ __all__ = [
     "find_turn_env",
     "find_turn_wrapper",
     "find_wrapper",
+    "identity_of",
     "is_profile",
     "leaf_bounds",
     "leaves_of_space",

@@ -19,6 +19,7 @@ import numpy as np
 from rollserve import Reproducibility
 from rollserve_server.activity import current_activity
 from rollserve_server.envs.legal_actions import legal_action, random_value
+from rollserve_server.envs.row_specs import identity_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -157,7 +158,8 @@ def agree(one: Traces, other: Traces) -> bool:
 
 def trace_name(spec: EnvSpec) -> str:
     """Return the name of a trace of an environment, whatever the rows are."""
-    return repr(dataclasses.replace(spec, vectorization=None, num_rows=None, num_episodes_per_row=None))
+    plain = dataclasses.replace(spec, vectorization=None, num_rows=None, num_episodes_per_row=None)
+    return hashlib.blake2b(identity_of(plain), digest_size=16).hexdigest()
 
 
 def classify(

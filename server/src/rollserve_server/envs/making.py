@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
     from rollserve import Task
+
+_LISTS = frozenset({"list", "sequence"})
 
 __all__ = ["close_env", "find_method", "make_env", "python_arguments", "set_task"]
 
@@ -131,13 +134,22 @@ def python_arguments(
         parameters = inspect.signature(make).parameters
     for name, value in lists.items():
         parameter = parameters.get(name)
-        annotation = "" if parameter is None else str(parameter.annotation)
+        kinds = set() if parameter is None else _kinds_in(str(parameter.annotation))
         default = (defaults or {}).get(name, None if parameter is None else parameter.default)
-        if "tuple" in annotation.lower() or isinstance(default, tuple):
+        if isinstance(default, tuple) or ("tuple" in kinds and not kinds & _LISTS):
             arguments[name] = tuple(value)
-        elif "ndarray" in annotation:
+        elif "ndarray" in kinds and not kinds & _LISTS:
             arguments[name] = np.array(value)
     return arguments
+
+
+def _kinds_in(annotation: str) -> set[str]:
+    """Return the names that an annotation has outside brackets, in lower case: of a union, those of its members."""
+    if union := re.fullmatch(r"(?:typing\.)?(?:Optional|Union)\[(.*)\]", annotation):
+        annotation = union[1]
+    while (outer := re.sub(r"\[[^][]*\]", "", annotation)) != annotation:
+        annotation = outer
+    return set(re.findall(r"\w+", annotation.lower()))
 
 
 def _check_spaces(spec: EnvSpec | Wrapper, env: gymnasium.Env[Any, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from decimal import Decimal
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,17 @@ __all__ = [
     "flags_of",
     "infos_of",
     "parts_of_step",
+    "plain_infos",
     "reward_of",
     "rewards_of",
 ]
 
 _CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefdU")})
 """Types of values that nobody can change."""
+_UNCHANGING = (*(bool, int, float, str, type(None)), np.generic)
+_PLAIN = frozenset({bool, int, np.bool_, *(np.dtype(code).type for code in "bhilqBHILQefd")})
+"""Types of numbers without a shape to look at."""
+_NUMBERS = (Real, Decimal, np.bool_)
 
 
 class ReturnedError(ValueError):
@@ -53,9 +59,9 @@ def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
 
 def reward_of(value: Any) -> float:
     """Return a reward, which may be an array or tensor without axes; raise ReturnedError for what is no number."""
-    number = value if type(value) is int else _scalar(value)
+    number = value if type(value) in _PLAIN else _scalar(value)
     try:
-        if isinstance(number, Real | np.bool_):
+        if type(number) in _PLAIN or isinstance(number, _NUMBERS):
             return float(number)
     except OverflowError:  # an integer beyond all floats
         pass
@@ -64,8 +70,8 @@ def reward_of(value: Any) -> float:
 
 def flag_of(name: str, value: Any) -> bool:
     """Return a flag, `terminated` or `truncated`; raise ReturnedError for what is no truth value, 0 or 1."""
-    flag = _scalar(value)
-    if not isinstance(flag, Real | np.bool_) or (flag != 0 and flag != 1):
+    flag = value if type(value) in _PLAIN else _scalar(value)
+    if not isinstance(flag, _NUMBERS) or (flag != 0 and flag != 1):
         raise ReturnedError(f"{name}: {mismatch('a truth value', _shown(value))}")
     return bool(flag)
 
@@ -87,20 +93,26 @@ def flags_of(name: str, values: Any, num_rows: int) -> NDArray[Any]:
     return flags
 
 
-def infos_of(infos: Any) -> dict[Any, Any]:
-    """Return an environment's infos as a dict with copies of what the environment may change while others run.
+def plain_infos(infos: Any) -> dict[Any, Any]:
+    """Return an environment's infos as a dict, of the environment's own if they are one.
 
     Raises:
         ReturnedError: these are no infos.
         BaseException: what a mapping of another class raises.
     """
-    if type(infos) is not dict:
-        if infos is None:
-            return {}
-        if not isinstance(infos, Mapping) and not hasattr(infos, "keys"):
-            raise ReturnedError(f"info: {mismatch('a mapping', _shown(infos))}")
-    own = dict(infos)
-    return own if _CONSTANTS.issuperset(map(type, own.values())) else _copy(own, {})
+    if type(infos) is dict:
+        return infos
+    if infos is None:
+        return {}
+    if not isinstance(infos, Mapping) and not hasattr(infos, "keys"):
+        raise ReturnedError(f"info: {mismatch('a mapping', _shown(infos))}")
+    return dict(infos)
+
+
+def infos_of(infos: Any) -> dict[Any, Any]:
+    """Return infos as `plain_infos` does, with copies of what the environment may change while others run."""
+    own = plain_infos(infos)
+    return dict(own) if _CONSTANTS.issuperset(map(type, own.values())) else _copy(own, {})
 
 
 def copied(value: Any) -> Any:
@@ -108,21 +120,23 @@ def copied(value: Any) -> Any:
     return _copy(value, {})
 
 
-def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """Return a copy as `copied` does, given the copies around it by id: mappings and lists may contain themselves."""
-    if type(value) in _CONSTANTS:
+def _copy(value: Any, copies: dict[int, tuple[Any, Any]]) -> Any:
+    """Return a copy as `copied` does, given the values around it and their copies, by id: some contain themselves."""
+    if isinstance(value, _UNCHANGING):
         return value
     if id(value) in copies:
-        return copies[id(value)]
+        return copies[id(value)][1]
     if isinstance(value, np.ndarray):
         return value.copy()
     with contextlib.suppress(BaseException):  # of the environment's own classes: whoever reads the value meets it, too
         if isinstance(value, Mapping):
-            mapping = copies[id(value)] = {}
+            mapping: dict[Any, Any] = {}
+            copies[id(value)] = value, mapping
             mapping.update((name, _copy(part, copies)) for name, part in value.items())
             return mapping
         if isinstance(value, list):
-            parts = copies[id(value)] = []
+            parts: list[Any] = []
+            copies[id(value)] = value, parts
             parts.extend(_copy(part, copies) for part in value)
             return parts
         if isinstance(value, tuple):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollserve import EnvSpec
+from rollserve.environments import env_spec_to_proto
 
-__all__ = ["RowSpecs", "WorkerSpecs", "specs_of_rows"]
+__all__ = ["RowSpecs", "WorkerSpecs", "identity_of", "specs_of_rows"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,13 @@ class RowSpecs:
 
 WorkerSpecs = EnvSpec | RowSpecs
 """Environments of a worker: the same for all rows, or one for each."""
+
+
+def identity_of(specs: WorkerSpecs) -> bytes:
+    """Return bytes that tell environments apart; values that are equal in Python, such as 1 and 1.0, may differ."""
+    kind = b"rows" if isinstance(specs, RowSpecs) else b"all"
+    messages = [env_spec_to_proto(each).SerializeToString(deterministic=True) for each in specs_of_rows(specs, 1)]
+    return b"".join([kind, *(len(message).to_bytes(4) + message for message in messages)])
 
 
 def specs_of_rows(specs: WorkerSpecs, num_rows: int) -> Sequence[EnvSpec]:

@@ -55,7 +55,7 @@ def _has_printable_names(certificate: bytes) -> bool:
         alternatives = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         alternatives = x509.SubjectAlternativeName([])
-    except ValueError:
+    except Exception:  # not only ValueError: cryptography has errors of its own for what it does not know
         return False
     names = [part.value for part in parsed.subject] + [name.value for name in alternatives]
     return all(name.isprintable() for name in names if isinstance(name, str))

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from rollserve_server import __version__
+from rollserve_server.envs import identity_of
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool.sequences.root_seeds import derived_seed
 
@@ -37,8 +38,7 @@ def reconcile(settings: PoolSettings, env: EnvSpec, state: SamplerState) -> Pool
         _check("seed", settings.seed, state.seed)
     for name, value in dict(state.worker_settings).items():
         _check(name, getattr(settings.worker, name), value)
-    # Values that are equal in Python, such as 1 and 1.0, may differ for an environment.
-    if repr(env) != repr(state.first_env):
+    if identity_of(env) != identity_of(state.first_env):
         if max(state.envs) == 1:
             _check("all_workers.environment", _describe(env), _describe(state.first_env))
         _log.warning("clients have replaced the environment", extra={"env": env.id, "env_version": max(state.envs)})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve.v1 import environment_pb2
+from rollserve_server.envs import identity_of
 from rollserve_server.settings import Quota
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class SamplerRequest:
     quota: Quota = field(default_factory=Quota)
 
     def equals(self, other: SamplerRequest) -> bool:
-        """Whether both ask for the same; values that are equal in Python, such as 1 and 1.0, may differ for an env."""
-        return repr(self) == repr(other)
+        """Whether both ask for the same."""
+        return identity_of(self.env) == identity_of(other.env) and replace(self, env=other.env) == other
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _to_json(creation: Creation) -> dict[str, Any]:
     return {
         **vars(request),
         "env": json_format.MessageToDict(env_spec_to_proto(request.env)),
-        "quota": dataclasses.asdict(request.quota),
+        "quota": asdict(request.quota),
         "owner": creation.owner,
         "created_seconds": creation.created_seconds,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
 
 import yaml
@@ -34,16 +34,17 @@ def parse_json(value: Any) -> Any:
 class _Loader(yaml.SafeLoader):
     """A loader that refuses a key that is given twice, of which YAML's own takes the last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Compose a mapping, before keys of others are merged into it."""
+        node = super().compose_mapping_node(anchor)
         keys = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in keys and key_node.tag != "tag:yaml.org,2002:merge":
-                text = f"expected each key once, got {key!r} twice"
-                raise yaml.constructor.ConstructorError(None, None, text, key_node.start_mark)
-            if isinstance(key, Hashable):
-                keys.add(key)
-        return super().construct_mapping(node, deep)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if (key.tag, key.value) in keys:
+                    text = f"expected each key once, got {key.value!r} twice"
+                    raise yaml.constructor.ConstructorError(None, None, text, key.start_mark)
+                keys.add((key.tag, key.value))
+        return node
 
 
 def parse_yaml(text: str) -> Any:

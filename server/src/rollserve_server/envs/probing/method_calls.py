@@ -15,7 +15,7 @@ from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, find_method, make_env
 from rollserve_server.envs.probing.memory import naming_memory_limit
 from rollserve_server.envs.refusals import refused_by
-from rollserve_server.envs.row_specs import specs_of_rows
+from rollserve_server.envs.row_specs import identity_of, specs_of_rows
 from rollserve_server.errors import InvalidValueError, describe
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def call_method(call: MethodCall, specs: WorkerSpecs, health: HealthSettings) ->
             method raises an error, or JSON cannot hold its value.
         OverLimitError: an environment needs more memory than it has here.
     """
-    values: dict[str, str] = {}
+    values: dict[bytes, str] = {}
     rows = specs_of_rows(specs, num_rows=1)
     for spec in rows:
-        if repr(spec) not in values:
+        if identity_of(spec) not in values:
             with naming_memory_limit(spec.id, health):
-                values[repr(spec)] = _value(call, spec)
-    return [values[repr(spec)] for spec in rows]
+                values[identity_of(spec)] = _value(call, spec)
+    return [values[identity_of(spec)] for spec in rows]
 
 
 def _value(call: MethodCall, spec: EnvSpec) -> str:

@@ -18,6 +18,7 @@ from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit, observation_bytes
+from rollserve_server.envs.row_specs import identity_of
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.vectorization import make_rows
@@ -71,12 +72,12 @@ def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) 
         with naming_memory_limit(specs.id, health):
             return _probe(specs, settings, health)
     until = time.perf_counter() + _MAX_ROWS_SECONDS
-    probed: set[str] = set()
+    probed: set[bytes] = set()
     num_bytes, traces = 0, dict[str, bytes]()
     for row, spec in enumerate(specs.specs):
         is_single = spec.vectorization in (None, "rows")  # `make_rows` refuses others
-        if is_single and repr(spec) not in probed and (not probed or time.perf_counter() < until):
-            probed.add(repr(spec))
+        if is_single and identity_of(spec) not in probed and (not probed or time.perf_counter() < until):
+            probed.add(identity_of(spec))
             with at_row(row), naming_memory_limit(spec.id, health):
                 single = dataclasses.replace(spec, vectorization="rows", num_rows=len(specs.specs))
                 num_bytes, found = _probe(single, settings, health)

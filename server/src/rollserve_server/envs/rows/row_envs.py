@@ -19,7 +19,7 @@ from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
 from rollserve_server.envs.observation_checks import check_observations, unfit_rewards, unfit_rows
 from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
-from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
+from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, identity_of, specs_of_rows
 from rollserve_server.envs.rows.row_transforms import RowTransforms
 from rollserve_server.envs.rows.step_results import StepResults
 from rollserve_server.envs.transforms.transforms import Transforms
@@ -172,9 +172,9 @@ class RowEnvs:
 
     def classify(self) -> Reproducibility:
         """Return the reproducibility class, by a quick check of up to two rows with each spec."""
-        kinds: dict[str, list[int]] = {}
+        kinds: dict[bytes, list[int]] = {}
         for row, spec in enumerate(self._specs):
-            kinds.setdefault(repr(spec), []).append(row)
+            kinds.setdefault(identity_of(spec), []).append(row)
         seconds = min(QUICK_SECONDS, _MAX_QUICK_SECONDS / len(kinds))
         self.traces = traces = {}
         for rows in kinds.values():

@@ -31,7 +31,7 @@ from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.making import close_env
 from rollserve_server.envs.native.making import make_native
 from rollserve_server.envs.observation_checks import check_observations, check_rewards
-from rollserve_server.envs.outcomes import failure_text, flags_of, infos_of, parts_of_step, rewards_of
+from rollserve_server.envs.outcomes import failure_text, flags_of, parts_of_step, plain_infos, rewards_of
 from rollserve_server.envs.rows.vector_infos import (
     final_observations,
     has_infos,
@@ -227,7 +227,7 @@ class VectorEnvs:
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
             observations, infos = of_reset(self._env.reset(seed=seed, options=options))
             self._store(observations)
-            infos = infos_of(infos)
+            infos = plain_infos(infos)
         except BaseException as error:
             raise self._failure("reset", error) from error
         self.terminated[:] = self.truncated[:] = False
@@ -258,7 +258,7 @@ class VectorEnvs:
                 check_rewards(self.raw_rewards, range(self.num_rows))
             self.terminated[...] = flags_of("terminated", terminated, self.num_rows)
             self.truncated[...] = flags_of("truncated", truncated, self.num_rows)
-            infos = infos_of(infos)
+            infos = plain_infos(infos)
         except BaseException as error:
             raise self._failure("step", error) from error
         self._activity.end()

@@ -8,6 +8,7 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from rollserve_server.envs import identity_of
 from rollserve_server.errors import DomainError, NotFoundError, WorkerLostError
 from rollserve_server.futures import in_background
 from rollserve_server.sampling import Worker
@@ -36,8 +37,8 @@ class EnvProbes:
         """
         self._health = health
         self._isolate_failures = isolate_failures
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._outcomes: dict[str, DomainError | Probed] = {}
+        self._locks: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._outcomes: dict[bytes, DomainError | Probed] = {}
 
     @property
     def traces(self) -> Traces:
@@ -55,7 +56,7 @@ class EnvProbes:
             NotFoundError, InvalidValueError, OverLimitError: the environments cannot be made or stepped.
             WorkerLostError: the worker is lost.
         """
-        key = repr(specs)
+        key = identity_of(specs)
         async with self._locks[key]:
             if key not in self._outcomes:
                 try:

@@ -16,6 +16,7 @@ from rollserve_server.envs import (
     check_allowed,
     check_not_free,
     check_sampler_observations_fit,
+    identity_of,
     leaves_of_space,
     observation_bytes,
     specs_of_rows,
@@ -104,8 +105,7 @@ class EnvUpdates:
     def find_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int | None:
         """Return the number, below 0, of environments for evaluations with these specs, if there are any."""
         for number, env in self._versions.evaluation_envs.items():
-            # Values that are equal in Python, such as 1 and 1.0, may differ for an environment.
-            if repr(env.specs) == repr(list(specs)):
+            if list(map(identity_of, env.specs)) == list(map(identity_of, specs)):
                 self._check_observations(env.description, len(self._versions.workers))  # there may be more by now
                 return -number
         return None
@@ -176,10 +176,10 @@ class EnvUpdates:
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as of `_add`.
         """
-        slots: dict[str, WorkerSlot] = {}
+        slots: dict[bytes, WorkerSlot] = {}
         for slot in self._versions.workers:
             if slot.healthy:
-                slots.setdefault(repr(spread[slot.index]), slot)
+                slots.setdefault(identity_of(spread[slot.index]), slot)
 
         async def check(slot: WorkerSlot) -> None:
             with field_of(slot.index):
