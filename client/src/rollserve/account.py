@@ -98,6 +98,9 @@ class Account:
         num_missing_steps: for fragments with `fraction_of_workers`, requested steps that were not simulated.
         num_reassigned_episodes: for exact episodes, delivered episodes that another worker simulated than the one in
             `worker_indices`, because that one was missing; after an interruption, those since then.
+        num_non_finite_steps: delivered steps with a NaN or an infinity in their reward, their observation, or the
+            observation after the last step of an episode or fragment; with many agents, the agents' steps. After an
+            interruption, those since then.
         num_rounds: for streams, rounds that the server has sent.
         num_stale_steps: for streams, steps of rounds that were discarded because they were older than `max_policy_lag`
             when they were to be sent, or to be handed out.
@@ -183,6 +186,7 @@ class Account:
     worker_idle_seconds: float = 0.0
     update_waiting_seconds: float = 0.0
     client_waiting_seconds: float = 0.0
+    num_non_finite_steps: int = 0
 
     def _repr_html_(self) -> str:
         return value_html(self)

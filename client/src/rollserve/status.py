@@ -76,6 +76,7 @@ class Counters:
         num_straggler_episodes: episodes of these calls and evaluations that were started a second time on another
             worker, because the first run took far longer than others.
         num_worker_restarts: number of times that workers were replaced, failed attempts and former workers included.
+        num_non_finite_steps: delivered steps with a NaN or an infinity; see `Account.num_non_finite_steps`.
     """
 
     num_completed_calls: int
@@ -91,6 +92,7 @@ class Counters:
     num_failed_episodes: int = 0
     num_straggler_episodes: int = 0
     num_worker_restarts: int = 0
+    num_non_finite_steps: int = 0
 
 
 @briefly

@@ -31,6 +31,7 @@ from sample_envs.native import (
     FlakyCoinRows,
     HangingRows,
     InfoRows,
+    NoNumberRows,
     OddRows,
     RaisingRows,
     ScreenRows,
@@ -101,6 +102,7 @@ __all__ = [
     "MaskedRows",
     "Misfit",
     "Nested",
+    "NoNumberRows",
     "NoNumbers",
     "NotAnEnvironment",
     "Odd",
@@ -181,6 +183,7 @@ def crowded(env: Any) -> Any:
 gymnasium.register("Nested-v0", Nested)
 gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
 gymnasium.register("UnlimitedCoins-v0", OneOrThousand, vector_entry_point=UnlimitedCoinRows)
+gymnasium.register("NoNumberRows-v0", vector_entry_point=NoNumberRows)
 gymnasium.register("FlakyCoins-v0", vector_entry_point=FlakyCoinRows)
 gymnasium.register("FrameStacks-v0", FrameStacks, vector_entry_point=FrameStackRows)
 gymnasium.register("ScreenRows-v0", vector_entry_point=ScreenRows)

@@ -46,18 +46,20 @@ class NoNumbers(Ends):
     """Shows NaN in one step of each episode, and goes on.
 
     Arguments:
-        after: number of steps up to the one that shows NaN.
+        after: number of steps up to the one that shows NaN; 0 for none.
+        length: number of steps of an episode.
+        rewarded: number of the step whose reward is infinite; 0 for none.
     """
 
-    def __init__(self, after: int = 3) -> None:
-        super().__init__(length=100)
-        self._after = after
+    def __init__(self, after: int = 3, length: int = 100, rewarded: int = 0) -> None:
+        super().__init__(length=length)
+        self._after, self._rewarded = after, rewarded
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, *rest = super().step(action)
+        observation, reward, *rest = super().step(action)
         if self._step == self._after:
             observation[1] = np.nan
-        return observation, *rest
+        return observation, -np.inf if self._step == self._rewarded else reward, *rest
 
 
 class OneOrThousand(gymnasium.Env[np.ndarray, int]):

@@ -126,6 +126,8 @@ class Crowd(ParallelEnv[str, Any, Any]):
                 terminated["guard"] = "False"  # type: ignore[assignment]
             else:
                 del rewards["guard"]
+        if self._fault == "no number" and self._step == 2:
+            rewards["guard"] = np.nan
         if self._fault == "vanishes" and self._step == 2:
             self.agents = []
 

@@ -101,6 +101,19 @@ class TalkingRows(CoinRows):
         self.single_observation_space = gymnasium.spaces.Text(5)
 
 
+class NoNumberRows(CoinRows):
+    """Rows that show an infinity after every other step, and whose third step has NaN for a reward."""
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, rewards, *rest = super().step(actions)
+        return observations, np.where(self._made == 3, np.nan, rewards), *rest
+
+    def _observations(self) -> dict[str, np.ndarray]:
+        observations = super()._observations()
+        observations["made"][self._made % 2 == 1, 1] = np.inf
+        return observations
+
+
 class UnlimitedCoinRows(CoinRows):
     """`CoinRows` whose constructor takes no limit of the length of episodes."""
 

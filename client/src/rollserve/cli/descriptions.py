@@ -39,6 +39,7 @@ def describe(status: SamplerStatus) -> str:
         f"faults: {counters.num_env_failures} errors of environments, {counters.num_retried_episodes} episodes "
         f"retried, {counters.num_failed_episodes} skipped",
         f"stragglers: {counters.num_straggler_episodes} episodes started a second time on another worker",
+        *([f"not finite: {number} delivered steps"] if (number := counters.num_non_finite_steps) else ()),
     ]
     return "\n".join([*lines, *map(_describe_worker, status.workers)])
 

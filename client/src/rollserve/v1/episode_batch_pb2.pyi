@@ -663,6 +663,7 @@ class Account(google.protobuf.message.Message):
     WORKER_IDLE_FIELD_NUMBER: builtins.int
     UPDATE_WAITING_FIELD_NUMBER: builtins.int
     CLIENT_WAITING_FIELD_NUMBER: builtins.int
+    NON_FINITE_STEP_COUNT_FIELD_NUMBER: builtins.int
     POLICY_MOMENTS_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
@@ -749,6 +750,10 @@ class Account(google.protobuf.message.Message):
     """For streams, steps of rounds that were discarded to make room, with `when_full` DROP_OLDEST."""
     unsent_step_count: builtins.int
     """For streams, steps of rounds that were sampled and not sent when the stream ended."""
+    non_finite_step_count: builtins.int
+    """Delivered steps with a NaN or an infinity in their reward, their observation, or the observation after the last step
+    of an episode or fragment. With many agents, the agents' steps. Evaluations that return no episodes count none.
+    """
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """The number of values of environment infos, by name, that the delivered episodes or fragments lack, because the
@@ -873,10 +878,11 @@ class Account(google.protobuf.message.Message):
         worker_idle: google.protobuf.duration_pb2.Duration | None = ...,
         update_waiting: google.protobuf.duration_pb2.Duration | None = ...,
         client_waiting: google.protobuf.duration_pb2.Duration | None = ...,
+        non_finite_step_count: builtins.int = ...,
         policy_moments: collections.abc.Iterable[global___PolicyMoments] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["client_waiting", b"client_waiting", "elapsed", b"elapsed", "queued", b"queued", "return_moments", b"return_moments", "sending", b"sending", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "client_waiting", b"client_waiting", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lag_step_counts", b"lag_step_counts", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "observation_moments", b"observation_moments", "overflow_step_count", b"overflow_step_count", "policy_moments", b"policy_moments", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "return_moments", b"return_moments", "round_count", b"round_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "stale_step_count", b"stale_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "unsent_step_count", b"unsent_step_count", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "client_waiting", b"client_waiting", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lag_step_counts", b"lag_step_counts", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "non_finite_step_count", b"non_finite_step_count", "observation_moments", b"observation_moments", "overflow_step_count", b"overflow_step_count", "policy_moments", b"policy_moments", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "return_moments", b"return_moments", "round_count", b"round_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "stale_step_count", b"stale_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "unsent_step_count", b"unsent_step_count", "update_waiting", b"update_waiting", "waiting", b"waiting", "worker_idle", b"worker_idle", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

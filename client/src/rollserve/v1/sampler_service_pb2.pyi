@@ -2060,6 +2060,7 @@ class Counters(google.protobuf.message.Message):
     RETRIED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     FAILED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     STRAGGLER_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    NON_FINITE_STEP_COUNT_FIELD_NUMBER: builtins.int
     completed_call_count: builtins.int
     """Sampling calls that completed."""
     failed_call_count: builtins.int
@@ -2088,6 +2089,8 @@ class Counters(google.protobuf.message.Message):
     """Stragglers: episodes that were started a second time on another worker although nothing had failed, in calls and
     evaluations that have ended.
     """
+    non_finite_step_count: builtins.int
+    """Steps delivered with a NaN or an infinity; see `non_finite_step_count` of Account."""
     @property
     def uptime(self) -> google.protobuf.duration_pb2.Duration:
         """The age of the sampler."""
@@ -2108,9 +2111,10 @@ class Counters(google.protobuf.message.Message):
         retried_episode_count: builtins.int = ...,
         failed_episode_count: builtins.int = ...,
         straggler_episode_count: builtins.int = ...,
+        non_finite_step_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancelled_call_count", b"cancelled_call_count", "completed_call_count", b"completed_call_count", "environment_failure_count", b"environment_failure_count", "episode_count", b"episode_count", "failed_call_count", b"failed_call_count", "failed_episode_count", b"failed_episode_count", "message_bytes", b"message_bytes", "retried_episode_count", b"retried_episode_count", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "uptime", b"uptime", "worker_restart_count", b"worker_restart_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancelled_call_count", b"cancelled_call_count", "completed_call_count", b"completed_call_count", "environment_failure_count", b"environment_failure_count", "episode_count", b"episode_count", "failed_call_count", b"failed_call_count", "failed_episode_count", b"failed_episode_count", "message_bytes", b"message_bytes", "non_finite_step_count", b"non_finite_step_count", "retried_episode_count", b"retried_episode_count", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "uptime", b"uptime", "worker_restart_count", b"worker_restart_count"]) -> None: ...
 
 global___Counters = Counters
 

@@ -94,6 +94,7 @@ class Account:
     num_straggler_episodes: int = 0
     num_broken_off_episodes: int = 0
     num_reassigned_episodes: int = 0
+    num_non_finite_steps: int = 0
     row_step_count: int = 0
     message_bytes: int = 0
     raw_bytes: int = 0
@@ -174,6 +175,7 @@ class Account:
         if fate is None:
             self.message_bytes += other.message_bytes
             self.raw_bytes += other.raw_bytes
+            self.num_non_finite_steps += other.num_non_finite_steps
         else:
             setattr(self, fate, getattr(self, fate) + other.num_steps)
 

@@ -54,6 +54,7 @@ class Counters:
     num_discarded_rounds: int = 0
     num_discarded_steps: int = 0
     num_discarded_episodes: int = 0
+    num_non_finite_steps: int = 0
 
     def count_round(self, account: Account, *, is_sent: bool) -> None:
         """Add a round of a stream that was sampled whole: as a completed call if it was sent."""
@@ -71,6 +72,7 @@ class Counters:
         self.num_episodes += account.num_episodes
         self.message_bytes += account.message_bytes
         self.raw_bytes += account.raw_bytes
+        self.num_non_finite_steps += account.num_non_finite_steps
 
     def count_faults(self, account: Account) -> None:
         """Add what went wrong in an ended call, or took too long."""

@@ -406,6 +406,7 @@ class Call(ABC, Generic[_O, _R]):
         share.num_episodes += num_episodes
         account.message_bytes += sum(message.size for message in messages)
         account.raw_bytes += sum(message.raw_size for message in messages)
+        account.num_non_finite_steps += sum(message.num_non_finite_steps for message in messages)
         for message in messages:
             account.dropped_infos.update(message.dropped_infos)
             if account.moments is not None:

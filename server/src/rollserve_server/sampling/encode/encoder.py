@@ -22,6 +22,7 @@ from rollserve_server.sampling.encode.fields import (
     array_field,
     frame_stack_field,
     named_tensor_field,
+    non_finite_rows,
     tensor_field,
 )
 from rollserve_server.sampling.encode.messages import EncodedMessage
@@ -107,9 +108,10 @@ class Encoder:
     def encode(self, content: SegmentContent | TableContent, encoding: Encoding) -> EncodedMessage:
         """Return the message with the content. It refers to the content's columns until it is written."""
         headers, options = content.headers(), encoding.columns
-        batch, num_raw_bytes = self._batch(content, headers, encoding)
+        batch, num_raw_bytes, num_non_finite = self._batch(content, headers, encoding)
         moments = moments_of(content, options.moments)
-        return self._message(length_delimited(_BATCH, batch), num_raw_bytes, headers, content, moments)
+        fields = length_delimited(_BATCH, batch)
+        return self._message(fields, num_raw_bytes, headers, content, moments, num_non_finite)
 
     def encode_many(
         self, content: ManyContent, encoding: Encoding, evaluator_of: Callable[[str, int], Evaluate]
@@ -127,14 +129,16 @@ class Encoder:
             fields += length_delimited(_MANY_KEYS["agents"], [agent.encode()])
         for name, column in headers._asdict().items():
             fields += array_field(_MANY_KEYS[name], column)
-        num_raw_bytes = 0
+        num_raw_bytes = num_non_finite = 0
         for part in content.parts():
             if encoding.columns.policies and part.policy not in encoding.columns.policies:
                 continue
             evaluate = evaluator_of(part.policy, part.version) if encoding.columns.last_values else None
             of_policy = dataclasses.replace(encoding, policy_version=part.version, evaluate=evaluate)
-            batch, raw_bytes = self._batch(part.content, part.content.headers(), of_policy, part.policy, part.version)
+            owner = part.policy, part.version
+            batch, raw_bytes, non_finite = self._batch(part.content, part.content.headers(), of_policy, *owner)
             num_raw_bytes += raw_bytes
+            num_non_finite += non_finite
             policy: list[Part] = [*length_delimited(_POLICY_KEYS["policy"], [part.policy.encode()])]
             policy += length_delimited(_POLICY_KEYS["batch"], batch)
             policy += array_field(_POLICY_KEYS["agent_positions"], part.agent_positions)
@@ -146,7 +150,8 @@ class Encoder:
             num_raw_bytes += rows.num_bytes
             fields += tensor_field(_MANY_KEYS[name], self._compressed(name, rows, encoding.columns.compression))
         moments = moments_of(content, encoding.columns.moments)
-        return self._message(length_delimited(_MANY_BATCH, fields), num_raw_bytes, headers, content, moments)
+        batch = length_delimited(_MANY_BATCH, fields)
+        return self._message(batch, num_raw_bytes, headers, content, moments, num_non_finite)
 
     def _batch(
         self,
@@ -154,11 +159,12 @@ class Encoder:
         headers: Headers,
         encoding: Encoding,
         *owner: Hashable,
-    ) -> tuple[list[Part], int]:
-        """Return the fields of a batch, and the size that its columns would have if they were plain."""
+    ) -> tuple[list[Part], int, int]:
+        """Return the fields of a batch, its columns' size if they were plain, and its number of non-finite steps."""
         options = encoding.columns
+        leaves = list(content.observations())
         columns: list[Column] = []
-        for observations in content.observations():
+        for observations in leaves:
             columns += self._observations(observations, frames_once=options.frames_once)
         columns += content.columns(all_states=options.all_states)
         columns += _ends(content, headers, encoding)
@@ -169,7 +175,8 @@ class Encoder:
             batch += array_field(_KEYS["discounted_returns_before"], content.discounted_before(discount))
         for column in columns:
             batch += self._field(column, options.compression, owner)
-        return batch, sum(column.num_raw_bytes for column in columns)
+        num_raw_bytes = sum(column.num_raw_bytes for column in columns)
+        return batch, num_raw_bytes, _num_non_finite_steps(content, headers, leaves, columns)
 
     def _message(
         self,
@@ -177,7 +184,8 @@ class Encoder:
         num_raw_bytes: int,
         headers: Headers | ManyHeaders,
         content: SegmentContent | TableContent | ManyContent,
-        moments: tuple[bytes, ...] = (),
+        moments: tuple[bytes, ...],
+        num_non_finite_steps: int,
     ) -> EncodedMessage:
         """Return the message of these parts, and remember how much it shrank."""
         num_bytes = sum(map(size_of, parts))
@@ -191,6 +199,7 @@ class Encoder:
             dropped_infos=content.dropped_infos(),
             endings=content.endings(),
             moments=moments,
+            num_non_finite_steps=num_non_finite_steps,
         )
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:
@@ -245,6 +254,22 @@ def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: En
         values = np.zeros(len(headers.terminated), found.dtype)
         values[goes_on] = found
         yield Column.of("last_values", "", Rows.of(values))
+
+
+def _num_non_finite_steps(
+    content: SegmentContent | TableContent,
+    headers: Headers,
+    leaves: Sequence[Observations],
+    columns: Sequence[Column],
+) -> int:
+    """Return the number of steps with a NaN or an infinity; see `non_finite_step_count` of Account."""
+    found = [non_finite_rows(column.rows) for column in columns if column.group in ("rewards", "raw_rewards")]
+    found += [non_finite_rows(leaf.rows) for leaf in leaves]
+    last_steps = np.cumsum(headers.lengths, dtype=np.int64) - 1
+    for segments in map(non_finite_rows, (leaf.last for leaf in leaves)):
+        # Where only the message ends, the observation is that of the next message's first step.
+        found.append(last_steps[segments[content.ends()[segments]]] if len(segments) else segments)
+    return len(np.unique(np.concatenate(found))) if any(map(len, found)) else 0
 
 
 def _header_fields(headers: Headers, encoding: Encoding) -> Iterator[Part]:

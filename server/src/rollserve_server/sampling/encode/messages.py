@@ -32,6 +32,7 @@ class EncodedMessage:
         dropped_infos: number of values of infos, by name, that the episodes or fragments which end in it lack.
         endings: ends of the episodes that end in it; see `Message`.
         moments: moments of the episodes or fragments that end in it; see `Message`.
+        num_non_finite_steps: number of steps in it with a NaN or an infinity.
     """
 
     parts: Sequence[Part]
@@ -42,6 +43,7 @@ class EncodedMessage:
     dropped_infos: Mapping[str, int]
     endings: bytes
     moments: tuple[bytes, ...] = ()
+    num_non_finite_steps: int = 0
 
     def place(self, offset: int) -> Message:
         """Return the message's position in a buffer, and its content."""
@@ -54,6 +56,7 @@ class EncodedMessage:
             self.num_raw_bytes,
             self.endings,
             self.moments,
+            self.num_non_finite_steps,
         )
 
     def write(self, buffer: NDArray[np.uint8]) -> None:

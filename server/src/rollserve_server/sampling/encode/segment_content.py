@@ -96,6 +96,10 @@ class SegmentContent:
             environment_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
         )
 
+    def ends(self) -> NDArray[np.bool_]:
+        """Return whether each segment has the last step of its episode or fragment, (S,)."""
+        return np.array([segment.ends for segment in self._segments])
+
     def ending_pieces(self, policy: str = "") -> Sequence[Sequence[Piece]]:
         """Return the pieces of column buffers with all steps of each episode that ends with a segment."""
         return [segment.episode.pieces for segment in self._segments if segment.ends]

@@ -68,6 +68,10 @@ class TableContent:
         """Return the ends of the episodes that end with a segment; see `endings_of`."""
         return endings_of_table(self._segments)
 
+    def ends(self) -> NDArray[np.bool_]:
+        """Return whether each segment has the last step of its fragment, (S,)."""
+        return np.arange(len(self._fragments)) < self._num_ending
+
     def ending_pieces(self, policy: str = "") -> Sequence[Sequence[Piece]]:
         """Return the pieces of column buffers with all steps of each fragment that ends with a segment."""
         return self._fragments.pieces[: self._num_ending]

@@ -108,6 +108,7 @@ class Message:
             take five times as long to send.
         moments: moments of the episodes or fragments that end in it, for each leaf of each `MomentsFormat` and then its
             returns: the bytes of float64 (N, 1 + 2 K), as in `rollserve._codec.moments`.
+        num_non_finite_steps: number of steps in it with a NaN or an infinity; see `non_finite_step_count` of Account.
     """
 
     offset: int
@@ -118,6 +119,7 @@ class Message:
     raw_size: int = 0
     endings: bytes = b""
     moments: tuple[bytes, ...] = ()
+    num_non_finite_steps: int = 0
 
 
 class AgentOutcome(NamedTuple):
