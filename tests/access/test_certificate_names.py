@@ -95,6 +95,13 @@ def test_certificate_with_control_characters_in_a_name_proves_nobody(
         sampler.status()
 
 
+def test_certificate_with_other_names_is_the_principal(mutual: LocalServer, certificates: Certificates) -> None:
+    others = x509.SubjectAlternativeName([x509.OtherName(x509.ObjectIdentifier("1.2.3"), b"\x05\x00")])
+    certificates.write("other", certificates.authority._issue("trainer", 1, ExtendedKeyUsageOID.CLIENT_AUTH, others))
+    with rollserve.connect(mutual.address, **files(certificates, "other")) as sampler:
+        sampler.status()
+
+
 def test_invalid_token_is_refused_beside_a_certificate(mutual: LocalServer, certificates: Certificates) -> None:
     with (
         rollserve.connect(mutual.address, token="rst_x", **files(certificates, "client")) as sampler,

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -183,3 +185,37 @@ async def test_probe_ends_with_a_worker_that_is_killed() -> None:
             assert soon(lambda: found.isdisjoint(processes()), 30)
             update.cancel()
             await asyncio.gather(update, return_exceptions=True)
+
+
+async def test_child_ends_with_its_parent_though_forks_of_the_parent_live() -> None:
+    program = """
+import os, subprocess, sys, time
+from rollserve_server.children import Lifeline, launching
+lifeline = Lifeline()
+with lifeline.end() as end:
+    command = launching(end, "-c", "import time; time.sleep(600)")
+    child = subprocess.Popen(command, pass_fds=[end], start_new_session=True)
+fork = os.fork()
+if not fork:
+    time.sleep(600)
+print(child.pid, fork, flush=True)
+time.sleep(600)
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child, fork = map(int, (await parent.stdout.readline()).split())
+    try:
+        parent.kill()
+        await until(lambda: not is_running(child))
+        assert is_running(fork)
+    finally:
+        os.kill(fork, signal.SIGKILL)
+        await parent.wait()
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs, and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -161,7 +161,8 @@ def test_invalid_configuration_file_is_explained(tmp_path: Path, text: str, quot
 def test_options_precede_variables_and_variables_precede_the_file(tmp_path: Path) -> None:
     config = tmp_path / "rollserve.yaml"
     config.write_text(
-        "env: CartPole-v1\nenv_kwargs: {max_episode_steps: 9}\nrows: 5\nworkers: 3\nseed: 1\nlog_json: true\n"
+        "env: CartPole-v1\nenv_kwargs: {<<: {max_episode_steps: 8}, max_episode_steps: 9}\nrows: 5\nworkers: 3\n"
+        "seed: 1\nlog_json: true\n"
         "wrappers: [{name: TimeLimit, kwargs: {max_episode_steps: 7}}]\n"
     )
     log = tmp_path / "log"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 __all__ = ["Lifeline", "launching"]
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
+
+_open: weakref.WeakSet[Lifeline] = weakref.WeakSet()
+"""Lifelines that this process has opened and not closed."""
 
 
 class Lifeline:
@@ -24,6 +28,7 @@ class Lifeline:
     def __init__(self) -> None:
         self._end, self._held = os.pipe()
         self._is_closed = False
+        _open.add(self)
 
     @contextlib.contextmanager
     def end(self) -> Iterator[int]:
@@ -38,6 +43,15 @@ class Lifeline:
         if not self._is_closed:
             self._is_closed = True
             os.close(self._held)
+
+
+def _close_all() -> None:
+    """Close the copies of a process that was forked, by which children would outlive this one."""
+    for lifeline in list(_open):
+        lifeline.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 def launching(end: int, *arguments: str, confined: bool = False) -> Sequence[str]:

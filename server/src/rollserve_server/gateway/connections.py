@@ -55,7 +55,6 @@ class Traffic:
         address = address_of(peer)
         found = self._received_by(address)
         if found is None and time.monotonic() - self._searched >= _SEARCH_SECONDS:
-            self._numbers = {}
             with contextlib.suppress(OSError):  # the process has as many files open as it may
                 numbers = map(int, os.listdir(_OPEN_FILES))
                 self._numbers = {seen[0]: number for number in numbers if (seen := _traffic(number)) is not None}

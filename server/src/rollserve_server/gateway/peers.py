@@ -23,8 +23,8 @@ def address_of(peer: str) -> tuple[str, int]:
 
 
 def plain_host(host: str) -> str:
-    """Return a numeric address, one of IPv4 as such where a socket of IPv6 has it."""
-    return host.removeprefix("::ffff:")
+    """Return a numeric address without its interface, one of IPv4 as such where a socket of IPv6 has it."""
+    return host.partition("%")[0].removeprefix("::ffff:")
 
 
 def charged_host(host: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -39,14 +40,14 @@ class CertificateNames:
             connection: properties of the connection by gRPC, which has verified the certificate.
         """
         principals = self._file.current()
-        if not all(map(_has_printable_names, connection.get(_CERTIFICATE, ()))):
+        if not all(map(_has_plain_names, connection.get(_CERTIFICATE, ()))):
             return None
         names = [name.decode(errors="replace") for key in _NAMES for name in connection.get(key, ())]
         return next((principals[name] for name in names if name in principals), None)
 
 
 @functools.lru_cache(maxsize=1024)
-def _has_printable_names(certificate: bytes) -> bool:
+def _has_plain_names(certificate: bytes) -> bool:
     # Imported late: it takes 0.1 s.
     from cryptography import x509
 
@@ -58,7 +59,8 @@ def _has_printable_names(certificate: bytes) -> bool:
     except Exception:  # not only ValueError: cryptography has errors of its own for what it does not know
         return False
     names = [part.value for part in parsed.subject] + [name.value for name in alternatives]
-    return all(name.isprintable() for name in names if isinstance(name, str))
+    texts = "".join(name for name in names if isinstance(name, str))
+    return not any(unicodedata.category(character) == "Cc" for character in texts)
 
 
 def _parse(text: str) -> dict[str, Principal]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ class Intake:
         # Many clients give a server up that does not answer a health check within a second.
         self._name = Kind("name", num_small, 0.5, _SMALL_SECONDS)
         self._query = Kind("query", num_small, 1.0)  # streams of reflection stay open for further queries
-        self._num_update_bytes: Counter[str] = Counter()
+        self._num_update_bytes = 0
         self._num_evaluation_bytes = 0
         self._update_ended = asyncio.Condition()
 
@@ -107,14 +106,12 @@ class Intake:
         async with self._receiving.reading(rpc, self._large) as received:
             data = decompressed(_request_of(received), _MAX_SMALL_BYTES)
             async with self._update_ended:
-                await self._update_ended.wait_for(lambda: self._has_room_for_update(rpc.peer, len(data)))
-                self._num_update_bytes[rpc.peer] += len(data)
+                await self._update_ended.wait_for(lambda: self._num_update_bytes + len(data) <= self._share)
+                self._num_update_bytes += len(data)
         try:
             yield data
         finally:
-            self._num_update_bytes[rpc.peer] -= len(data)
-            if not self._num_update_bytes[rpc.peer]:
-                del self._num_update_bytes[rpc.peer]
+            self._num_update_bytes -= len(data)
             async with self._update_ended:
                 self._update_ended.notify_all()
 
@@ -142,12 +139,6 @@ class Intake:
             yield data
         finally:
             self._num_evaluation_bytes -= len(data)
-
-    def _has_room_for_update(self, client: str, num_bytes: int) -> bool:
-        """Whether an update may begin. The updates of a client together have at most a half of the memory."""
-        num_own = self._num_update_bytes[client]
-        has_share = not num_own or num_own + num_bytes <= self._share // 2
-        return has_share and self._num_update_bytes.total() + num_bytes <= self._share
 
     async def _received(self, rpc: OpenRpc, kind: Kind, max_bytes: int) -> bytes:
         async with self._receiving.reading(rpc, kind) as received:

@@ -144,8 +144,7 @@ class Receiving:
 
     def _begin_waiting(self) -> None:
         """Begin the reads that may begin."""
-        while free := [read for read in self._waiting if self._has_room(read)]:
-            read = min(free, key=self._share) if len(free) > 1 else free[0]
+        while (read := self._next_read()) is not None:
             self._waiting.remove(read)
             self._begun.add(read)
             self._arriving.setdefault(read.kind, set()).add(read)
@@ -159,11 +158,27 @@ class Receiving:
             if not read.may_begin.done():  # the RPC has ended
                 read.may_begin.set_result(None)
 
-    def _has_room(self, read: _Read) -> bool:
+    def _next_read(self) -> _Read | None:
+        """Return the waiting read that begins next: of those that have room, the one with the least share."""
+        best: _Read | None = None
+        share = (0, 0)
+        have_room: dict[tuple[Kind, str], bool] = {}
+        for read in self._waiting:
+            key = read.kind, read.rpc.peer
+            if key not in have_room:
+                have_room[key] = self._has_room(*key)
+            if have_room[key] and (best is None or self._share(read) < share):
+                best, share = read, self._share(read)
+                if not any(share):
+                    break
+        return best
+
+    def _has_room(self, kind: Kind, peer: str) -> bool:
         """Whether a read may begin: a client leaves one place to others."""
-        arriving = self._arriving.get(read.kind, ())
-        num_own = sum(each.rpc.peer == read.rpc.peer for each in arriving)
-        return len(arriving) < read.kind.max_arriving and num_own < max(read.kind.max_arriving - 1, 1)
+        arriving = self._arriving.get(kind, ())
+        if len(arriving) >= kind.max_arriving:
+            return False
+        return sum(each.rpc.peer == peer for each in arriving) < max(kind.max_arriving - 1, 1)
 
     def _share(self, read: _Read) -> tuple[int, int]:
         """Return what the client of a read has of all reads, and what its address or principal has."""

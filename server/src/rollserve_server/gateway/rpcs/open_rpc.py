@@ -179,7 +179,12 @@ class OpenRpc:
         if seconds is not None:
             margin = min(_ANSWER_SECONDS, seconds / 10)
             text = f"{self.name} was still at work after {seconds - margin:.3g} s: {why}; give it a longer timeout"
-            timer = asyncio.get_running_loop().call_later(max(seconds - margin, 0.0), self.end, AtWorkError(text))
+
+            def end() -> None:
+                if self.unsent_since is None:  # else the client's own time is over, for sending the request
+                    self.end(AtWorkError(text))
+
+            timer = asyncio.get_running_loop().call_later(max(seconds - margin, 0.0), end)
             self.held.callback(timer.cancel)
 
     @contextlib.contextmanager

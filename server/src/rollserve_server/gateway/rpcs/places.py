@@ -46,7 +46,7 @@ class Places:
         """
         self._what = what
         self._max_in_all = max_in_all
-        self._max_of_client = max_of_client or max_in_all
+        self._max_of_client = max_of_client
         self._max_of_peer = max_of_peer or max_in_all
         self._patience_seconds = patience_seconds
         self._rpcs: dict[OpenRpc, None] = {}  # in order of arrival
@@ -61,7 +61,7 @@ class Places:
             OverLimitError: there is none, for all clients together, or for the RPC's client, address or principal.
         """
         full = next((each for each in rpc.charged_to if self._num_charged[each] >= self._max_of_peer), None)
-        if self._num_by_client[rpc.peer] >= self._max_of_client:
+        if self._max_of_client is not None and self._num_by_client[rpc.peer] >= self._max_of_client:
             raise self._full(f"{self._max_of_client} {self._what} of a client")
         if full is not None:
             self._make_room(rpc, full, f"{self._max_of_peer} {self._what} of an address or a principal at a time")

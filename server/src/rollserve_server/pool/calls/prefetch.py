@@ -27,8 +27,10 @@ class Prefetch(EpisodeCall):
         return self._failure is not None
 
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
-        # One at a time, so that a call or an update which comes waits for no more.
-        return None if self.sequence.in_flight[worker] else super()._next_order(worker, handle)
+        # One at a time, so that a call or an update which comes waits for no more. Calls give workers what they lack.
+        if self.sequence.in_flight[worker] or self._parts.versions.lacks(handle):
+            return None
+        return super()._next_order(worker, handle)
 
     def _expected_stretch(self, worker: int) -> Stretch | None:
         return None  # only the call that comes knows what it claims

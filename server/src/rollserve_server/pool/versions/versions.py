@@ -183,6 +183,10 @@ class Versions:
                 await worker.call(Worker.add_agent, version, _of_worker(value, index))
         self._lacking[worker] = set(missing)
 
+    def lacks(self, worker: WorkerHandle) -> bool:
+        """Whether a worker lacks versions that no call needed when it was new."""
+        return bool(self._lacking.get(worker))
+
     async def complete(self, index: int, worker: WorkerHandle) -> None:
         """Install what a call needs, and the worker lacks, because no call needed it when the worker was new.
 
