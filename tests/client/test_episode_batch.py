@@ -335,10 +335,7 @@ def test_batch_may_be_empty() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "dtype"),
     [
-        (np.int64([-5]), np.uint64([2**63 - 1]), np.int64),
-        (np.int64([2**53 + 1]), np.uint64([2**64 - 1]), np.uint64),
         (np.int64([2**53]), np.float32([0.5]), np.float64),
-        (np.int64([-1]), np.uint64([2**63]), None),
         (np.int64([2**53 + 1]), np.float64([0.5]), None),
     ],
 )

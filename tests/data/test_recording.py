@@ -229,7 +229,7 @@ def test_datasets_of_other_origins_stay_as_they_are(recording: tuple[rollserve.S
     with pytest.raises(rollserve.PreconditionError, match="dataset: expected agent"):
         sampler.record(name, num_episodes=5)
     plain = before.to_minari("plain-v0", root=folder.parent, env="CartPole-v1")
-    with pytest.raises(rollserve.PreconditionError, match="expected a dataset that RecordDataset made"):
+    with pytest.raises(rollserve.PreconditionError, match="expected a dataset that a server recorded"):
         sampler.record("plain-v0", num_episodes=5)
     (plain / "data/metadata.json").write_text("{")
     with pytest.raises(rollserve.PreconditionError, match="expected a Minari dataset") as caught:

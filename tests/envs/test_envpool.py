@@ -251,11 +251,10 @@ def test_argument_refused_by_the_environment_is_rejected() -> None:
     ("kwargs", "error", "quote"),
     [
         ({"noop_max": 0}, InvalidValueError, "Pong-v5"),
-        ({"stack_num": 0}, InvalidValueError, "Pong-v5"),
         ({"stack_num": 8}, OverLimitError, "--worker-observation-bytes"),
         ({"img_width": 100_000, "img_height": 100_000}, OverLimitError, "--probe-memory-bytes"),
     ],
-    ids=["crashes", "no frames", "many frames", "large frames"],
+    ids=["crashes", "many frames", "large frames"],
 )
 async def test_argument_that_native_code_cannot_bear_costs_no_worker(
     backend: Backend, kwargs: dict[str, int], error: type[DomainError], quote: str

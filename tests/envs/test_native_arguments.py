@@ -61,15 +61,12 @@ def test_argument_of_the_pool_of_rows_is_refused(
 
 
 @pytest.mark.usefixtures("unchanged")
-@pytest.mark.parametrize(
-    ("kwargs", "quotes"), [({"stack_num": 0}, "5 s"), ({"img_width": 0}, "5 s")], ids=["no frames", "no pixels"]
-)
-def test_argument_that_hangs_native_code_costs_no_worker(
-    sampler: rollserve.Sampler, kwargs: dict[str, int], quotes: str
+@pytest.mark.parametrize("kwargs", [{"stack_num": 0}, {"img_width": 0}], ids=["no frames", "no pixels"])
+def test_arguments_with_which_native_code_would_hang_are_refused(
+    sampler: rollserve.Sampler, kwargs: dict[str, int]
 ) -> None:
     workers = process_ids(sampler)
-    quoted = ("ALE/Pong-v5", "reset", quotes)
-    with raises(rollserve.InvalidArgumentError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=quoted):
+    with raises(rollserve.InvalidArgumentError, field=f"{FIELD}.id", quotes="at least one element"):
         sampler.update_env(pong(**kwargs))
     assert process_ids(sampler) == workers
 

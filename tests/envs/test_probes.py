@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 import struct
 from pathlib import Path
@@ -125,21 +124,6 @@ async def test_calls_go_on_while_the_environment_of_an_evaluation_hangs_in_its_p
             assert (await sample(pool, AtLeast(20))).num_steps >= 20
             evaluation.cancel()
             await until(lambda: not process.is_running())
-
-
-async def test_hanging_probe_ends_with_the_process_that_forked_it(tmp_path: Path) -> None:
-    async with pool_of(InProcessBackend(), workers=1, **ALLOWED) as pool:
-        lay(tmp_path, "probed reset")
-        hanging = EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)})
-        update = asyncio.create_task(pool.update_env([hanging]))
-        async with asyncio.timeout(60):
-            process = await hung_process(tmp_path)
-            forked_by = process.parent()
-            assert forked_by is not None
-            assert forked_by.pid != os.getpid()
-            forked_by.kill()  # as Ray does with the children of a worker that is gone
-            await until(lambda: not process.is_running())
-        update.cancel()
 
 
 async def hung_process(folder: Path) -> psutil.Process:

@@ -28,7 +28,7 @@ from rollserve_server.pool.state import codec
 from rollserve_server.pool.state.ownership import Owner
 from rollserve_server.settings import WorkerSettings
 
-LAYOUTS = {5: "946da2eabb835930"}
+LAYOUTS = {6: "d3df6393b4607af5"}
 """The layout of the journal in each format, as `layout` has it."""
 
 OPTIONS = ("--env", "CartPole-v1", "--workers", "2", "--worker-num-cpus", "0.25")

@@ -128,8 +128,8 @@ ID_CASES = {
         f"{ENV}.id",
         ("actions at 'say/1' in a Text space",),
     ),
-    "version of 5000 digits": Rejection(
-        update(id="x-v" + "1" * 5000), f"{ENV}.id", ("a registered id",), Reason.ENV_NOT_FOUND
+    "version of 4000 digits": Rejection(
+        update(id="x-v" + "1" * 4000), f"{ENV}.id", ("a registered id",), Reason.ENV_NOT_FOUND
     ),
     **{
         f"{kind} as {'actions' if actions else 'observations'}": Rejection(

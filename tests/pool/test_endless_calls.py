@@ -85,7 +85,7 @@ async def test_call_warns_once_before_it_fails(caplog: pytest.LogCaptureFixture)
                     warnings += [item.warning] if isinstance(item, Progress) and item.warning else []
     assert len(warnings) == 1
     assert "max_episode_length" in warnings[0]
-    assert [record.message for record in caplog.records] == ["no episode ends"]
+    assert [record.message for record in caplog.records].count("no episode ends") == 1
 
 
 async def test_calls_may_make_many_steps_before_an_episode_ends() -> None:

@@ -140,7 +140,7 @@ def test_states_of_environments_without_any_are_refused(thread_sampler: Sampler,
 
 def test_states_of_another_shape_fail_the_episode(thread_sampler: Sampler) -> None:
     spec = EnvSpec(CROWD.id, {"fault": "stateless", "length": 30}, multi_agent="parallel", global_state=True)
-    with raises((InvalidArgumentError, ServerError), match=r"raised in state: .*\(2, 2\)"):
+    with raises((InvalidArgumentError, ServerError), match=r"returned from state: .*\(2, 2\)"):
         thread_sampler.update_env(spec)
         thread_sampler.update_agent(POLICIES[CROWD.id])
         obtain(thread_sampler, 100)

@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
-
 __all__ = ["LocalServer", "local_server"]
 
 _START_SECONDS = 180.0
@@ -109,6 +107,9 @@ def local_server(
     Raises:
         RuntimeError: the server did not start within 180 s. The text quotes the end of the log if it is a file.
     """
+    # Imported late: pytest imports this module with its plugin, which projects pay for that do not use it.
+    from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
+
     path = None if log is None else Path(log)
     with tempfile.TemporaryDirectory(prefix="rollserve-") as folder, contextlib.ExitStack() as stack:
         port_file = Path(folder, "port")

@@ -81,24 +81,20 @@ def concatenate_columns(parts: Sequence[Columns]) -> Columns:
 
 
 def exact_dtype(arrays: Sequence[np.ndarray]) -> np.dtype:
-    """Return the dtype that all arrays have together, in which every integer keeps its digits.
-
-    numpy would make float64 of int64 beside uint64 or floats, which changes integers beyond 2**53.
+    """Return the dtype that numpy gives all arrays together, if integers beside floats keep their digits in it.
 
     Raises:
-        ValueError: no dtype holds all of them.
+        ValueError: an integer beyond 2**53 is beside floats.
     """
     dtypes = {array.dtype for array in arrays}
     dtype = np.result_type(*dtypes)
     integers = [array for array in arrays if array.dtype.kind in "iu" and array.size]
-    if len(dtypes) == 1 or dtype.kind != "f" or not integers:
+    # int64 beside uint64 is float64, as in clients of all languages.
+    if not integers or not any(each.kind == "f" for each in dtypes):
         return dtype
     low, high = min(int(array.min()) for array in integers), max(int(array.max()) for array in integers)
-    if any(each.kind == "f" for each in dtypes):
-        if max(-low, high) <= _MAX_EXACT:
-            return dtype
-    elif low >= 0 or high < 1 << 63:
-        return np.dtype(np.uint64 if low >= 0 else np.int64)
+    if max(-low, high) <= _MAX_EXACT:
+        return dtype
     got = f"{', '.join(sorted(map(str, dtypes)))} with integers from {low} to {high}"
     raise ValueError(mismatch("numbers that one dtype can hold", got))
 

@@ -80,7 +80,7 @@ class _Recording:
             raise RefusedError("DATASET_UNREADABLE", str(error).removeprefix(f"{self._folder}: ")) from None
         known = writer.metadata.get(_RECORDING, {}).get("origin")
         if known is None:
-            raise RefusedError("DATASET_DIFFERS", "expected a dataset that RecordDataset made, got another one")
+            raise RefusedError("DATASET_DIFFERS", "expected a dataset that a server recorded, got another one")
         if not writer.num_episodes:
             writer.close()
             return None

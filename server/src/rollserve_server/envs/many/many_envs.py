@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -61,8 +60,6 @@ class ManyEnvs:
         traces: of the last `classify`.
     """
 
-    traces: Traces = MappingProxyType({})
-
     def __init__(self, spec: EnvSpec, num_rows: int, callbacks: Sequence[str] = ()) -> None:
         """Make the environments.
 
@@ -80,6 +77,7 @@ class ManyEnvs:
             raise InvalidValueError.of("multi_agent", expected=expected, got=repr(spec.multi_agent))
         self.num_rows = num_rows
         self.checks_observations = False
+        self.traces: Traces = {}
         self._checks_precision = False
         self._spec = spec
         self._activity = current_activity()

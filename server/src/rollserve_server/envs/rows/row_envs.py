@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +74,6 @@ class RowEnvs:
     raw_rewards: NDArray[np.float64]
     environment_action_leaves: Sequence[Leaf]
     environment_actions: Sequence[np.ndarray]
-    traces: Traces = MappingProxyType({})
     _transforms: RowTransforms | None
 
     def __init__(self, specs: WorkerSpecs, num_rows: int, callbacks: Sequence[str] = ()) -> None:
@@ -95,6 +93,7 @@ class RowEnvs:
         self._specs = specs_of_rows(specs, num_rows)
         self._broken: set[int] = set()
         self.failures: list[EnvFailedError] = []
+        self.traces: Traces = {}
         self._activity = current_activity()
         self.checks_observations = False
         with at_row(0):

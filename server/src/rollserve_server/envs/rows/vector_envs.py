@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,8 +82,6 @@ class VectorEnvs:
             error.
     """
 
-    traces: Traces = MappingProxyType({})
-
     def __init__(
         self,
         spec: EnvSpec,
@@ -112,6 +109,7 @@ class VectorEnvs:
         self.max_episode_length = max_episode_length
         self._broken = False
         self.checks_observations = False
+        self.traces: Traces = {}
         self._checks_precision = False
         self._same_step_requested = same_step
         self._activity = current_activity()

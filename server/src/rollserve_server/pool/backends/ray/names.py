@@ -22,7 +22,7 @@ __all__ = [
     "workers_in_namespace",
 ]
 
-JOURNAL_FORMAT = 5
+JOURNAL_FORMAT = 6
 """Number of the journal's format.
 
 A journal outlives its server, so the next server may be of another version. Raise this number by hand with every change

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve import Reason
 from rollserve_server.errors import OverLimitError, describe
 from rollserve_server.futures import ignore_result
 from rollserve_server.pool.backends.ray.line.frames import (
@@ -224,7 +225,9 @@ class Line:
             try:
                 self._regions[place.number] = _mapped(self._descriptors.popleft())
             except OSError as error:  # a limit of this process, not the worker's fault
-                failure = OverLimitError(f"the server has no room for a result: {error.strerror}")
+                failure = OverLimitError(
+                    f"the server has no room for a result: {error.strerror}", reason=Reason.OBJECT_STORE_FULL
+                )
                 self._send(Kind.DROP, NUMBER.pack(place.number))
         elif place is not None:
             self._idle_bytes -= len(self._regions[place.number])
