@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from many_agents import CROWD, POLICIES
+from many_agents import CROWD, POLICIES, leaves
 
 import rollserve
 from rollserve import EnvSpec, EpisodeBatch, MultiAgentBatch, RandomAgent, Sampler
@@ -29,8 +29,7 @@ SPECS = {
 
 def num_non_finite(batch: EpisodeBatch) -> int:
     """Return the number of steps of a batch whose reward or observation is not finite, or the one after a segment."""
-    columns = batch.observations if isinstance(batch.observations, dict) else {"": batch.observations}
-    last = batch.last_observations if isinstance(batch.last_observations, dict) else {"": batch.last_observations}
+    columns, last = leaves(batch.observations), leaves(batch.last_observations)
     found = ~np.isfinite(batch.rewards)
     if batch.raw_rewards is not None:
         found |= ~np.isfinite(batch.raw_rewards)
@@ -54,6 +53,7 @@ def test_non_finite_steps_are_counted_once_each(thread_sampler: Sampler, spec: E
     batch = thread_sampler.obtain_samples(60)
     assert counted(batch) == num_non_finite(batch) == len(batch) == 12
     assert thread_sampler.status().counters.num_non_finite_steps == 12
+    assert batch.account is not None
     assert "num_non_finite_steps" in batch.account._repr_html_()
     fragments = thread_sampler.obtain_fragments(8 * 7 * num_workers)
     assert counted(fragments) == num_non_finite(fragments) > 0
