@@ -101,7 +101,7 @@ async def test_state_that_another_version_left_in_this_format_is_refused(monkeyp
             return seal.opened(message)
 
     monkeypatch.setattr(JournalHandle, "find_or_start", lambda _: Journal())
-    expected = raises(InvalidValueError, field="journal", match=r"\b5\b.*ProfileEnv.*--no-adopt")
+    expected = raises(InvalidValueError, field="journal", match=r"\b6\b.*ProfileEnv.*--no-adopt")
     with expected:
         await acquire_lease(identity, Owner("host", 1), 60.0, discard=False)
 
@@ -114,7 +114,7 @@ def test_server_refuses_a_journal_in_another_format_unless_it_may_end_the_sample
     with old_server(cluster, "leave", name) as old:
         journal, worker = process_ids(old)
     with (
-        pytest.raises(RuntimeError, match=rf"cannot serve error='journal: .*\b5\b.*\b{number}\b.*--no-adopt"),
+        pytest.raises(RuntimeError, match=rf"cannot serve error='journal: .*\b6\b.*\b{number}\b.*--no-adopt"),
         cluster_server(cluster, tmp_path, *OPTIONS),
     ):
         pass

@@ -50,8 +50,10 @@ def failure_text(env_id: str, what: str, error: BaseException) -> str:
 
 def parts_of_step(result: Any) -> tuple[Any, Any, Any, Any, Any]:
     """Return observation, reward, terminated, truncated and info; raise ReturnedError for something else."""
-    if isinstance(result, tuple | list) and len(result) == 5:
-        return tuple(result)
+    with contextlib.suppress(TypeError):
+        parts = tuple(result)
+        if len(parts) == 5:
+            return parts
     expected = "observation, reward, terminated, truncated and info, in a tuple"
     form = f"a {type(result).__name__} of {len(result)}" if isinstance(result, tuple | list) else _shown(result)
     raise ReturnedError(mismatch(expected, form))
