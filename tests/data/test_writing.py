@@ -201,7 +201,7 @@ def test_batches_of_nothing_are_not_written(write: Callable[[EpisodeBatch, Path]
 
 def test_integers_of_rllib_json_keep_their_digits(tmp_path: Path) -> None:
     batch = random_batch([2, 2], 0)
-    large = {"hash": np.array([2**64 - 1, 1, 2**53 + 1, 5], np.uint64)}
+    large = {"hash": np.array([2**64 - 1, 1, 5, 2**63 + 1], np.uint64)}
     dataclasses.replace(batch, agent_infos=large).to_rllib_json(tmp_path / "a.json")
     (read,) = rollserve.data.read(tmp_path / "a.json")
     assert read.agent_infos["hash"].tolist() == large["hash"].tolist()

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -187,7 +188,7 @@ async def test_probe_ends_with_a_worker_that_is_killed() -> None:
             await asyncio.gather(update, return_exceptions=True)
 
 
-async def test_child_ends_with_its_parent_though_forks_of_the_parent_live() -> None:
+def test_child_ends_with_its_parent_though_forks_of_the_parent_live() -> None:
     program = """
 import os, subprocess, sys, time
 from rollserve_server.children import Lifeline, launching
@@ -201,16 +202,16 @@ if not fork:
 print(child.pid, fork, flush=True)
 time.sleep(600)
 """
-    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
-    assert parent.stdout is not None
-    child, fork = map(int, (await parent.stdout.readline()).split())
-    try:
-        parent.kill()
-        await until(lambda: not is_running(child))
-        assert is_running(fork)
-    finally:
-        os.kill(fork, signal.SIGKILL)
-        await parent.wait()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child, fork = map(int, parent.stdout.readline().split())
+        try:
+            parent.kill()
+            while is_running(child):
+                time.sleep(0.01)
+            assert is_running(fork)
+        finally:
+            os.kill(fork, signal.SIGKILL)
 
 
 def is_running(pid: int) -> bool:
