@@ -311,7 +311,10 @@ def _lose_a_frame(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker._line.result(), "_send", lambda *_: None)
 
 
-@pytest.mark.parametrize("break_line", [_break_on_server, _send_garbage, _send_unreadable, _lose_a_frame])
+@pytest.mark.parametrize(
+    "break_line",
+    [_break_on_server, _send_garbage, _send_unreadable, pytest.param(_lose_a_frame, marks=pytest.mark.slow)],
+)
 async def test_call_on_a_broken_line_ends_with_the_cause(
     break_line: Callable[..., None], ray_backend: RayBackend, without_recycling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +347,7 @@ async def test_answer_that_cannot_be_sent_ends_the_call_with_the_cause(
     worker.kill()
 
 
+@pytest.mark.slow
 async def test_batch_is_the_same_when_answers_cannot_be_read(
     ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
