@@ -30,11 +30,13 @@ __all__ = [
 ]
 
 _CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefdU")})
-"""Types of values that nobody can change."""
-_UNCHANGING = (*(bool, int, float, str, type(None)), np.generic)
+"""Types of usual infos that nobody can change; looked up by the exact type, which is faster than `isinstance`."""
+_UNCHANGING = (bool, int, float, str, type(None), np.generic)
+"""Classes of all values that nobody can change."""
 _PLAIN = frozenset({bool, int, np.bool_, *(np.dtype(code).type for code in "bhilqBHILQefd")})
 """Types of numbers without a shape to look at."""
 _NUMBERS = (Real, Decimal, np.bool_)
+"""Classes of numbers that rewards and flags may have."""
 
 
 class ReturnedError(ValueError):
@@ -63,7 +65,7 @@ def reward_of(value: Any) -> float:
     """Return a reward, which may be an array or tensor without axes; raise ReturnedError for what is no number."""
     number = value if type(value) in _PLAIN else _scalar(value)
     try:
-        if type(number) in _PLAIN or isinstance(number, _NUMBERS):
+        if type(number) in _PLAIN or isinstance(number, _NUMBERS):  # the look-up is faster
             return float(number)
     except OverflowError:  # an integer beyond all floats
         pass
