@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -224,11 +225,14 @@ def test_records_begin_anew_when_the_sampler_is_reset() -> None:
         sampler.update_agent(rollserve.RandomAgent())
         sampler.obtain_samples(100)
         records = sampler.metrics()
-        with sampler.stream_metrics(records.end) as stream:
-            next(stream)
-            server.reset()
-            with raises(rollserve.PreconditionError, reason="SAMPLER_RUN"):
+        with contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(sampler.stream_metrics(records.end)) for _ in range(8)]
+            for stream in streams:
                 next(stream)
+            server.reset()
+            for stream in streams:  # which all end with the same error
+                with raises(rollserve.PreconditionError, reason="SAMPLER_RUN"):
+                    next(stream)
         with raises(rollserve.PreconditionError, reason="SAMPLER_RUN", field="log_id"):
             sampler.metrics(records.end)
         assert len(sampler.metrics()) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -92,7 +91,9 @@ async def abort(context: Context, error: Exception, rpc: FailedRpc, refusals: Re
             message = f"{field}: {message}"
     else:
         message = f"internal error of the server: its log has the details of request {rpc.request_id}"
-    _free_frames(error)
+    # gRPC keeps the errors of ended RPCs for a while; the variables of the functions that raised this one, such as the
+    # request, go with its traceback. Their frames are not cleared: another RPC may wait in them, with the same error.
+    error.__traceback__ = None
     await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
 
 
@@ -119,14 +120,6 @@ async def _end(
     )
     await context.abort(code, message, metadata)
     raise AssertionError("abort raises")
-
-
-def _free_frames(error: Exception) -> None:
-    """Free the local variables of the functions that raised an error, such as the request.
-
-    gRPC keeps the errors of ended RPCs for a while.
-    """
-    traceback.clear_frames(error.__traceback__)
 
 
 def _shortened(text: str, max_bytes: int) -> str:
