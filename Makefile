@@ -65,8 +65,8 @@ check: $(READY) ## check format, lint, types and protos
 	mkdir -p $(VENV)/generated
 	cp docs/errors.md $(VENV)/generated
 	protos/generate.sh $(VENV)/generated $(VENV)/generated/errors.md
-	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve/v1 client/src/rollserve/v1
-	diff $(VENV)/generated/rollserve/reasons.py client/src/rollserve/reasons.py
+	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve_wire/v1 client/src/rollserve_wire/v1
+	diff $(VENV)/generated/rollserve_wire/reasons.py client/src/rollserve_wire/reasons.py
 	diff $(VENV)/generated/errors.md docs/errors.md
 
 test-compose: $(READY) ## run and disturb the containers of docker-compose.yml, in a quarter of an hour; needs Docker

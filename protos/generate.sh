@@ -16,13 +16,17 @@ if ! cmp -s protos/requirements.txt "$environment/requirements.txt"; then
   cp protos/requirements.txt "$environment/requirements.txt"
 fi
 export PATH="$PWD/$environment/bin:$PATH"
-mkdir -p "$target"
-python -m grpc_tools.protoc --proto_path=protos --python_out="$target" --mypy_out=quiet:"$target" \
+generated=$(mktemp -d)
+trap 'rm -rf "$generated"' EXIT
+python -m grpc_tools.protoc --proto_path=protos --python_out="$generated" --mypy_out=quiet:"$generated" \
   protos/rollserve/v1/*.proto
-python -m grpc_tools.protoc --proto_path=protos --grpc_python_out="$target" --mypy_grpc_out=quiet:"$target" \
+python -m grpc_tools.protoc --proto_path=protos --grpc_python_out="$generated" --mypy_grpc_out=quiet:"$generated" \
   protos/rollserve/v1/sampler_service.proto
-descriptors=$(mktemp)
-trap 'rm -f "$descriptors"' EXIT
+# The classes are a package of `rollserve_wire`: workers and servers import them without the client.
+sed -i -E 's/\brollserve\.v1(\.\w+_pb2| import)/rollserve_wire.v1\1/g' "$generated"/rollserve/v1/*
+mkdir -p "$target/rollserve_wire/v1"
+mv "$generated"/rollserve/v1/* "$target/rollserve_wire/v1"
+descriptors=$generated/descriptors
 python -m grpc_tools.protoc --proto_path=protos --include_source_info --descriptor_set_out="$descriptors" \
   protos/rollserve/v1/errors.proto
-python protos/reasons.py "$descriptors" "$target/rollserve/reasons.py" "$page"
+python protos/reasons.py "$descriptors" "$target/rollserve_wire/reasons.py" "$page"

@@ -13,11 +13,11 @@ from recycled_workers import RecyclingBackend
 from support import server_environment
 
 import rollserve
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import Backend, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.settings import RaySettings
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 # The same examples on every machine; `--hypothesis-profile=default` draws others each time.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -12,8 +12,8 @@ from support import raises, server_environment
 
 import rollserve
 from rollserve import AgentChange, PythonAgent, Reason
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 ONES, TWOS = {"scale": np.ones(3)}, {"scale": np.full(3, 2.0)}
 

@@ -15,11 +15,11 @@ from support import equal, raises
 
 import rollserve
 from rollserve.agents import agent_to_proto
-from rollserve.v1 import agent_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import build_agent
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import agent_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 PARAMETERS = "all_workers.agent.mlp.parameters['observation/variance']"
 NORMALIZATION = "all_workers.agent.mlp.normalization"

@@ -111,9 +111,9 @@ def test_invalid_names_arguments_and_parameters_are_rejected(cartpole: rollserve
 
 
 def test_arguments_that_are_no_json_are_rejected(server: LocalServer) -> None:
-    from rollserve.v1 import agent_pb2
-    from rollserve.v1 import sampler_service_pb2 as pb
-    from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+    from rollserve_wire.v1 import agent_pb2
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
     with grpc.insecure_channel(server.address) as channel:
         for text, quote in (("[]", "'[]'"), ('{"x": 1e999}', "float64"), ("{" * 99, "'{{")):

@@ -19,12 +19,12 @@ from support import equal, raises
 from unreliable import MortalBackend
 
 import rollserve
-from rollserve._codec.columns import leaves_of
 from rollserve_server.agents import AgentInputs, ConstantSpec, MaskSource, RandomSpec, build_agent
 from rollserve_server.agents.action_masks import action_mask_of
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, InProcessBackend
+from rollserve_wire.columns import leaves_of
 
 MASKS = {
     "info": rollserve.ActionMask(info="action_mask"),

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support import raises
 
 import rollserve
-from rollserve._codec.compression import decompress
 from rollserve._codec.frame_stacks import unstack_frames
-from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto, tensor_to_proto
-from rollserve.v1 import tensor_pb2
+from rollserve_wire.compression import decompress
+from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto, tensor_to_proto
+from rollserve_wire.v1 import tensor_pb2
 
 LZ4, ZSTD = tensor_pb2.COMPRESSION_LZ4, tensor_pb2.COMPRESSION_ZSTD
 HUGE = 1 << 40

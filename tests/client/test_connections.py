@@ -16,8 +16,8 @@ from support import equal, raises, silent_address
 
 import rollserve
 from rollserve._calls.rpc_errors import METHODS
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 
 def test_sampler_shows_its_address(server: LocalServer) -> None:

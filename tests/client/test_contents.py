@@ -15,9 +15,9 @@ from support import batch_from_proto, equal, read_batch
 
 import rollserve
 from rollserve._calls.responses import read_response
-from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
-from rollserve.v1 import episode_batch_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve_wire.v1 import episode_batch_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 DTYPES = ["?", "i1", "u1", "i2", "f2", "i4", "u4", "f4", "i8", "u8", "f8"]
 

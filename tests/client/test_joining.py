@@ -16,8 +16,8 @@ from support import equal, raises
 import rollserve
 from rollserve import episode_buffer
 from rollserve._calls.joining import Joining, join_batches
-from rollserve._codec.columns import leaves_of
 from rollserve_server.local import LocalServer
+from rollserve_wire.columns import leaves_of
 
 ACCOUNT = rollserve.Account(
     num_steps=0,

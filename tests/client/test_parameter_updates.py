@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollserve._codec.parameter_updates import read_parameters_update, write_parameters_update
-from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
-from rollserve.v1 import agent_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.parameter_updates import read_parameters_update, write_parameters_update
+from rollserve_wire.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve_wire.v1 import agent_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 DTYPES = ["?", "i1", "u1", "i2", "f2", "i4", "u4", ">f4", "f4", "i8", "u8", "f8"]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollserve
-from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule, policy_map_from_proto, policy_map_to_proto
+from rollserve_wire.policy_map import PolicyChoice, PolicyMap, PolicyRule, policy_map_from_proto, policy_map_to_proto
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="*"), min_size=1, max_size=5)
 CHOICES = st.lists(

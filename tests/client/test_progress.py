@@ -20,9 +20,9 @@ from terminals import run_on_a_terminal
 
 import rollserve
 from rollserve import CallProgress
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.episode_batch_pb2 import Beginning, Progress
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.episode_batch_pb2 import Beginning, Progress
 
 CALLS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "samples": ("obtain_samples", 3000, {}),

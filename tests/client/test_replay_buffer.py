@@ -15,7 +15,7 @@ from support import raises
 
 import rollserve
 from rollserve import EpisodeBatch, ReplayBuffer
-from rollserve._codec.columns import leaves_of
+from rollserve_wire.columns import leaves_of
 
 STACK = (4, 16, 16)
 """Shape of stacks that are large enough to be kept frame by frame."""

@@ -17,10 +17,10 @@ from support import equal, raises
 
 import rollserve
 from rollserve._calls.interruptions import Backoff
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.episode_batch_pb2 import Progress
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.episode_batch_pb2 import Progress
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.EpisodeBatch]] = {
     "at least": lambda sampler: sampler.obtain_samples(24_000, seed=3, first_episode_index=5),

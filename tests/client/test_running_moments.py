@@ -16,7 +16,7 @@ import rollserve
 from rollserve import RunningMoments, RunningReturns, spaces
 from rollserve._calls import requests
 from rollserve._calls.own_versions import OwnVersions
-from rollserve._codec.moments import OrderedMoments, segment_moments
+from rollserve_wire.moments import OrderedMoments, segment_moments
 
 
 def random_rows(num_rows: int, seed: int = 0, shape: tuple[int, ...] = (3,), offset: float = 100.0) -> np.ndarray:

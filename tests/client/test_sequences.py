@@ -12,7 +12,7 @@ from learner_batches import learner_batches, random_batch
 from support import raises
 
 import rollserve
-from rollserve._codec.columns import leaves_of
+from rollserve_wire.columns import leaves_of
 
 
 @given(learner_batches(12), st.integers(1, 14), st.integers(0, 6), st.data())

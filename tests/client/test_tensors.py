@@ -12,14 +12,14 @@ from hypothesis.extra import numpy as hnp
 from support import raises
 
 from rollserve import spaces
-from rollserve._codec.tensors import (
+from rollserve_wire.spaces import space_from_proto, space_to_proto
+from rollserve_wire.tensors import (
     named_tensors_from_proto,
     named_tensors_to_proto,
     tensor_from_proto,
     tensor_to_proto,
 )
-from rollserve.spaces import space_from_proto, space_to_proto
-from rollserve.v1 import space_pb2, tensor_pb2
+from rollserve_wire.v1 import space_pb2, tensor_pb2
 
 DTYPES = st.one_of(
     hnp.boolean_dtypes(),

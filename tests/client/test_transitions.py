@@ -9,7 +9,7 @@ from learner_batches import learner_batches, random_batch
 from support import raises
 
 import rollserve
-from rollserve._codec.columns import leaves_of
+from rollserve_wire.columns import leaves_of
 
 
 @given(learner_batches(), st.integers(1, 11), st.floats(0, 1))

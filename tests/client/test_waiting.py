@@ -15,8 +15,8 @@ from scripted_server import scripted_server
 from support import raises
 
 import rollserve
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.episode_batch_pb2 import Account, Beginning
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.episode_batch_pb2 import Account, Beginning
 
 MAY_BE_BUSY_SECONDS = 30
 

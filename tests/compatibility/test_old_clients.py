@@ -13,8 +13,8 @@ from mlp_agents import cartpole_agent
 
 import rollserve
 from rollserve.agents import agent_to_proto
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 IMAGES = sorted(Path(__file__).parent.glob("*.binpb"))
 OPTIONS = (

@@ -13,9 +13,8 @@ from learner_batches import random_batch
 from support import server_environment
 
 from rollserve import EpisodeBatch, spaces
-from rollserve._codec.batch_fields import FIELDS
-from rollserve._codec.columns import leaves_of
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.columns import FIELDS, leaves_of
 
 pytest.importorskip("minari", reason="formats of files are an extra: pip install 'rollserve[data]'")
 

@@ -29,12 +29,12 @@ import rollserve
 from rollserve import EpisodeBatch, Reason
 from rollserve.cli import main
 from rollserve.data import verify
-from rollserve.spaces import space_to_proto
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.datasets import Recorder
 from rollserve_server.errors import OverLimitError
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 OPTIONS = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")
 OPTIONS += ("--backend", "in-process", "--allow-module", "sample_envs")

@@ -19,8 +19,8 @@ from data.conftest import WRITERS, assert_same, ended, whole_episodes
 import rollserve
 from rollserve import EpisodeBatch, Reason
 from rollserve.data import Files, Live, Position
-from rollserve.spaces import space_to_proto
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.spaces import space_to_proto
 
 
 @pytest.fixture

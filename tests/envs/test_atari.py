@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rollserve import EnvSpec
-from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve_server.envs.making import make_env
+from rollserve_wire.environments import env_spec_from_proto, env_spec_to_proto
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from support import equal, raises
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Wrapper
-from rollserve.spaces import space_to_proto
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import describe_space, pickle_uniform_boxes
 from rollserve_server.errors import OverLimitError
 from rollserve_server.local import LocalServer
 from rollserve_server.machine import num_cores
 from rollserve_server.pool import AtLeast, InProcessBackend, RowUpdates
+from rollserve_wire.spaces import space_to_proto
 
 FIELD = "all_workers.environment"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

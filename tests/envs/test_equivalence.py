@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rollserve
-from rollserve._codec.columns import leaves_of
+from rollserve_wire.columns import leaves_of
 
 
 @dataclass

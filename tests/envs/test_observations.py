@@ -12,9 +12,9 @@ from scripted_env import SPEC, Sampling, Script, Scripted, sample
 from support import raises
 
 from rollserve import EnvSpec
-from rollserve._codec.columns import leaves_of
 from rollserve_server.envs import RowEnvs
 from rollserve_server.errors import EnvFailedError, InvalidValueError
+from rollserve_wire.columns import leaves_of
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 INTEGERS = spaces.Box(0, 9, (2,), np.int32)

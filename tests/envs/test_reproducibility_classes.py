@@ -157,8 +157,8 @@ def test_check_env_reports_an_error_in_one_line(arguments: tuple[str, ...], quot
 def test_broken_stream_is_not_resumed_when_episodes_are_unreproducible(sampler: rollserve.Sampler) -> None:
     """A resumed stream would continue with other episodes."""
     from rollserve._calls.resumption import Resumption
-    from rollserve.v1 import episode_batch_pb2
-    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.v1 import episode_batch_pb2
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
     resumption = Resumption(pb.ObtainSamplesRequest(step_count=10))
     assert not resumption.possible

@@ -17,12 +17,12 @@ from support import equal, raises, server_environment
 from unreliable import MortalBackend
 
 import rollserve
-from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4
 from rollserve_server.agents import PythonSpec, RandomSpec, build_agent
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, InProcessBackend
 from rollserve_server.sampling import ColumnFormat
+from rollserve_wire.v1.tensor_pb2 import COMPRESSION_LZ4
 
 TALKING = rollserve.EnvSpec("sample_envs:Talking")
 ALONE = rollserve.EnvSpec("sample_envs:Talking", {"alone": True})

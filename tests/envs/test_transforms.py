@@ -19,8 +19,6 @@ from unreliable import MortalBackend
 
 import rollserve
 from rollserve import EnvSpec, Reason, Wrapper
-from rollserve._codec.columns import leaves_of
-from rollserve.spaces import space_to_proto
 from rollserve.transforms import (
     CastObservations,
     ClipActions,
@@ -36,10 +34,12 @@ from rollserve.transforms import (
     SignRewards,
     Transform,
 )
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
+from rollserve_wire.columns import leaves_of
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 PICTURES = "sample_envs:Pictures-v0"
 NESTED = {"nested": True}

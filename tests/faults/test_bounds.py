@@ -27,8 +27,6 @@ from support import raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import datasets_pb2, episode_records_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.datasets import max_read_bytes
 from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway.messages.privacy import PrivateArguments
@@ -41,6 +39,8 @@ from rollserve_server.metrics import Metrics
 from rollserve_server.pool import InProcessBackend, Pool, PoolStatus, RowUpdates
 from rollserve_server.samplers import Sampler
 from rollserve_server.settings import Quota
+from rollserve_wire.v1 import datasets_pb2, episode_records_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
 Serving = tuple[LocalServer, rollserve.Sampler]

@@ -16,10 +16,10 @@ from raw_calls import FOREVER, SERVICE, careless, end_of, serving, soon
 from support import raises
 
 from rollserve import Reason
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import StoppingError
 from rollserve_server.pool import InProcessBackend
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 SLOW = ("--env", "sample_envs:Slow", "--backend", "in-process", "--workers", "1", "--rows", "1", "--max-calls", "1")
 OBTAIN = f"{SERVICE}/ObtainSamples"

@@ -20,14 +20,14 @@ from ray_clusters import free_port
 from support import raises
 
 import rollserve
-from rollserve.environments import env_spec_to_proto
-from rollserve.v1 import episode_records_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import ClientStalledError
 from rollserve_server.gateway.requests import intake
 from rollserve_server.gateway.requests.intake import Intake
 from rollserve_server.gateway.requests.receiving import Kind, Receiving
 from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
+from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.v1 import episode_records_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 STRANGER = "127.0.0.2"
 """Another address of this machine, as far as the server can tell."""

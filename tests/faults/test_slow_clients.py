@@ -19,10 +19,10 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import agent_versions_pb2, evaluation_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission
 from rollserve_server.errors import DomainError, OverLimitError, StoppingError
+from rollserve_wire.v1 import agent_versions_pb2, evaluation_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 
 def begin_to_sample(channel: grpc.Channel, seed: int, *, blackhole: bool = False) -> grpc.Call:

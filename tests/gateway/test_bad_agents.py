@@ -11,11 +11,11 @@ from rejections import Rejection, check_status, rejection_of, rejections
 
 import rollserve
 from rollserve import Reason
-from rollserve._codec.tensors import tensor_to_proto
 from rollserve.agents import agent_to_proto
-from rollserve.v1 import agent_pb2, tensor_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_wire.tensors import tensor_to_proto
+from rollserve_wire.v1 import agent_pb2, tensor_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 MLP = "all_workers.agent.mlp"
 CONSTANT = "all_workers.agent.constant.action"

@@ -11,9 +11,9 @@ from sample_envs.spaces import ODD_SPACES
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import environment_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_wire.v1 import environment_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 ENV = "all_workers.environment"
 KWARGS = f"{ENV}.kwargs_json"

@@ -10,10 +10,10 @@ from rejections import check_status, rejection_of
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import evaluation_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import evaluation_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 METHODS = list(pb.DESCRIPTOR.services_by_name["SamplerService"].methods)
 NO_MESSAGE = b"\xff\xff"

@@ -7,8 +7,8 @@ import pytest
 from rejections import Rejection, check_status, rejection_of, rejections
 
 from rollserve import Reason
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 
 def request(step_count: int = 1, **options: object) -> pb.ObtainSamplesRequest:

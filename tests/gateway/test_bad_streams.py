@@ -11,10 +11,10 @@ from rejections import Rejection, check_status, rejections
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import tensor_pb2
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import tensor_pb2
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import evaluation_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import evaluation_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 
 def request(**fields: Any) -> pb.EvaluateRequest:

@@ -14,9 +14,9 @@ from support import equal, raises
 
 import rollserve
 from rollserve.episode_batch import StepType
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 
 def test_fragments_join_to_episodes(sampler: rollserve.Sampler) -> None:

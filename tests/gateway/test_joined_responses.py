@@ -13,8 +13,8 @@ from support import equal, raises
 import rollserve
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 
 def responses_in(messages: Iterable[Any]) -> Iterator[pb.ObtainSamplesResponse]:

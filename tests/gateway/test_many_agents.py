@@ -22,10 +22,10 @@ from rollserve import (
     Reason,
     Sampler,
 )
-from rollserve.v1 import agent_pb2, policies_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import agent_pb2, policies_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 POLICIES_FIELD = "all_workers.policies"
 RANDOM = RandomAgent()

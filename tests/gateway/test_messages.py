@@ -15,11 +15,11 @@ from support import batch_from_proto, raises, silent_address
 
 import rollserve
 from rollserve._calls.stream_reader import StreamReader
-from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
-from rollserve.v1 import episode_batch_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
+from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve_wire.v1 import episode_batch_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 DEFAULT_LIMIT = 4 << 20
 

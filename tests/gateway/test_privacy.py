@@ -13,10 +13,10 @@ from support import raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.errors import without_folders
 from rollserve_server.local import local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 LIGHT = ("--workers", "1", "--rows", "2", "--backend", "in-process")
 

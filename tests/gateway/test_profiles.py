@@ -14,12 +14,12 @@ from support import raises, server_environment
 import rollserve
 import rollserve.cli
 from rollserve import EnvChange, EnvSpec, Reason
-from rollserve.errors import InvalidArgumentError, RollserveError
 from rollserve_server.cli import main
 from rollserve_server.errors import DomainError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.serving.checks import check_settings
 from rollserve_server.settings import Settings
+from rollserve_wire.errors import InvalidArgumentError, RollserveError
 
 SECRET = 7_654_321
 LEVELS = {

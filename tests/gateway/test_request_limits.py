@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from support import raises
 
 from rollserve import Reason
-from rollserve._codec.tensors import named_tensors_to_proto
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.gateway.requests import limits as request_limits
 from rollserve_server.gateway.requests.limits import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, check_fields
+from rollserve_wire.tensors import named_tensors_to_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 KINDS: list[type[Message]] = [pb.UpdateAgentRequest, pb.UpdateEnvRequest, pb.EvaluateRequest, pb.ObtainSamplesRequest]
 

@@ -17,9 +17,9 @@ from support import equal, raises, server_environment
 import rollserve
 from rollserve import Quota
 from rollserve.cli import main
-from rollserve.v1 import samplers_pb2
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import samplers_pb2
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--vectorization", "rows", "--rows", "2")
 LIMITS = ("--max-samplers", "3", "--max-workers", "6", "--max-sampler-workers", "3", "--max-sampler-rows", "8")

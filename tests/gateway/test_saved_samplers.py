@@ -16,8 +16,8 @@ from support import equal, raises, server_environment
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import saved_sampler_pb2 as pb
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import saved_sampler_pb2 as pb
 
 OPTIONS = (
     "--env",

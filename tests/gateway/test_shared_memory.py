@@ -26,11 +26,11 @@ from support import equal, raises, server_environment
 
 import rollserve
 from rollserve._calls.shared_memory import SharedRing
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.episode_batch_pb2 import SharedMemory, SharedMessage
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.gateway.shared_memory import Rings
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.episode_batch_pb2 import SharedMemory, SharedMessage
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 RING_BYTES = 3 << 20
 MESSAGE_BYTES = 400_000

@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from support import batch_from_proto, equal
 
 import rollserve
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import tensor_pb2
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
@@ -26,6 +23,9 @@ from rollserve_server.sampling.record import recorder as recorder_module
 from rollserve_server.sampling.record.episodes import Episode
 from rollserve_server.sampling.record.infos import InfoKey, InfoReader
 from rollserve_server.sampling.record.recorder import Recorder
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import tensor_pb2
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 LZ4, ZSTD = tensor_pb2.COMPRESSION_LZ4, tensor_pb2.COMPRESSION_ZSTD
 FORMATS = [ColumnFormat(compression, once) for compression in (None, LZ4, ZSTD) for once in (False, True)]

@@ -21,9 +21,6 @@ import rollserve
 from rollserve import Reason
 from rollserve._calls.agent_parameters import read_parameters
 from rollserve.agents import agent_to_proto, parameters_to_proto
-from rollserve.v1 import agent_versions_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
 from rollserve_server.agents.onnx import preparing
 from rollserve_server.errors import NotReadyError, OverLimitError
@@ -31,6 +28,9 @@ from rollserve_server.gateway.messages.agent_versions import parameter_messages
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
 from rollserve_server.sampling import Worker
+from rollserve_wire.v1 import agent_versions_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 OBSERVATIONS = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
 ACTIONS = rollserve.spaces.Discrete(2)

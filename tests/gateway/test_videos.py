@@ -21,11 +21,11 @@ from support import raises, server_environment
 
 import rollserve
 from rollserve import Reason
-from rollserve._codec.tensors import tensor_to_proto
 from rollserve.cli import main
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import sampler_service_pb2_grpc, tensor_pb2, video_pb2
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.tensors import tensor_to_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import sampler_service_pb2_grpc, tensor_pb2, video_pb2
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import numpy as np
 from pools import sample
 
 import rollserve
-from rollserve._codec.columns import leaves_of
 from rollserve_server.pool import AtLeast, Pool
+from rollserve_wire.columns import leaves_of
 
 FragmentPlace = tuple[int, int, int, bool]
 """Episode index, first step and length of a fragment, and whether the episode ends with it."""

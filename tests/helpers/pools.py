@@ -17,7 +17,6 @@ import rollserve
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.account import account_from_proto
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import MlpSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.gateway.messages.accounts import account_to_proto
@@ -41,6 +40,7 @@ from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.workers.slot import WorkerSlot
 from rollserve_server.sampling import PLAIN, ColumnFormat
 from rollserve_server.settings import PoolSettings, WorkerSettings
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
 SETTINGS: dict[str, Any] = {

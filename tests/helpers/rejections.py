@@ -12,7 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from support import check_error
 
 from rollserve import Reason
-from rollserve.v1 import errors_pb2
+from rollserve_wire.v1 import errors_pb2
 
 CODES = {
     Reason.INVALID_VALUE: grpc.StatusCode.INVALID_ARGUMENT,

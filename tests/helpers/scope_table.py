@@ -22,10 +22,10 @@ import rollserve
 from rollserve import Reason
 from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve.agents import agent_to_proto
-from rollserve.environments import env_spec_to_proto
-from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, episode_records_pb2, samplers_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.identity import Scope
+from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, episode_records_pb2, samplers_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["EVERYTHING", "PAGE", "REQUESTS", "SERVICE", "Asker", "asking", "table_of"]
 

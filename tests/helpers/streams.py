@@ -12,7 +12,6 @@ from pools import adds_up, sample
 
 import rollserve
 from rollserve._calls.round_reader import RoundReader
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.gateway.responses import delivered_messages, round_response, sample_response
 from rollserve_server.pool import (
     Account,
@@ -31,6 +30,7 @@ from rollserve_server.pool import (
     StreamRequest,
     StreamRound,
 )
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 NUM_ROWS = 8
 """Number of rows of the pools that `pool_of` makes."""

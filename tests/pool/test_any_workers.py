@@ -29,7 +29,6 @@ from support import equal
 import rollserve
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.activity import Heartbeat
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
 from rollserve_server.errors import WorkerLostError
@@ -48,6 +47,7 @@ from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.journal.journal import Journal
 from rollserve_server.sampling import Worker, WorkOrder
 from rollserve_server.settings import WorkerSettings
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -12,8 +12,8 @@ from support import raises, server_environment
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Task, Wrapper
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 TASKS = "sample_envs:Tasks"
 PROFILES = '{"tasks": {"env": "sample_envs:Tasks"}}'

@@ -28,12 +28,12 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.summaries import students_t
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, NotReadyError
 from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import Worker
+from rollserve_wire.summaries import students_t
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=3)
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")

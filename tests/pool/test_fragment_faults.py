@@ -22,12 +22,12 @@ import rollserve
 from rollserve import Reason
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
 from rollserve_server.pool import Backend, Beginning, Delivery, Fragments, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.state import checkpoints as checkpoints_module
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 SOFT: dict[str, Any] = {"max_episode_length": 20, "soft": True}
 BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "length": 90})

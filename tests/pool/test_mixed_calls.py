@@ -20,8 +20,6 @@ from unreliable import MortalBackend
 import rollserve
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import tensor_pb2
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.pool import (
     AtLeast,
@@ -37,6 +35,8 @@ from rollserve_server.pool import (
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.sampling import ColumnFormat
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import tensor_pb2
 
 LZ4 = tensor_pb2.COMPRESSION_LZ4
 STACKED = rollserve.Wrapper("FrameStackObservation", {"stack_size": 4})

@@ -30,11 +30,7 @@ from rejections import Rejection, check_status, rejection_of, rejections
 from support import raises
 
 import rollserve
-from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.agents import agent_to_proto
-from rollserve.v1 import agent_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import (
     Exploration,
     MlpSpec,
@@ -49,6 +45,10 @@ from rollserve_server.gateway.messages.agents import mlp_from_proto
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_wire.tensors import named_tensors_to_proto
+from rollserve_wire.v1 import agent_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "evolution.py"
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8)

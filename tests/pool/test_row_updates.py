@@ -10,10 +10,10 @@ from support import raises
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Reproducibility, Task
-from rollserve.v1 import environment_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
+from rollserve_wire.v1 import environment_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 TASKS = "sample_envs:Tasks"
 NUM_WORKERS, NUM_ROWS = 2, 4

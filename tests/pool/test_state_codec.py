@@ -15,8 +15,6 @@ from every_space import EVERY_SPACE
 from gymnasium import spaces
 
 import rollserve
-from rollserve.policy_map import PolicyMap
-from rollserve.spaces import space_to_proto
 from rollserve_server.agents import (
     ConstantSpec,
     CoreSpec,
@@ -40,6 +38,8 @@ from rollserve_server.envs import describe_space
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.codec import decode, encode
 from rollserve_server.settings import WorkerSettings
+from rollserve_wire.policy_map import PolicyMap
+from rollserve_wire.spaces import space_to_proto
 
 BOX = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([np.inf, 2], np.float32))
 SPACES = [

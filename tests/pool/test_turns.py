@@ -18,7 +18,6 @@ import rollserve
 from rollserve import Reason
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, Turn
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import CallTooLongError, DomainError, OverLimitError
@@ -32,6 +31,7 @@ from rollserve_server.pool import (
     Progress,
     SamplingOptions,
 )
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 ENDS = rollserve.EnvSpec("sample_envs:Ends", {"length": 10})
 

@@ -21,7 +21,11 @@ import rollserve
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-SOURCES = {"rollserve": "client/src/rollserve", "rollserve_server": "server/src/rollserve_server"}
+SOURCES = {
+    "rollserve": "client/src/rollserve",
+    "rollserve_server": "server/src/rollserve_server",
+    "rollserve_wire": "client/src/rollserve_wire",
+}
 
 
 def rooms() -> dict[str, list[list[str]]]:
@@ -187,7 +191,7 @@ def test_client_depends_on_numpy_grpcio_and_protobuf() -> None:
 
 
 def test_tables_of_rooms_name_every_module() -> None:
-    assert sorted(ROOMS) == ["rollserve", *(f"rollserve_server{name}" for name in ("", *CROWDED))]
+    assert sorted(ROOMS) == ["rollserve", *(f"rollserve_server{name}" for name in ("", *CROWDED)), "rollserve_wire"]
     for package, rows in ROOMS.items():
         children = {name[len(package) + 1 :].split(".")[0] for name in MODULES if name.startswith(f"{package}.")}
         assert sorted(room for row in rows for room in row) == sorted(children), package
@@ -251,7 +255,7 @@ def test_ordinary_servers_import_no_faults() -> None:
 
 def test_paths_in_the_architecture_exist() -> None:
     paths = re.findall(r"(?<![\w/])[\w/]+(?:\.py|\.proto|/(?=[`,; ]))", ARCHITECTURE)
-    folders = [ROOT, *(ROOT / folder for folder in SOURCES.values())]
+    folders = [ROOT, ROOT / "client/src", *(ROOT / folder for folder in SOURCES.values())]
     assert len(paths) > 60
     assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
 
@@ -280,7 +284,7 @@ def test_client_has_the_protos_beside_their_classes(tmp_path: Path, from_source:
         contents = {name: packed.read(name) for name in packed.namelist()}
     protos = {path.name: path.read_bytes() for path in (ROOT / "protos/rollserve/v1").glob("*.proto")}
     assert {name: contents[f"rollserve/v1/{name}"] for name in protos} == protos
-    assert all(f"rollserve/v1/{name.removesuffix('.proto')}_pb2.py" in contents for name in protos)
+    assert all(f"rollserve_wire/v1/{name.removesuffix('.proto')}_pb2.py" in contents for name in protos)
 
 
 def test_errors_without_a_reason_of_their_class_name_one() -> None:

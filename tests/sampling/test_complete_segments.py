@@ -22,12 +22,12 @@ from unreliable import MortalBackend
 
 import rollserve
 from rollserve._calls.stream_reader import StreamReader
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import AgentFailedError, InvalidValueError
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import ColumnFormat
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 COMPLETE = ColumnFormat(last_values=True, last_states=True, returns_before=True)
 WITH_STATES = dataclasses.replace(COMPLETE, all_states=True)

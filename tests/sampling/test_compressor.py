@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4
 from rollserve_server.sampling.encode.compression import Compressor
 from rollserve_server.sampling.encode.fields import CompressedRows, Rows
+from rollserve_wire.v1.tensor_pb2 import COMPRESSION_LZ4
 
 NOISE = Rows.of(np.random.default_rng(0).integers(0, 256, (64, 1024), np.uint8))
 ZEROS = Rows.of(np.zeros((64, 1024), np.uint8))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from support import batch_from_proto, equal, raises, read_batch
 
 import rollserve
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
@@ -25,6 +24,7 @@ from rollserve_server.sampling.record.columns import ColumnKey
 from rollserve_server.sampling.record.episodes import Episode
 from rollserve_server.sampling.record.infos import InfoKey, InfoReader
 from rollserve_server.sampling.record.recorder import Recorder
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 KEYS: list[ColumnKey] = [
     ("observations", InfoKey("image", np.dtype(np.uint8), (3, 2))),

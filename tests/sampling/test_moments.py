@@ -15,11 +15,11 @@ from unreliable import ForgetfulBackend, MortalBackend
 
 import rollserve
 from rollserve import RunningMoments, RunningReturns
-from rollserve._codec.columns import leaves_of
 from rollserve_server.agents import RandomSpec
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
 from rollserve_server.sampling.work import claims as work_claims
+from rollserve_wire.columns import leaves_of
 
 BOTH: Any = {"observation_moments": True, "return_discount": 0.9}
 MODULES = {"allow_module": ("sample_envs",)}

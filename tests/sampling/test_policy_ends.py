@@ -21,9 +21,9 @@ from rollserve import (
     RunningMoments,
     Sampler,
 )
-from rollserve._codec.columns import leaves_of
 from rollserve.learning import return_moments_of
 from rollserve_server.local import LocalServer
+from rollserve_wire.columns import leaves_of
 
 BOTH: Any = {"observation_moments": True, "return_discount": 0.9}
 

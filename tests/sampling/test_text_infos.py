@@ -16,12 +16,12 @@ from support import equal, raises
 from unreliable import MortalBackend
 
 import rollserve
-from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, Exactly, InProcessBackend, RowUpdates
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.record.infos import InfoReader
+from rollserve_wire.v1.tensor_pb2 import COMPRESSION_LZ4
 
 VARIED = rollserve.EnvSpec("sample_envs:VariedInfos", {"max_length": 40}, text_info_bytes=8)
 TEXTS = {"text": "text", "[1,[2]]": [1, [2]], "null": None}

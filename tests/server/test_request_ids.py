@@ -11,9 +11,9 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 import rollserve
-from rollserve.v1.sampler_service_pb2 import GetSamplerRequest
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import local_server
+from rollserve_wire.v1.sampler_service_pb2 import GetSamplerRequest
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--rows", "2", "--log-json")
 

@@ -25,14 +25,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support import raises, server_environment
 
 import rollserve
-from rollserve.v1.sampler_service_pb2 import ObtainSamplesRequest
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.errors import DomainError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import InProcessBackend, ServerBackend
 from rollserve_server.serving import Extras, process
 from rollserve_server.serving.checks import check_environment, check_settings
 from rollserve_server.settings import Settings
+from rollserve_wire.v1.sampler_service_pb2 import ObtainSamplesRequest
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 SERVER = Path(sys.executable).with_name("rollserve-server")
 LIGHT = ("--backend", "in-process", "--workers", "1", "--rows", "2")

@@ -19,10 +19,10 @@ from ray_clusters import free_port
 from support import raises, server_environment
 
 import rollserve
-from rollserve.v1 import agent_versions_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.v1 import agent_versions_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--vectorization", "rows", "--rows", "2")
 AT_ONCE = {"OTEL_BSP_SCHEDULE_DELAY": "50"}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import rollserve
-from rollserve._codec.protobuf import keys_of
-from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
+from rollserve_wire.protobuf import keys_of
+from rollserve_wire.v1.sampler_service_pb2 import ObtainSamplesResponse
 
 __all__ = ["MarkedSampler", "is_batch"]
 

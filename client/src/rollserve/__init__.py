@@ -9,7 +9,6 @@
 import importlib.metadata
 
 from rollserve import bridges, data, spaces, transforms
-from rollserve._codec.text_infos import text_infos
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_inputs import ActionMask
 from rollserve.agent_returns import AgentReturns, PolicyVersion
@@ -30,11 +29,36 @@ from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.async_sampler import AsyncSampler, aconnect
 from rollserve.cross_play import CrossPlay
 from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
-from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, MultiAgentApi, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
-from rollserve.errors import (
+from rollserve.evaluation import Evaluation, PopulationEvaluation
+from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
+from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
+from rollserve.options import EvaluationOptions, SamplingOptions
+from rollserve.progress import CallProgress
+from rollserve.record_streams import AsyncRecordStream, RecordStream
+from rollserve.recordings import Recording
+from rollserve.replay import ReplayBuffer
+from rollserve.round_stream import RoundStream
+from rollserve.rounds import Round, StreamProgress
+from rollserve.sample_stream import SampleStream
+from rollserve.sampler import Sampler, connect
+from rollserve.samplers import Quota, SamplerSummary
+from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
+from rollserve.video import Video
+from rollserve_wire.columns import text_infos
+from rollserve_wire.environments import (
+    EnvChange,
+    EnvSpec,
+    EnvUpdate,
+    MultiAgentApi,
+    Reproducibility,
+    Task,
+    Vectorization,
+    Wrapper,
+)
+from rollserve_wire.errors import (
     AccessError,
     CancelledError,
     DeadlineError,
@@ -46,27 +70,11 @@ from rollserve.errors import (
     StoppedError,
     UnavailableError,
 )
-from rollserve.evaluation import Evaluation, PopulationEvaluation
-from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
-from rollserve.memory import give_back_memory, hold_on_to_memory
-from rollserve.moments import PolicyMoments, RunningMoments
-from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
-from rollserve.options import EvaluationOptions, SamplingOptions
-from rollserve.progress import CallProgress
-from rollserve.reasons import Reason
-from rollserve.receipts import Receipt
-from rollserve.record_streams import AsyncRecordStream, RecordStream
-from rollserve.recordings import Recording
-from rollserve.replay import ReplayBuffer
-from rollserve.reproducibility import Reproducibility
-from rollserve.round_stream import RoundStream
-from rollserve.rounds import Round, StreamProgress
-from rollserve.sample_stream import SampleStream
-from rollserve.sampler import Sampler, connect
-from rollserve.samplers import Quota, SamplerSummary
-from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
-from rollserve.summaries import Summary
-from rollserve.video import Video
+from rollserve_wire.memory import give_back_memory, hold_on_to_memory
+from rollserve_wire.moments import PolicyMoments, RunningMoments
+from rollserve_wire.reasons import Reason
+from rollserve_wire.receipts import Receipt
+from rollserve_wire.summaries import Summary
 
 __version__ = importlib.metadata.version("rollserve")
 

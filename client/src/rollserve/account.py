@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve._codec.records import record_from_message
-from rollserve._representations import briefly, value_html
-from rollserve.moments import moments_of, policy_moments_of
+from rollserve_wire.moments import moments_of, policy_moments_of
+from rollserve_wire.records import record_from_message
+from rollserve_wire.representations import briefly, value_html
 
 if TYPE_CHECKING:
-    from rollserve.moments import PolicyMoments, RunningMoments
-    from rollserve.v1 import episode_batch_pb2
+    from rollserve_wire.moments import PolicyMoments, RunningMoments
+    from rollserve_wire.v1 import episode_batch_pb2
 
 __all__ = ["Account", "EpisodeFailure", "WorkerAccount", "account_from_proto"]
 

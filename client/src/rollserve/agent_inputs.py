@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve._checks import check_text, check_type
-from rollserve._representations import briefly
-from rollserve.errors import mismatch
-from rollserve.v1 import agent_pb2
+from rollserve_wire.checks import check_text, check_type
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
+from rollserve_wire.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from rollserve._representations import briefly
-from rollserve.summaries import Summary
+from rollserve_wire.representations import briefly
+from rollserve_wire.summaries import Summary
 
 if TYPE_CHECKING:
-    from rollserve.v1 import evaluation_pb2
+    from rollserve_wire.v1 import evaluation_pb2
 
 __all__ = ["AgentReturns", "PolicyVersion", "agent_returns_from_proto", "means_over_agents"]
 

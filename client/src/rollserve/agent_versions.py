@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve._representations import briefly
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
-    from rollserve.v1 import agent_versions_pb2 as pb
+    from rollserve_wire.v1 import agent_versions_pb2 as pb
 
 __all__ = ["AgentVersion", "HeldAgent", "agent_versions_from_proto"]
 

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from rollserve._checks import check_names, check_text, check_type, choices_text, type_error
-from rollserve._codec.json_arguments import kwargs_from_json
-from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
-from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import export_module, mlp_model
-from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, mlp_from_proto, mlp_to_proto, normalizing, parameters_to_proto
-from rollserve.moments import RunningMoments
-from rollserve.policy_map import PolicyMap
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
-from rollserve.spaces import named_leaves
-from rollserve.v1 import agent_pb2
+from rollserve_wire.checks import check_names, check_text, check_type, choices_text, type_error
+from rollserve_wire.errors import mismatch
+from rollserve_wire.json_arguments import kwargs_from_json
+from rollserve_wire.moments import RunningMoments
+from rollserve_wire.policy_map import PolicyMap
+from rollserve_wire.representations import briefly
+from rollserve_wire.spaces import named_leaves
+from rollserve_wire.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve_wire.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from rollserve.spaces import Space
+    from rollserve_wire.spaces import Space
 
 __all__ = [
     "Agent",

@@ -12,14 +12,14 @@ import grpc.aio
 
 from rollserve._calls.base_round_stream import BaseReceiver, BaseRoundStream
 from rollserve._calls.time_limits import countable
-from rollserve.errors import closed_error
+from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.base_round_stream import StreamParts
     from rollserve.account import Account
     from rollserve.agents import AgentUpdate
     from rollserve.episode_batch import EpisodeBatch
-    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["AsyncRoundStream"]
 

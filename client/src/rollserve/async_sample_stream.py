@@ -15,7 +15,7 @@ from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.joining import Joining
 from rollserve._calls.requests import check_joinable
 from rollserve._calls.time_limits import countable
-from rollserve.errors import closed_error
+from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact

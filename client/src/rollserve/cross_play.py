@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._checks import check_integer, check_type, type_error
-from rollserve._representations import briefly
 from rollserve.agent_returns import PolicyVersion, means_over_agents
-from rollserve.errors import InvalidArgumentError
-from rollserve.policy_map import PolicyMap
-from rollserve.summaries import Summary
+from rollserve_wire.checks import check_integer, check_type, type_error
+from rollserve_wire.errors import InvalidArgumentError
+from rollserve_wire.policy_map import PolicyMap
+from rollserve_wire.representations import briefly
+from rollserve_wire.summaries import Summary
 
 if TYPE_CHECKING:
     from rollserve.evaluation import Evaluation

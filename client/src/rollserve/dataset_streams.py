@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.data.reader import Position
     from rollserve.data.sources import MixPosition
-    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["AsyncDatasetStream", "DatasetStream"]
 

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import bridges, learning
-from rollserve._checks import check_type, type_error
-from rollserve._codec.batch_fields import (
+from rollserve._codec.batch_tables import batch_html, batch_line, batch_table
+from rollserve._codec.column_checks import as_int64, check_batch, check_header
+from rollserve._codec.column_files import UNREADABLE_ERRORS, load_columns, save_columns
+from rollserve._codec.initial_states import later_initial_states
+from rollserve._codec.row_layout import columns_by_row
+from rollserve._formats.minari_writer import write_minari
+from rollserve._formats.parquet import write_parquet
+from rollserve._formats.replays import checked_segment, replayed_frames
+from rollserve._formats.rllib_json import write_rllib_json
+from rollserve_wire.checks import check_type, type_error
+from rollserve_wire.columns import (
     END_FIELDS,
     FIELDS,
     FLOAT_HEADERS,
@@ -26,11 +35,6 @@ from rollserve._codec.batch_fields import (
     REQUIRED,
     SEGMENT_COLUMNS,
     STEP_COLUMNS,
-)
-from rollserve._codec.batch_tables import batch_html, batch_line, batch_table
-from rollserve._codec.column_checks import as_int64, check_batch, check_header
-from rollserve._codec.column_files import UNREADABLE_ERRORS, load_columns, save_columns
-from rollserve._codec.columns import (
     Columns,
     columns_of,
     concatenate_columns,
@@ -39,14 +43,8 @@ from rollserve._codec.columns import (
     map_columns,
     without_full_masks,
 )
-from rollserve._codec.initial_states import later_initial_states
-from rollserve._codec.row_layout import columns_by_row
-from rollserve._formats.minari_writer import write_minari
-from rollserve._formats.parquet import write_parquet
-from rollserve._formats.replays import checked_segment, replayed_frames
-from rollserve._formats.rllib_json import write_rllib_json
-from rollserve.errors import mismatch
-from rollserve.receipts import Receipt
+from rollserve_wire.errors import mismatch
+from rollserve_wire.receipts import Receipt
 
 if TYPE_CHECKING:
     import os
@@ -57,9 +55,9 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.agent_inputs import ActionMask
     from rollserve.learning import Advantages, PolicyEstimates, Transitions
-    from rollserve.moments import RunningMoments
     from rollserve.rounds import Round
-    from rollserve.spaces import Space
+    from rollserve_wire.moments import RunningMoments
+    from rollserve_wire.spaces import Space
 
 __all__ = ["EpisodeBatch", "StepType", "concatenated", "derived", "with_spaces"]
 

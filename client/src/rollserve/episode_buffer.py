@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from rollserve._codec.batch_fields import END_FIELDS, HEADERS, INFOS, SEGMENT_COLUMNS
-from rollserve.errors import mismatch
+from rollserve_wire.columns import END_FIELDS, HEADERS, INFOS, SEGMENT_COLUMNS
+from rollserve_wire.errors import mismatch
 
 __all__ = ["ArrayKey", "EpisodeBuffer"]
 

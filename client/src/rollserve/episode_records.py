@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from rollserve._representations import briefly, value_html
-from rollserve.errors import malformed_error, mismatch
-from rollserve.v1 import episode_records_pb2 as pb
+from rollserve_wire.errors import malformed_error, mismatch
+from rollserve_wire.representations import briefly, value_html
+from rollserve_wire.v1 import episode_records_pb2 as pb
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve._representations import briefly, value_html
 from rollserve.account import Account, account_from_proto
 from rollserve.agent_returns import AgentReturns, agent_returns_from_proto, means_over_agents
-from rollserve.errors import mismatch
-from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
-from rollserve.summaries import Summary
+from rollserve_wire.environments import Reproducibility, reproducibility_from_proto
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly, value_html
+from rollserve_wire.summaries import Summary
 
 if TYPE_CHECKING:
     from rollserve.agent_returns import PolicyVersion
     from rollserve.episode_batch import EpisodeBatch
-    from rollserve.v1 import evaluation_pb2
+    from rollserve_wire.v1 import evaluation_pb2
 
 __all__ = [
     "Evaluation",

@@ -11,14 +11,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from rollserve._checks import check_flag, check_names, check_type, choices_text
-from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
-from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import mlp_of_modules
-from rollserve.errors import mismatch
-from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, named_leaves
-from rollserve.v1 import agent_pb2
+from rollserve_wire.checks import check_flag, check_names, check_type, choices_text
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
+from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, named_leaves
+from rollserve_wire.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve_wire.v1 import agent_pb2
 
 __all__ = ["MlpAgent", "mlp_from_proto", "mlp_to_proto", "normalizing", "parameters_to_proto"]
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from rollserve._codec.columns import leaves_of, map_columns
-from rollserve._representations import briefly
 from rollserve.episode_batch import EpisodeBatch, with_spaces
-from rollserve.errors import mismatch
+from rollserve_wire.columns import leaves_of, map_columns
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
-    from rollserve._codec.columns import Columns
     from rollserve.account import Account
     from rollserve.rounds import Round
-    from rollserve.spaces import Space
+    from rollserve_wire.columns import Columns
+    from rollserve_wire.spaces import Space
 
 __all__ = ["AgentSteps", "MultiAgentBatch", "PolicyBatch"]
 

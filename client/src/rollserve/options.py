@@ -6,15 +6,15 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
-from rollserve._checks import check_choice, check_type
-from rollserve._codec.compression import CODECS, import_codec
 from rollserve.agents import AgentUpdate  # noqa: TC001  # so that `typing.get_type_hints` finds it
-from rollserve.environments import EnvSpec  # noqa: TC001  # as above
-from rollserve.policy_map import PolicyMap
 from rollserve.progress import ProgressOption  # noqa: TC001  # as above
+from rollserve_wire.checks import check_choice, check_type
+from rollserve_wire.compression import CODECS, import_codec
+from rollserve_wire.environments import EnvSpec  # noqa: TC001  # as above
+from rollserve_wire.policy_map import PolicyMap
 
 if TYPE_CHECKING:
-    from rollserve.v1 import tensor_pb2
+    from rollserve_wire.v1 import tensor_pb2
 
 __all__ = [
     "Compression",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve.errors import InvalidArgumentError
+from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

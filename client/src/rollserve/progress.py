@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollserve._representations import briefly
+from rollserve_wire.representations import briefly
 
 __all__ = ["CallProgress", "ProgressOption"]
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve._checks import check_text, check_type, type_error
-from rollserve._codec.json_arguments import kwargs_to_json
-from rollserve._representations import briefly
 from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
 from rollserve.mlp_agent import parameters_to_proto
-from rollserve.v1 import agent_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.checks import check_text, check_type, type_error
+from rollserve_wire.json_arguments import kwargs_to_json
+from rollserve_wire.representations import briefly
+from rollserve_wire.v1 import agent_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     import numpy as np

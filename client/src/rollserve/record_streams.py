@@ -10,9 +10,9 @@ import grpc.aio
 
 from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.rpc_errors import error_from_rpc
-from rollserve._checks import check_type
 from rollserve.episode_records import EpisodeRecords, RecordPosition, records_from_proto
-from rollserve.v1.episode_records_pb2 import GetMetricsRequest
+from rollserve_wire.checks import check_type
+from rollserve_wire.v1.episode_records_pb2 import GetMetricsRequest
 
 __all__ = ["AsyncRecordStream", "RecordStream", "records_request"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve._codec.records import record_from_message
-from rollserve._representations import briefly
 from rollserve.account import Account, account_from_proto
+from rollserve_wire.records import record_from_message
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
-    from rollserve.v1 import datasets_pb2
+    from rollserve_wire.v1 import datasets_pb2
 
 __all__ = ["Recording", "recording_from_proto"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve._codec.records import record_from_message
-from rollserve._representations import briefly
-from rollserve.moments import moments_of, policy_moments_of
+from rollserve_wire.moments import moments_of, policy_moments_of
+from rollserve_wire.records import record_from_message
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rollserve.moments import PolicyMoments, RunningMoments
-    from rollserve.v1 import episode_batch_pb2
-    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.moments import PolicyMoments, RunningMoments
+    from rollserve_wire.v1 import episode_batch_pb2
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["Round", "StreamProgress", "round_from_proto", "stream_progress_from_proto"]
 

@@ -12,7 +12,7 @@ from rollserve._calls.base_stream import BaseStream
 from rollserve._calls.joining import Joining
 from rollserve._calls.requests import check_joinable
 from rollserve._calls.watchdog import Watchdog
-from rollserve.errors import closed_error
+from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact

@@ -19,18 +19,18 @@ from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.cross_play import CrossPlay, Pairings
 from rollserve.dataset_streams import DatasetStream
-from rollserve.environments import env_update_from_proto, env_values_from_proto
 from rollserve.episode_records import EpisodeRecords
-from rollserve.errors import PreconditionError
 from rollserve.options import list_options
 from rollserve.record_streams import RecordStream, records_request
 from rollserve.round_stream import RoundStream
 from rollserve.sample_stream import SampleStream
 from rollserve.samplers import samplers_from_proto
 from rollserve.status import SamplerStatus, status_from_proto
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import samplers_pb2
-from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
+from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
+from rollserve_wire.errors import PreconditionError
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import samplers_pb2
+from rollserve_wire.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
     import os
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate, MemberParameters
     from rollserve.cross_play import Player, Seat
-    from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.episode_records import RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
-    from rollserve.moments import RunningMoments
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
     from rollserve.samplers import Quota, SamplerSummary
     from rollserve.video import Overlay, Video, VideoFormat
+    from rollserve_wire.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
+    from rollserve_wire.moments import RunningMoments
 
 __all__ = ["Sampler", "connect"]
 

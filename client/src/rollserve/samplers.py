@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollserve._codec.records import message_from_record, record_from_message
-from rollserve._representations import briefly
-from rollserve.v1 import samplers_pb2
+from rollserve_wire.records import message_from_record, record_from_message
+from rollserve_wire.representations import briefly
+from rollserve_wire.v1 import samplers_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve._codec.json_arguments import kwargs_from_json
-from rollserve._codec.records import record_from_message
-from rollserve._representations import briefly, value_html
-from rollserve.environments import EnvSpec, env_spec_from_proto
-from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.samplers import Quota, quota_from_proto, seconds_of
-from rollserve.spaces import Space, space_from_proto
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.environments import EnvSpec, Reproducibility, env_spec_from_proto, reproducibility_from_proto
+from rollserve_wire.json_arguments import kwargs_from_json
+from rollserve_wire.records import record_from_message
+from rollserve_wire.representations import briefly, value_html
+from rollserve_wire.spaces import Space, space_from_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

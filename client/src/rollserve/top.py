@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve.episode_records import CallKind, EpisodeRecords
-from rollserve.errors import PreconditionError
-from rollserve.reasons import Reason
+from rollserve_wire.errors import PreconditionError
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

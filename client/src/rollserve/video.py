@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from rollserve._representations import briefly
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
 
 __all__ = ["Overlay", "Video", "VideoFormat"]
 

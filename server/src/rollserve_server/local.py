@@ -108,7 +108,7 @@ def local_server(
         RuntimeError: the server did not start within 180 s. The text quotes the end of the log if it is a file.
     """
     # Imported late: pytest imports this module with its plugin, which projects pay for that do not use it.
-    from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
+    from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
     path = None if log is None else Path(log)
     with tempfile.TemporaryDirectory(prefix="rollserve-") as folder, contextlib.ExitStack() as stack:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollserve.receipts import HASH_SEED_NAME, hash_seed
+from rollserve_wire.receipts import HASH_SEED_NAME, hash_seed
 
 __all__ = ["data_bytes", "is_own_limit", "memory_bytes", "num_cores", "package_versions", "private_bytes"]
 

@@ -15,9 +15,9 @@ from google.protobuf.message import Message
 
 import rollserve
 from rollserve.agents import Agent, agent_to_proto
-from rollserve.environments import env_spec_to_proto
-from rollserve.v1 import agent_versions_pb2, environment_pb2, samplers_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.v1 import agent_versions_pb2, environment_pb2, samplers_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["ATTACKS", "UNAVAILABLE", "Attack"]
 

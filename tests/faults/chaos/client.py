@@ -21,8 +21,8 @@ from faults.chaos.recorder import Recorder, Recording
 import rollserve
 from rollserve._calls.evaluations import EvaluationReader, PopulationReader, Reader, receive
 from rollserve._calls.time_limits import TimeLimits
-from rollserve.v1.episode_batch_pb2 import Beginning
 from rollserve_server.serving.parent import end_with_parent
+from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 if TYPE_CHECKING:
     from rollserve.async_sampler import AsyncSampleStream

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import rollserve
-from rollserve._codec.columns import is_mask, leaves_of, mask_name
+from rollserve_wire.columns import is_mask, leaves_of, mask_name
 
 __all__ = ["Segment", "num_bytes", "segments_of", "slice_digest", "state_digest"]
 

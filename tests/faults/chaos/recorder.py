@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from faults.chaos.events import EventLog
 
     import rollserve
-    from rollserve.v1.episode_batch_pb2 import Beginning
+    from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["Recorder", "Recording"]
 

@@ -23,10 +23,10 @@ from faults.chaos.service import HOSTILE, Service, python_path
 
 import rollserve
 from rollserve.agents import agent_to_proto
-from rollserve.environments import env_spec_to_proto
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import samplers_pb2
 from rollserve_server.serving.parent import end_with_parent
+from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import samplers_pb2
 
 __all__ = ["Tenant", "is_refusal", "main"]
 

@@ -22,12 +22,12 @@ from sample_envs.spaces import ODD_SPACES
 from saved_files import LAST_SECONDS, saved_file
 
 import rollserve
-from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.agents import agent_to_proto, parameters_to_proto
-from rollserve.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
-from rollserve.policy_map import PolicyMap, policy_map_to_proto
-from rollserve.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
+from rollserve_wire.policy_map import PolicyMap, policy_map_to_proto
+from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve_wire.v1 import agent_versions_pb2, datasets_pb2, environment_pb2, evaluation_pb2, samplers_pb2, video_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["METHODS", "Input", "input_of", "odd_envs"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from rollserve._checks import check_integer, check_names, check_text, check_type
-from rollserve._codec.tensors import dtype_from_proto
 from rollserve.agents import Agent, agent_from_proto
-from rollserve.errors import malformed_error, mismatch
-from rollserve.v1 import agent_pb2
-from rollserve.v1 import agent_versions_pb2 as pb
+from rollserve_wire.checks import check_integer, check_names, check_text, check_type
+from rollserve_wire.errors import malformed_error, mismatch
+from rollserve_wire.tensors import dtype_from_proto
+from rollserve_wire.v1 import agent_pb2
+from rollserve_wire.v1 import agent_versions_pb2 as pb
 
 __all__ = [
     "agent_request",

@@ -12,7 +12,7 @@ import grpc
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve._calls.time_limits import TimeLimits
-from rollserve.errors import DeadlineError, RollserveError
+from rollserve_wire.errors import DeadlineError, RollserveError
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
@@ -95,4 +95,4 @@ class _Calls:
         if self._interruptions.last is not None:  # the last attempt had only the rest of the time
             return self._interruptions.last
         text = f"timeout: no answer for {self._limits.timeout + self._work_seconds:g} s"
-        return DeadlineError(text, code=error.code(), field="timeout")
+        return DeadlineError(text, code="DEADLINE_EXCEEDED", field="timeout")

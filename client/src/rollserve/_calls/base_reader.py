@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rollserve._calls.responses import responses_of
 from rollserve._calls.shared_memory import SharedRing
 from rollserve.episode_batch import with_spaces
-from rollserve.errors import malformed_error
 from rollserve.multi_agent_batch import MultiAgentBatch
-from rollserve.spaces import space_from_proto
+from rollserve_wire.errors import malformed_error
+from rollserve_wire.spaces import space_from_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rollserve._calls.responses import Bytes
     from rollserve._calls.resumption import AnyBatch
     from rollserve.account import Account
-    from rollserve.spaces import Space
-    from rollserve.v1.episode_batch_pb2 import Beginning, SharedMessage
+    from rollserve_wire.spaces import Space
+    from rollserve_wire.v1.episode_batch_pb2 import Beginning, SharedMessage
 
 __all__ = ["BaseReader"]
 

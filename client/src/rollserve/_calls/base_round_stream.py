@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import grpc
-
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.round_reader import RoundReader
-from rollserve.errors import PreconditionError, ServerError, mismatch
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.errors import PreconditionError, ServerError, mismatch
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    import grpc
+
     from rollserve._calls.contact import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.responses import Bytes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.rounds import StreamProgress
-    from rollserve.v1.episode_batch_pb2 import Beginning
+    from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["BaseReceiver", "BaseRoundStream", "StreamParts"]
 
@@ -102,7 +102,7 @@ class BaseReceiver:
             return
         if not beginning.agent_updated:
             text = mismatch("a server that knows agents of calls", "one that does not", "call update_agent instead")
-            raise ServerError(f"agent: {text}", code=grpc.StatusCode.UNIMPLEMENTED, field="agent")
+            raise ServerError(f"agent: {text}", code="UNIMPLEMENTED", field="agent")
         self._parts.own_versions.set_agent(beginning)
 
 
@@ -143,7 +143,7 @@ class BaseRoundStream:
         """
         if not self._has_ended:
             text = mismatch("a stream that has ended", "one that has not", "call end(), or leave its with block")
-            raise PreconditionError(f"account: {text}", code=grpc.StatusCode.FAILED_PRECONDITION, field="account")
+            raise PreconditionError(f"account: {text}", code="FAILED_PRECONDITION", field="account")
         account = self._receiver.reader.account()
         return dataclasses.replace(
             account,

@@ -17,12 +17,12 @@ from rollserve._calls.recordings import RecordingReader
 from rollserve._calls.stream_requests import stream_spec
 from rollserve._calls.stub import RawStreamsStub
 from rollserve._calls.time_limits import TimeLimits
-from rollserve._checks import check_seconds
 from rollserve.data.reader import Position
 from rollserve.data.sources import Files, Live, MixPosition
-from rollserve.errors import closed_error
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import samplers_pb2
+from rollserve_wire.checks import check_seconds
+from rollserve_wire.errors import closed_error
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import samplers_pb2
 
 if TYPE_CHECKING:
     import os

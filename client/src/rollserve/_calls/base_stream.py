@@ -7,20 +7,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import grpc
-
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.progress import Reporter
 from rollserve._calls.stream_reader import StreamReader
-from rollserve._codec.columns import leaves_of
-from rollserve.errors import PreconditionError, ServerError, mismatch
 from rollserve.learning import return_moments_of
-from rollserve.moments import PolicyMoments, RunningMoments
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.progress import CallProgress
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.columns import leaves_of
+from rollserve_wire.errors import PreconditionError, ServerError, mismatch
+from rollserve_wire.moments import PolicyMoments, RunningMoments
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    import grpc
+
     from rollserve._calls.contact import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.responses import Bytes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.progress import ProgressOption
-    from rollserve.v1.episode_batch_pb2 import Beginning
+    from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["BaseStream"]
 
@@ -83,7 +83,7 @@ class BaseStream:
             text = mismatch(
                 "a stream that was read to its end", "one that was not", "close() ends it without an account"
             )
-            raise PreconditionError(f"account: {text}", code=grpc.StatusCode.FAILED_PRECONDITION, field="account")
+            raise PreconditionError(f"account: {text}", code="FAILED_PRECONDITION", field="account")
         account = self._reader.end()
         if account.num_resumptions:  # it has only the moments since the last one
             return dataclasses.replace(account, observation_moments=None, return_moments=None, policy_moments={})
@@ -183,7 +183,7 @@ class BaseStream:
             expected = "a server that knows agents of calls"
             got = "one of an earlier version, which samples with the agent that is there"
             message = f"agent: {mismatch(expected, got, 'call update_agent instead')}"
-            raise ServerError(message, code=grpc.StatusCode.UNIMPLEMENTED, field="agent")
+            raise ServerError(message, code="UNIMPLEMENTED", field="agent")
         self._own_versions.set_agent(beginning)
 
     def _pause(self, error: grpc.RpcError) -> float | None:

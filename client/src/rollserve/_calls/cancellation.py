@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from rollserve.errors import closed_error
+from rollserve_wire.errors import closed_error
 
 __all__ = ["closed_unless_task_cancelled"]
 

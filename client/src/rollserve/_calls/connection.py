@@ -19,9 +19,9 @@ from rollserve._calls.switching_channel import AsyncSwitchingChannel, SwitchingC
 from rollserve._calls.tls import TlsFiles, tls_of
 from rollserve._calls.token import TokenSource, check_encrypted
 from rollserve._calls.trace_context import trace_metadata
-from rollserve._checks import check_connection, check_flag
-from rollserve.errors import mismatch
-from rollserve.memory import reuse_message_memory
+from rollserve_wire.checks import check_connection, check_flag
+from rollserve_wire.errors import mismatch
+from rollserve_wire.memory import reuse_message_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollserve._checks import check_text
-from rollserve.errors import InvalidArgumentError
+from rollserve_wire.checks import check_text
+from rollserve_wire.errors import InvalidArgumentError
 
 __all__ = ["Server", "find_server"]
 

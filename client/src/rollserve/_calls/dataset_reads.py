@@ -12,15 +12,15 @@ from google.protobuf.message import DecodeError
 from rollserve._calls.joining import join_parts
 from rollserve._calls.requests import sampling_options
 from rollserve._calls.responses import holds_batch, read_response
-from rollserve._checks import check_choice, check_count, check_flag, check_integer, check_type
 from rollserve.data.reader import Position
 from rollserve.data.shuffling import checked_shuffle
 from rollserve.data.sources import Files, Live, MixPosition
 from rollserve.episode_batch import EpisodeBatch, concatenated, with_spaces
-from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
-from rollserve.spaces import Space, space_from_proto
-from rollserve.v1 import datasets_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.checks import check_choice, check_count, check_flag, check_integer, check_type
+from rollserve_wire.errors import InvalidArgumentError, malformed_error, mismatch
+from rollserve_wire.spaces import Space, space_from_proto
+from rollserve_wire.v1 import datasets_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.requests import Reception

@@ -22,12 +22,9 @@ from rollserve._calls.resumption import REPEATABLE
 from rollserve._calls.server_warnings import warn_of
 from rollserve._calls.time_limits import countable
 from rollserve._calls.watchdog import Watchdog
-from rollserve._checks import check_flag, check_integer, check_text, check_type
 from rollserve.account import account_from_proto
 from rollserve.agents import parameters_to_proto
-from rollserve.environments import EnvSpec, env_spec_to_proto
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import InvalidArgumentError, malformed_error
 from rollserve.evaluation import (
     Evaluation,
     PopulationEvaluation,
@@ -36,10 +33,13 @@ from rollserve.evaluation import (
 )
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
-from rollserve.policy_map import PolicyMap, policy_map_to_proto
 from rollserve.progress import CallProgress
-from rollserve.v1 import episode_batch_pb2, evaluation_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.checks import check_flag, check_integer, check_text, check_type
+from rollserve_wire.environments import EnvSpec, env_spec_to_proto
+from rollserve_wire.errors import InvalidArgumentError, malformed_error
+from rollserve_wire.policy_map import PolicyMap, policy_map_to_proto
+from rollserve_wire.v1 import episode_batch_pb2, evaluation_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 
 from rollserve._calls.rpc_errors import reason_of
-from rollserve._checks import DNS_SCHEME, SCHEMES
-from rollserve.errors import UnavailableError, mismatch
-from rollserve.reasons import Reason
+from rollserve_wire.checks import DNS_SCHEME, SCHEMES
+from rollserve_wire.errors import UnavailableError, mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ class Gateways:
             text = (
                 f"target: {mismatch('a name that can be resolved', repr(self._target), error.strerror or str(error))}"
             )
-            raise UnavailableError(text, code=grpc.StatusCode.UNAVAILABLE, field="target") from None
+            raise UnavailableError(text, code="UNAVAILABLE", field="target") from None
         addresses = [
             Address(f"ipv6:[{place[0]}]:{port}" if family == socket.AF_INET6 else f"ipv4:{place[0]}:{port}", host)
             for family, _, _, _, place in found

@@ -10,12 +10,12 @@ import grpc
 
 from rollserve._calls.gateways import Search
 from rollserve._calls.rpc_errors import error_from_rpc, reason_of
-from rollserve.reasons import Reason
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve._calls.contact import Contact
     from rollserve._calls.time_limits import TimeLimits
-    from rollserve.errors import DeadlineError, RollserveError
+    from rollserve_wire.errors import DeadlineError, RollserveError
 
 __all__ = ["Backoff", "Interruptions"]
 

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rollserve._codec.batch_fields import FIELDS, INFOS
-from rollserve._codec.columns import columns_of, exact_dtype, is_mask, leaves_of, mask_name, without_full_masks
 from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.episode_buffer import EpisodeBuffer
-from rollserve.errors import InvalidArgumentError, malformed_error, mismatch
 from rollserve.multi_agent_batch import MultiAgentBatch
+from rollserve_wire.columns import (
+    FIELDS,
+    INFOS,
+    columns_of,
+    exact_dtype,
+    is_mask,
+    leaves_of,
+    mask_name,
+    without_full_masks,
+)
+from rollserve_wire.errors import InvalidArgumentError, malformed_error, mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_buffer import ArrayKey
     from rollserve.rounds import Round
-    from rollserve.spaces import Space
+    from rollserve_wire.spaces import Space
 
 __all__ = ["Joining", "join_batches", "join_parts"]
 

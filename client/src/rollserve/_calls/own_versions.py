@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve.v1.episode_batch_pb2 import Beginning
-    from rollserve.v1.samplers_pb2 import RestoreSamplerResponse
+    from rollserve_wire.v1.episode_batch_pb2 import Beginning
+    from rollserve_wire.v1.samplers_pb2 import RestoreSamplerResponse
 
 __all__ = ["OwnVersions"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from rollserve._calls.progress_displays import Display, open_display
-from rollserve._checks import type_error
+from rollserve_wire.checks import type_error
 
 if TYPE_CHECKING:
     from rollserve.progress import CallProgress, ProgressOption

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf import json_format
 
-from rollserve._checks import check_type
 from rollserve.data.agent_files import agent_digest
-from rollserve.environments import env_spec_to_proto
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent
-from rollserve.receipts import Receipt, column_digests
+from rollserve_wire.checks import check_type
+from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.errors import mismatch
+from rollserve_wire.receipts import Receipt, column_digests
 
 if TYPE_CHECKING:
     from rollserve.account import Account

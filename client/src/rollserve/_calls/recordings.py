@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve._calls.evaluations import Reader
 from rollserve._calls.requests import sampling_options
-from rollserve._checks import check_integer, check_names, check_type
-from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.recordings import Recording, recording_from_proto
-from rollserve.v1 import datasets_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.checks import check_integer, check_names, check_type
+from rollserve_wire.errors import InvalidArgumentError, mismatch
+from rollserve_wire.v1 import datasets_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.requests import Reception

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import numpy as np
 
 from rollserve._calls.progress import check_progress
-from rollserve._checks import (
+from rollserve.agents import (
+    Agent,
+    AgentChange,
+    AgentUpdate,
+    Policies,
+    agent_to_proto,
+    parameters_to_proto,
+    with_moments,
+)
+from rollserve.options import Compression, SamplingOptions, StepCount, compressions_to_proto
+from rollserve.python_agents import agent_change_to_proto
+from rollserve.samplers import Quota, quota_to_proto
+from rollserve_wire.checks import (
     check_choice,
     check_count,
     check_flag,
@@ -23,19 +35,7 @@ from rollserve._checks import (
     check_type,
     type_error,
 )
-from rollserve._codec.json_arguments import value_to_json
-from rollserve._codec.parameter_updates import write_parameters_update
-from rollserve._codec.records import duration_to_proto
-from rollserve.agents import (
-    Agent,
-    AgentChange,
-    AgentUpdate,
-    Policies,
-    agent_to_proto,
-    parameters_to_proto,
-    with_moments,
-)
-from rollserve.environments import (
+from rollserve_wire.environments import (
     EnvChange,
     EnvSpec,
     RowEnvUpdates,
@@ -43,17 +43,17 @@ from rollserve.environments import (
     env_change_to_proto,
     env_spec_to_proto,
 )
-from rollserve.errors import InvalidArgumentError, mismatch
-from rollserve.options import Compression, SamplingOptions, StepCount, compressions_to_proto
-from rollserve.policy_map import PolicyMap, policy_map_to_proto
-from rollserve.python_agents import agent_change_to_proto
-from rollserve.samplers import Quota, quota_to_proto
-from rollserve.v1 import environment_pb2, samplers_pb2, tensor_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.errors import InvalidArgumentError, mismatch
+from rollserve_wire.json_arguments import value_to_json
+from rollserve_wire.parameter_updates import write_parameters_update
+from rollserve_wire.policy_map import PolicyMap, policy_map_to_proto
+from rollserve_wire.records import duration_to_proto
+from rollserve_wire.v1 import environment_pb2, samplers_pb2, tensor_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.own_versions import OwnVersions
-    from rollserve.moments import RunningMoments
+    from rollserve_wire.moments import RunningMoments
 
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",

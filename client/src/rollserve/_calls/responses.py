@@ -14,19 +14,17 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from rollserve._codec.columns import columns_of
-from rollserve._codec.field_errors import in_named
 from rollserve._codec.frame_stacks import unstack_frames
-from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
-from rollserve._codec.tensor_fields import NO_TENSOR, add_named_tensor, read_tensor
-from rollserve._codec.tensors import array_from_tensor
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import mismatch
 from rollserve.multi_agent_batch import MultiAgentBatch, PolicyBatch
-from rollserve.v1 import episode_batch_pb2 as pb
-from rollserve.v1 import multi_agent_batch_pb2 as many_pb2
-from rollserve.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
-from rollserve.v1.tensor_pb2 import NamedTensor
+from rollserve_wire.columns import columns_of
+from rollserve_wire.errors import in_named, mismatch
+from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
+from rollserve_wire.tensors import NO_TENSOR, add_named_tensor, array_from_tensor, read_tensor
+from rollserve_wire.v1 import episode_batch_pb2 as pb
+from rollserve_wire.v1 import multi_agent_batch_pb2 as many_pb2
+from rollserve_wire.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
+from rollserve_wire.v1.tensor_pb2 import NamedTensor
 
 __all__ = ["Bytes", "Content", "holds_batch", "read_response", "responses_of"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import malformed_error, mismatch
 from rollserve.multi_agent_batch import MultiAgentBatch
-from rollserve.v1 import episode_batch_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.errors import malformed_error, mismatch
+from rollserve_wire.v1 import episode_batch_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve.account import Account

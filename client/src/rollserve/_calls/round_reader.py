@@ -12,12 +12,12 @@ from rollserve._calls.responses import read_response
 from rollserve._calls.server_warnings import warn_of
 from rollserve.account import account_from_proto
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import malformed_error
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.rounds import StreamProgress, round_from_proto, stream_progress_from_proto
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.episode_batch_pb2 import Account as AccountProto
-from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
+from rollserve_wire.errors import malformed_error
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.episode_batch_pb2 import Account as AccountProto
+from rollserve_wire.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,7 @@ import grpc
 
 from rollserve._calls.proxies import hint_about_proxy
 from rollserve._calls.tls_errors import hint_about_tls, tls_failure_of
-from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
-from rollserve.errors import (
+from rollserve_wire.errors import (
     AccessError,
     CancelledError,
     DeadlineError,
@@ -20,7 +19,8 @@ from rollserve.errors import (
     ServerError,
     UnavailableError,
 )
-from rollserve.reasons import Reason
+from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
+from rollserve_wire.reasons import Reason
 
 __all__ = ["METHODS", "error_from_rpc", "reason_of"]
 
@@ -81,15 +81,14 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
     """
     if failure := tls_failure_of(error):
         text = f"{failure.field}: {failure.text}"
-        code = grpc.StatusCode.UNAUTHENTICATED
-        return InvalidArgumentError(text, code=code, reason=Reason.TLS_FAILED, field=failure.field)
+        return InvalidArgumentError(text, code="UNAUTHENTICATED", reason=Reason.TLS_FAILED, field=failure.field)
     code, reason = error.code(), reason_of(error)
     details = _RPC_NAME.sub(lambda match: METHODS[match[0]], error.details() or code.name) + hint_about_tls(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
         details += hint_about_proxy(details)
     kind = AccessError if reason in _ACCESS_REASONS else _CLASSES.get(code, ServerError)
     request_id = str(_trailing_metadata(error).get("rollserve-request-id", ""))
-    return kind(details, code=code, reason=reason, field=_field_of(error), request_id=request_id)
+    return kind(details, code=code.name, reason=reason, field=_field_of(error), request_id=request_id)
 
 
 def reason_of(error: grpc.RpcError) -> str:

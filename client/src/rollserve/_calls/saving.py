@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollserve._checks import check_type
-from rollserve.v1 import samplers_pb2 as pb
+from rollserve_wire.checks import check_type
+from rollserve_wire.v1 import samplers_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.own_versions import OwnVersions

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rollserve.v1.episode_batch_pb2 import Progress
+    from rollserve_wire.v1.episode_batch_pb2 import Progress
 
 __all__ = ["warn_of"]
 

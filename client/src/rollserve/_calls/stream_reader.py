@@ -10,10 +10,10 @@ from rollserve._calls.resumption import Resumption
 from rollserve._calls.server_warnings import warn_of
 from rollserve.account import Account, account_from_proto
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import malformed_error
 from rollserve.multi_agent_batch import MultiAgentBatch
-from rollserve.v1.episode_batch_pb2 import Account as AccountProto
-from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
+from rollserve_wire.errors import malformed_error
+from rollserve_wire.v1.episode_batch_pb2 import Account as AccountProto
+from rollserve_wire.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

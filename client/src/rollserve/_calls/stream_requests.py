@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rollserve._calls.requests import sampling_options
-from rollserve._checks import check_choice, check_flag, check_integer
-from rollserve.errors import InvalidArgumentError, mismatch
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.checks import check_choice, check_flag, check_integer
+from rollserve_wire.errors import InvalidArgumentError, mismatch
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve._calls.requests import Reception

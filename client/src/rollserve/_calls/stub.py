@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 __all__ = ["RawStreamsStub"]
 

@@ -7,9 +7,9 @@ import time
 import grpc
 
 from rollserve._calls.rpc_errors import error_from_rpc
-from rollserve._checks import check_seconds
-from rollserve.errors import DeadlineError, RollserveError
-from rollserve.reasons import Reason
+from rollserve_wire.checks import check_seconds
+from rollserve_wire.errors import DeadlineError, RollserveError
+from rollserve_wire.reasons import Reason
 
 __all__ = ["DEFAULT_TIMEOUT", "TimeLimits", "countable"]
 
@@ -56,8 +56,7 @@ class TimeLimits:
             waiting_for: what the server last said that the call waits for; empty for nothing.
         """
         text = f"timeout: no progress for {self.timeout:g} s{_after(before, waiting_for)}"
-        code = grpc.StatusCode.DEADLINE_EXCEEDED
-        return DeadlineError(text, code=code, reason=Reason.NO_PROGRESS, field="timeout")
+        return DeadlineError(text, code="DEADLINE_EXCEEDED", reason=Reason.NO_PROGRESS, field="timeout")
 
     def error_from_rpc(
         self, error: grpc.RpcError, before: RollserveError | None = None, waiting_for: str = ""
@@ -71,7 +70,7 @@ class TimeLimits:
         """
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._deadline is not None:
             text = f"deadline: the call was not over after {self._deadline:g} s{_after(before, waiting_for)}"
-            return DeadlineError(text, code=error.code(), field="deadline")
+            return DeadlineError(text, code="DEADLINE_EXCEEDED", field="deadline")
         return error_from_rpc(error)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 import grpc
 
-from rollserve._checks import type_error
-from rollserve.errors import InvalidArgumentError
+from rollserve_wire.checks import type_error
+from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

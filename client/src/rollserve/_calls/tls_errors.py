@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import grpc
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["TlsFailure", "hint_about_tls", "tls_failure_of"]
 

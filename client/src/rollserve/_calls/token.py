@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote
 
-from rollserve._checks import type_error
-from rollserve.errors import InvalidArgumentError, mismatch
+from rollserve_wire.checks import type_error
+from rollserve_wire.errors import InvalidArgumentError, mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

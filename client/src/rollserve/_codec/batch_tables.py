@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
 from rollserve._codec.histograms import Histogram, bars, histogram
-from rollserve._representations import html_table
+from rollserve_wire.columns import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
+from rollserve_wire.representations import html_table
 
 __all__ = ["batch_html", "batch_line", "batch_table", "range_text"]
 

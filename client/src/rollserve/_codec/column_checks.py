@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import (
+from rollserve_wire.columns import (
     FLOAT_HEADERS,
     HEADERS,
     INFOS,
@@ -15,12 +15,12 @@ from rollserve._codec.batch_fields import (
     OPTIONAL_HEADERS,
     SEGMENT_COLUMNS,
     STEP_COLUMNS,
+    leaves_of,
 )
-from rollserve._codec.columns import leaves_of
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
-    from rollserve._codec.columns import Columns
+    from rollserve_wire.columns import Columns
 
 __all__ = ["as_int64", "check_batch", "check_header"]
 

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
-    from rollserve._codec.columns import Columns
+    from rollserve_wire.columns import Columns
 
 __all__ = ["UNREADABLE_ERRORS", "load_column", "load_columns", "save_columns"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from rollserve._codec.compression import MAX_RAW_BYTES
-from rollserve.errors import mismatch
+from rollserve_wire.compression import MAX_RAW_BYTES
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve._codec.columns import is_mask, mask_name
+from rollserve_wire.columns import is_mask, mask_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

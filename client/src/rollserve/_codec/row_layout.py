@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import STEP_COLUMNS
-from rollserve._codec.columns import map_columns
-from rollserve.errors import mismatch
+from rollserve_wire.columns import STEP_COLUMNS, map_columns
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve._codec.columns import Columns
+    from rollserve_wire.columns import Columns
 
 __all__ = ["columns_by_row"]
 

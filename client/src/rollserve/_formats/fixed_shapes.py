@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["FixedShapes"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollserve._formats.lookup3 import lookup3
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["GrowingFile"]
 

@@ -14,11 +14,11 @@ from rollserve._formats.gymnasium_spaces import leaf_spaces
 from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, dtype_and_shape, group_of, hdf5_path
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
-from rollserve.receipts import Receipt
+from rollserve_wire.errors import mismatch
+from rollserve_wire.receipts import Receipt
 
 if TYPE_CHECKING:
-    from rollserve.spaces import Space
+    from rollserve_wire.spaces import Space
 
 __all__ = ["INFO_HINT", "Episode", "Hdf5Episodes", "converted", "num_steps_of"]
 

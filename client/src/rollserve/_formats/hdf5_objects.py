@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rollserve._formats import hdf5_messages as messages
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["ObjectEncoder", "link_groups"]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve._codec.columns import is_mask, leaves_of, mask_name
 from rollserve._formats.gymnasium_spaces import leaf_spaces
 from rollserve._formats.minari_layout import AGENT, ATTRIBUTES, HEADERS, RECEIPT, hdf5_path
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
-from rollserve.spaces import Space, Text
+from rollserve_wire.columns import is_mask, leaves_of, mask_name
+from rollserve_wire.errors import mismatch
+from rollserve_wire.spaces import Space, Text
 
 if TYPE_CHECKING:
     from rollserve._formats.hdf5_objects import ObjectEncoder

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve.spaces import Discrete, Text
+from rollserve_wire.spaces import Discrete, Text
 
 __all__ = [
     "AGENT",

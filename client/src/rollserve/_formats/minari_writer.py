@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rollserve._codec.columns import leaves_of
 from rollserve._formats.growing_file import GrowingFile
 from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve._formats.hdf5_objects import ObjectEncoder, link_groups
@@ -20,12 +19,13 @@ from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FIL
 from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
+from rollserve_wire.columns import leaves_of
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rollserve.spaces import Space
+    from rollserve_wire.spaces import Space
 
 __all__ = ["MinariWriter", "env_spec_of", "write_minari"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["pack_array", "unpack_array"]
 

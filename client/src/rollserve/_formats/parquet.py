@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import FLOAT_HEADERS, INFOS, OPTIONAL_HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
-from rollserve._codec.columns import columns_of, leaves_of, mask_name, without_full_masks
 from rollserve._formats.rllib_columns import AGENTS, IGNORED, missing_of, table_of
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve._formats.step_tables import segments_of
 from rollserve.bridges.arrow import to_arrow
 from rollserve.bridges.loading import load
 from rollserve.bridges.trees import nested
-from rollserve.errors import mismatch
+from rollserve_wire.columns import (
+    FLOAT_HEADERS,
+    INFOS,
+    OPTIONAL_HEADERS,
+    SEGMENT_COLUMNS,
+    STEP_COLUMNS,
+    columns_of,
+    leaves_of,
+    mask_name,
+    without_full_masks,
+)
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     import os

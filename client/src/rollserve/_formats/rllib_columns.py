@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._codec.columns import exact_dtype
 from rollserve._formats.sources import check_numbers
 from rollserve._formats.step_tables import StepTable, begins_of, flags_of, single_values
-from rollserve.errors import mismatch
+from rollserve_wire.columns import exact_dtype
+from rollserve_wire.errors import mismatch
 
 __all__ = ["AGENTS", "AGENT_NAMES", "IGNORED", "KNOWN", "exact_array", "is_ignored", "missing_of", "table_of"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollserve._codec.column_files import UNREADABLE_ERRORS
-from rollserve.errors import InvalidArgumentError, mismatch
+from rollserve_wire.errors import InvalidArgumentError, mismatch
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve.spaces import Space
+    from rollserve_wire.spaces import Space
 
 __all__ = ["EXTRA", "RandomAccess", "Source", "UnreadableError", "check_bytes", "check_numbers", "file_error"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._codec.columns import columns_of
 from rollserve._formats.sources import check_numbers
-from rollserve.errors import mismatch
+from rollserve_wire.columns import columns_of
+from rollserve_wire.errors import mismatch
 
 __all__ = ["LAST_KNOWN", "StepTable", "begins_of", "flags_of", "segments_of", "single_values"]
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["VIDEO_EXTRA", "mp4_parts"]
 

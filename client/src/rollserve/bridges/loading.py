@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["load"]
 

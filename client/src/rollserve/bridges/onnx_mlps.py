@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve._representations import briefly
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
-from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
+from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 __all__ = ["OnnxMlp", "mlp_model"]
 

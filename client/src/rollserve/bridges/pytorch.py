@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve.bridges.loading import load
 from rollserve.bridges.trees import convert_arrays
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollserve._codec.batch_fields import STEP_COLUMNS
-from rollserve._codec.columns import is_mask, leaves_of, mask_name
 from rollserve.bridges.trees import step_positions
 from rollserve.learning.transitions import transitions
+from rollserve_wire.columns import STEP_COLUMNS, is_mask, leaves_of, mask_name
 
 if TYPE_CHECKING:
     import numpy as np

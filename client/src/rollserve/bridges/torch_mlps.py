@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve._checks import type_error
-from rollserve._representations import briefly
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
+from rollserve_wire.checks import type_error
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
 
 __all__ = ["TorchMlp", "mlp_of_modules"]
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve._checks import type_error
-from rollserve._representations import briefly
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
-from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text, named_leaves
+from rollserve_wire.checks import type_error
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
+from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text, named_leaves
 
 __all__ = ["TorchModel", "export_module"]
 

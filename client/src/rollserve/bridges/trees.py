@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._checks import type_error
+from rollserve_wire.checks import type_error
 
 __all__ = ["convert_arrays", "nested", "step_positions"]
 

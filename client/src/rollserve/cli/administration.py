@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, get_args
 
 from rollserve.cli.argument_types import count, json_object
 from rollserve.cli.descriptions import describe, table_of, to_json
-from rollserve.environments import EnvSpec, MultiAgentApi
-from rollserve.errors import InvalidArgumentError
 from rollserve.samplers import Quota
 from rollserve.top import show_top
+from rollserve_wire.environments import EnvSpec, MultiAgentApi
+from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from rollserve.cli.argument_types import Commands

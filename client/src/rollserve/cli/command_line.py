@@ -18,10 +18,10 @@ from rollserve.cli.sampling import add_evaluate, add_sample
 from rollserve.cli.saving import add_agent, add_restore, add_save
 from rollserve.cli.verifying import add_verify
 from rollserve.cli.videos import add_video
-from rollserve.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError
-from rollserve.reasons import Reason
-from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve.sampler import connect
+from rollserve_wire.errors import AccessError, InvalidArgumentError, RollserveError, UnavailableError
+from rollserve_wire.reasons import Reason
+from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 __all__ = ["main"]
 

@@ -8,13 +8,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve.errors import mismatch
-from rollserve.spaces import Space
+from rollserve_wire.errors import mismatch
+from rollserve_wire.spaces import Space
 
 if TYPE_CHECKING:
-    from rollserve.environments import EnvSpec
     from rollserve.samplers import SamplerSummary
     from rollserve.status import EnvProfile, SamplerStatus, WorkerStatus
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["describe", "table_of", "to_json"]
 

@@ -12,8 +12,8 @@ from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
 from rollserve.cli.argument_types import count, numbers
 from rollserve.cli.files import check_writable, write
-from rollserve.errors import InvalidArgumentError
 from rollserve.plots import check_plot, plot_batch
+from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import numpy as np

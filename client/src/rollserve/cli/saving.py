@@ -6,21 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc
-
 from rollserve.agents import MlpAgent, OnnxAgent
 from rollserve.cli.files import check_writable, write
-from rollserve.errors import InvalidArgumentError
-from rollserve.reasons import Reason
-from rollserve.spaces import Dict, space_to_proto
+from rollserve_wire.errors import InvalidArgumentError
+from rollserve_wire.reasons import Reason
+from rollserve_wire.spaces import Dict, space_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rollserve.cli.argument_types import Commands
     from rollserve.sampler import Sampler
-    from rollserve.spaces import Space
     from rollserve.status import SamplerStatus
+    from rollserve_wire.spaces import Space
 
 __all__ = ["add_agent", "add_restore", "add_save"]
 
@@ -80,8 +78,7 @@ def _export(sampler: Sampler, options: argparse.Namespace) -> None:
         try:
             agent = OnnxAgent.from_mlp(agent, *_spaces(status, options.acts_for))
         except (ImportError, ValueError) as error:
-            code, reason = grpc.StatusCode.INVALID_ARGUMENT, Reason.INVALID_VALUE
-            raise InvalidArgumentError(str(error), code=code, reason=reason) from error
+            raise InvalidArgumentError(str(error), code="INVALID_ARGUMENT", reason=Reason.INVALID_VALUE) from error
     if not isinstance(agent, OnnxAgent):
         got = f"an agent of the class {type(agent).__name__}"
         raise InvalidArgumentError.of("agent", expected="an MLP or a model", got=got)

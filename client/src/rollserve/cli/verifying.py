@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollserve import data
-from rollserve.errors import RollserveError
+from rollserve_wire.errors import RollserveError
 
 if TYPE_CHECKING:
     from rollserve.cli.argument_types import Commands

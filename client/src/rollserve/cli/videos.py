@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, get_args
 
 from rollserve._calls.rendering import DEFAULT_RENDER_SECONDS
 from rollserve.cli.files import check_writable, write
-from rollserve.errors import InvalidArgumentError
 from rollserve.video import Overlay
+from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from rollserve.cli.argument_types import Commands

@@ -8,8 +8,8 @@ import os
 from google.protobuf.message import DecodeError
 
 from rollserve.agents import Agent, agent_to_proto
-from rollserve.errors import mismatch
-from rollserve.v1 import agent_pb2
+from rollserve_wire.errors import mismatch
+from rollserve_wire.v1 import agent_pb2
 
 __all__ = ["agent_bytes", "agent_digest", "load_agent", "save_agent"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rollserve.errors import mismatch
-from rollserve.spaces import Discrete, MultiDiscrete, Space
+from rollserve_wire.errors import mismatch
+from rollserve_wire.spaces import Discrete, MultiDiscrete, Space
 
 __all__ = ["HEADS", "element_sizes", "log_density"]
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from rollserve._checks import check_choice, check_integer, check_type, type_error
-from rollserve.errors import InvalidArgumentError
+from rollserve_wire.checks import check_choice, check_integer, check_type, type_error
+from rollserve_wire.errors import InvalidArgumentError
 
 __all__ = ["mix"]
 

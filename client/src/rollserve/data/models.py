@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import leaves_of
 from rollserve._formats.gymnasium_spaces import leaf_spaces
 from rollserve.bridges.loading import load
 from rollserve.data.networks import active_steps, initial_state, shifted
-from rollserve.errors import mismatch
-from rollserve.spaces import Dict, Space, Tuple
+from rollserve_wire.columns import leaves_of
+from rollserve_wire.errors import mismatch
+from rollserve_wire.spaces import Dict, Space, Tuple
 
 if TYPE_CHECKING:
-    from rollserve.v1 import agent_pb2
+    from rollserve_wire.v1 import agent_pb2
 
 __all__ = ["model_outputs"]
 

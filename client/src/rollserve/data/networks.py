@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.errors import mismatch
 from rollserve.learning import flat_values
-from rollserve.v1 import agent_pb2
+from rollserve_wire.errors import mismatch
+from rollserve_wire.v1 import agent_pb2
 
 if TYPE_CHECKING:
-    from rollserve.spaces import Space
+    from rollserve_wire.spaces import Space
 
 __all__ = ["active_steps", "initial_state", "network_outputs", "shifted"]
 

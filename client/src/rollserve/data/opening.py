@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rollserve._checks import check_choice, type_error
 from rollserve._formats.d4rl import D4rlSource
 from rollserve._formats.minari import MinariSource
 from rollserve._formats.parquet import ParquetSource
 from rollserve._formats.rllib_json import RllibJsonSource
 from rollserve.data.own_files import OwnSource
-from rollserve.errors import InvalidArgumentError, mismatch
+from rollserve_wire.checks import check_choice, type_error
+from rollserve_wire.errors import InvalidArgumentError, mismatch
 
 if TYPE_CHECKING:
     from rollserve._formats.sources import Source

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollserve._codec.batch_fields import FIELDS
 from rollserve._codec.column_files import load_column
 from rollserve._formats.sources import Source, file_error
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import mismatch
+from rollserve_wire.columns import FIELDS
+from rollserve_wire.errors import mismatch
 
 __all__ = ["OwnSource"]
 

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from rollserve._checks import check_count, check_flag, check_integer, check_type, type_error
 from rollserve._formats.sources import file_error
-from rollserve._representations import briefly
 from rollserve.data.opening import Format, open_source
 from rollserve.data.shuffling import Shuffle, checked_shuffle, shuffled
 from rollserve.data.space_checks import fitted
 from rollserve.episode_batch import EpisodeBatch, concatenated
-from rollserve.errors import InvalidArgumentError
-from rollserve.spaces import Space
+from rollserve_wire.checks import check_count, check_flag, check_integer, check_type, type_error
+from rollserve_wire.errors import InvalidArgumentError
+from rollserve_wire.representations import briefly
+from rollserve_wire.spaces import Space
 
 __all__ = ["Position", "Reader", "read"]
 

@@ -14,11 +14,11 @@ from google.protobuf import json_format
 
 from rollserve._formats.replays import recorded_episode, replayed
 from rollserve._formats.sources import EXTRA
-from rollserve._representations import briefly
 from rollserve.bridges.loading import load
-from rollserve.environments import EnvSpec, Wrapper, env_spec_from_proto
-from rollserve.errors import mismatch
-from rollserve.v1 import environment_pb2
+from rollserve_wire.environments import EnvSpec, Wrapper, env_spec_from_proto
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
+from rollserve_wire.v1 import environment_pb2
 
 __all__ = ["Replay", "env_spec_of", "make_env", "replay"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rollserve._checks import check_count, check_integer
-from rollserve._representations import briefly
 from rollserve.episode_batch import EpisodeBatch, concatenated, derived
-from rollserve.errors import InvalidArgumentError
 from rollserve.learning import Fragments
+from rollserve_wire.checks import check_count, check_integer
+from rollserve_wire.errors import InvalidArgumentError
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve._representations import briefly
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
     from rollserve.data.opening import Format

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._checks import check_type
 from rollserve._formats.gymnasium_spaces import space_of_gymnasium
-from rollserve._representations import briefly
 from rollserve.data.agent_files import load_agent
 from rollserve.data.log_probs import log_probs
 from rollserve.data.reader import read
 from rollserve.data.replaying import Replay, env_spec_of, make_env, replay
-from rollserve.environments import EnvSpec
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import mismatch
-from rollserve.receipts import HASH_SEED_NAME, Receipt, column_digests, hash_seed
+from rollserve_wire.checks import check_type
+from rollserve_wire.environments import EnvSpec
+from rollserve_wire.errors import mismatch
+from rollserve_wire.receipts import HASH_SEED_NAME, Receipt, column_digests, hash_seed
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
-    from rollserve.v1 import agent_pb2
+    from rollserve_wire.v1 import agent_pb2
 
 __all__ = ["EpisodeCheck", "Verification", "verify"]
 

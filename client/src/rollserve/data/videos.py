@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve._checks import check_type
 from rollserve._formats.videos import VIDEO_EXTRA, mp4_parts
 from rollserve.bridges.loading import load
-from rollserve.errors import mismatch
+from rollserve_wire.checks import check_type
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._checks import check_type
-from rollserve._codec.columns import leaves_of, mask_name
-from rollserve.errors import mismatch
+from rollserve_wire.checks import check_type
+from rollserve_wire.columns import leaves_of, mask_name
+from rollserve_wire.errors import mismatch
 
 __all__ = [
     "check_count",

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve._codec.columns import leaves_of
-from rollserve.errors import mismatch
-from rollserve.spaces import Discrete, MultiDiscrete, Text, named_leaves
+from rollserve_wire.columns import leaves_of
+from rollserve_wire.errors import mismatch
+from rollserve_wire.spaces import Discrete, MultiDiscrete, Text, named_leaves
 
 if TYPE_CHECKING:
-    from rollserve._codec.columns import Columns
-    from rollserve.spaces import Space
+    from rollserve_wire.columns import Columns
+    from rollserve_wire.spaces import Space
 
 __all__ = ["flat_values"]
 

@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
-from rollserve._codec.columns import Columns, columns_of, is_mask, leaves_of, map_columns, mask_name
 from rollserve._codec.initial_states import STEP_STATES
-from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count
+from rollserve_wire.columns import (
+    HEADERS,
+    SEGMENT_COLUMNS,
+    STEP_COLUMNS,
+    Columns,
+    columns_of,
+    is_mask,
+    leaves_of,
+    map_columns,
+    mask_name,
+)
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.batch_fields import STEP_COLUMNS
-from rollserve._codec.columns import leaves_of, map_columns
-from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count, check_generator
+from rollserve_wire.columns import STEP_COLUMNS, leaves_of, map_columns
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
-    from rollserve._codec.columns import Columns
+    from rollserve_wire.columns import Columns
 
 __all__ = ["minibatches", "shuffled", "step_columns"]
 

@@ -25,8 +25,8 @@ from rollserve.learning.arguments import (
     float_type,
     infos_or,
 )
-from rollserve.learning.recurrences import backward_recurrence
 from rollserve.learning.returns import Advantages, shifted
+from rollserve_wire.recurrences import backward_recurrence
 
 __all__ = ["retrace", "vtrace"]
 

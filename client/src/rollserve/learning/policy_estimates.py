@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._representations import briefly
-from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_fraction, checked_log_probs, checked_values
-from rollserve.learning.recurrences import backward_recurrence
+from rollserve_wire.errors import mismatch
+from rollserve_wire.recurrences import backward_recurrence
+from rollserve_wire.representations import briefly
 
 __all__ = ["Estimate", "PolicyEstimates", "policy_estimates"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve._representations import briefly
 from rollserve.learning.arguments import (
     check_count,
     check_fraction,
@@ -19,7 +18,8 @@ from rollserve.learning.arguments import (
     float_type,
     infos_or,
 )
-from rollserve.learning.recurrences import backward_recurrence
+from rollserve_wire.recurrences import backward_recurrence
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._checks import check_type
-from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_fraction, check_positive
-from rollserve.learning.recurrences import forward_recurrence
-from rollserve.moments import RunningMoments
+from rollserve_wire.checks import check_type
+from rollserve_wire.errors import mismatch
+from rollserve_wire.moments import RunningMoments
+from rollserve_wire.recurrences import forward_recurrence
 
 __all__ = ["RunningReturns", "return_moments_of", "scaled_rewards"]
 

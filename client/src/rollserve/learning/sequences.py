@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import is_mask, map_columns, mask_name
 from rollserve._codec.initial_states import STEP_STATES
 from rollserve.learning.arguments import check_count
 from rollserve.learning.minibatches import step_columns
 from rollserve.learning.transitions import observations_after
+from rollserve_wire.columns import is_mask, map_columns, mask_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve._codec.columns import Columns
+    from rollserve_wire.columns import Columns
 
 __all__ = ["sequences"]
 

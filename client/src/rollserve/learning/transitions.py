@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import columns_of, leaves_of
-from rollserve._representations import briefly
-from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count, check_fraction, float_type
 from rollserve.learning.returns import windows
+from rollserve_wire.columns import columns_of, leaves_of
+from rollserve_wire.errors import mismatch
+from rollserve_wire.representations import briefly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve._codec.columns import Columns
+    from rollserve_wire.columns import Columns
 
 __all__ = ["Transitions", "check_discount", "observations_after", "transitions"]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import columns_of, leaves_of, mask_name
 from rollserve.episode_batch import EpisodeBatch
-from rollserve.errors import mismatch
 from rollserve.learning.arguments import check_count, check_fraction, check_generator, checked_values
 from rollserve.learning.transitions import Transitions, check_discount
 from rollserve.replay.frame_layout import num_stacked_frames, same_rows
 from rollserve.replay.observation_column import ObservationColumn
 from rollserve.replay.open_segments import OpenSegments
 from rollserve.replay.sum_tree import SumTree
+from rollserve_wire.columns import columns_of, leaves_of, mask_name
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from rollserve import Reason
 from rollserve_server.admission.turn import Turn
 from rollserve_server.errors import CallTooLongError, ClientStalledError, DomainError, OverLimitError
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack, ExitStack

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from rollserve.errors import mismatch
 from rollserve_server.agents.agent import ACTION_MASK, ActionMask, LeafMask
 from rollserve_server.agents.specs.shapes import consecutive
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

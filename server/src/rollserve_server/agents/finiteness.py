@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

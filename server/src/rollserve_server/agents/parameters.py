@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve.moments import MEAN, VARIANCE
 from rollserve_server.agents.specs.kinds import kind_of
 from rollserve_server.agents.specs.mlp import MlpSpec
 from rollserve_server.agents.specs.onnx import OnnxSpec
 from rollserve_server.agents.specs.python import InstalledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.errors import InvalidValueError, listed, show
+from rollserve_wire.moments import MEAN, VARIANCE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -8,18 +8,18 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollserve.policy_map import PolicyMap, PolicyRule, policies_called_like
 from rollserve_server.agents.building import load_agent, prepare_agent
 from rollserve_server.agents.specs.kinds import AgentSpec, kind_of
 from rollserve_server.agents.specs.policies import MEMBER_VERSION, HeldPolicy, Lineups, PolicySet
 from rollserve_server.errors import InvalidValueError, listed, show, within
+from rollserve_wire.policy_map import PolicyMap, PolicyRule, policies_called_like
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve.policy_map import PolicyChoice
     from rollserve_server.agents.specs.kinds import AgentSource, PolicySource, PolicySpec
     from rollserve_server.settings import AgentSettings
+    from rollserve_wire.policy_map import PolicyChoice
 
 __all__ = [
     "check_delivered",

@@ -12,11 +12,11 @@ from rollserve_server.agents.specs.policies import MEMBER_VERSION
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve.policy_map import PolicyChoice, PolicyMap
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.specs.kinds import PolicySpec
     from rollserve_server.agents.specs.policies import HeldPolicy, PolicySet
     from rollserve_server.errors import AgentFailedError
+    from rollserve_wire.policy_map import PolicyChoice, PolicyMap
 
 __all__ = ["BuiltPolicy", "PolicyAgents"]
 

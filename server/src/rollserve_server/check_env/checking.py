@@ -15,8 +15,8 @@ from rollserve_server.check_env.verdict import Finding, Verdict
 from rollserve_server.envs import VectorEnvs, differences
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.envs import Difference, Trace
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["check_env"]
 

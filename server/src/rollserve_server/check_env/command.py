@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from rollserve import EnvSpec, Reproducibility, Vectorization, Wrapper
-from rollserve.errors import mismatch
+from rollserve_wire.environments import EnvSpec, Reproducibility, Vectorization, Wrapper
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from rollserve_server.check_env.verdict import Finding, Verdict

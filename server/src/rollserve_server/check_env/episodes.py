@@ -13,15 +13,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollserve.environments import env_spec_from_proto, env_spec_to_proto
-from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
-from rollserve.v1 import environment_pb2
 from rollserve_server.envs import ManyEnvs, make_rows
 from rollserve_server.settings import RowSettings
+from rollserve_wire.environments import env_spec_from_proto, env_spec_to_proto
+from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
+from rollserve_wire.v1 import environment_pb2
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.envs import RowEnvs, Trace, VectorEnvs
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["make_checked_rows", "run_in_another_process", "run_on_fresh_envs", "run_on_one_env"]
 

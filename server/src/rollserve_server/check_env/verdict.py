@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve import Reproducibility
+from rollserve_wire.environments import Reproducibility
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Difference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
+from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 __all__ = ["variables_for_code", "variables_for_models"]
 

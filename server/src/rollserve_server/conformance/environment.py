@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["ConformanceEnv"]
 

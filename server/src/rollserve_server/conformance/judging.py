@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.conformance.description import (
     GROUPS,
     OPTIONAL_GROUPS,
@@ -25,13 +24,14 @@ from rollserve_server.conformance.many_reading import has_many_agents, read_many
 from rollserve_server.conformance.operations import RPCS, meaning, request_of
 from rollserve_server.conformance.reading import read_stream, unjoined
 from rollserve_server.conformance.recordings import recording
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from rollserve.v1.episode_batch_pb2 import Beginning
     from rollserve_server.conformance.cases import Case
     from rollserve_server.conformance.server import ConformanceServer
+    from rollserve_wire.v1.episode_batch_pb2 import Beginning
 
 __all__ = ["WrongError", "judge"]
 

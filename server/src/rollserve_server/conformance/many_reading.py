@@ -10,8 +10,8 @@ import numpy as np
 from rollserve_server.conformance.reading import concatenated_batches, joined_segments, read_array, read_batch, unjoined
 
 if TYPE_CHECKING:
-    from rollserve.v1 import multi_agent_batch_pb2
     from rollserve_server.conformance.reading import Arrays
+    from rollserve_wire.v1 import multi_agent_batch_pb2
 
 __all__ = ["by_agent", "has_many_agents", "joint", "read_many_stream"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from rollserve.v1 import agent_pb2, environment_pb2, policies_pb2, tensor_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import agent_pb2, environment_pb2, policies_pb2, tensor_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -13,16 +13,6 @@ from typing import Any
 import numpy as np
 
 import rollserve
-from rollserve.errors import (
-    AccessError,
-    CancelledError,
-    DeadlineError,
-    InvalidArgumentError,
-    LimitError,
-    PreconditionError,
-    UnavailableError,
-)
-from rollserve.transforms import transform_from_json
 from rollserve_server.conformance.description import (
     HEADERS,
     MANY_HEADERS,
@@ -31,6 +21,16 @@ from rollserve_server.conformance.description import (
     describe_sums,
 )
 from rollserve_server.conformance.operations import array_of
+from rollserve_wire.errors import (
+    AccessError,
+    CancelledError,
+    DeadlineError,
+    InvalidArgumentError,
+    LimitError,
+    PreconditionError,
+    UnavailableError,
+)
+from rollserve_wire.transforms import transform_from_json
 
 __all__: list[str] = []
 

@@ -9,11 +9,11 @@ import lz4.block
 import numpy as np
 import zstandard
 
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1 import tensor_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import tensor_pb2
 
 if TYPE_CHECKING:
-    from rollserve.v1 import episode_batch_pb2
+    from rollserve_wire.v1 import episode_batch_pb2
 
 __all__ = [
     "Arrays",

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.testing.wrapped_rpcs import WrappedRpcs
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["Recorder"]
 

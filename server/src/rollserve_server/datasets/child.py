@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from rollserve import Reason
 from rollserve_server.children import Lifeline, launching
 from rollserve_server.errors import (
     DomainError,
@@ -19,6 +18,7 @@ from rollserve_server.errors import (
     OverLimitError,
     describe,
 )
+from rollserve_wire.reasons import Reason
 
 __all__ = ["Child"]
 

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from rollserve.errors import RollserveError
 from rollserve_server.errors import DomainError
+from rollserve_wire.errors import RollserveError
 
 __all__ = ["RefusedError", "serve"]
 

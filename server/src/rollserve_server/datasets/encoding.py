@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from rollserve import EpisodeBatch
-from rollserve._codec.batch_fields import FIELDS, STEP_COLUMNS
-from rollserve._codec.columns import leaves_of, map_columns, named_arrays
-from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
-from rollserve.v1 import episode_batch_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.columns import FIELDS, STEP_COLUMNS, leaves_of, map_columns, named_arrays
+from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve_wire.v1 import episode_batch_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["StepTooLargeError", "encoded"]
 

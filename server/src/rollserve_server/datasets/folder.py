@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, shorten
+from rollserve_wire.reasons import Reason
 
 __all__ = ["DataFolder", "HeldFiles"]
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rollserve import EpisodeBatch, data
-from rollserve.errors import InvalidArgumentError
-from rollserve.spaces import space_to_proto
-from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets.commands import RefusedError, serve
 from rollserve_server.datasets.encoding import StepTooLargeError, encoded
 from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.datasets.reader import max_read_bytes
+from rollserve_wire.errors import InvalidArgumentError
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import datasets_pb2
 
 __all__ = ["main"]
 

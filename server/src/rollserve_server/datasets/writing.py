@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium.envs.registration import WrapperSpec
 
-from rollserve import EpisodeBatch, Receipt
+from rollserve import EpisodeBatch
 from rollserve._calls.joining import join_parts
 from rollserve._calls.responses import read_response
-from rollserve._codec.columns import named_arrays
 from rollserve._formats.minari_writer import MinariWriter
 from rollserve.episode_batch import concatenated, with_spaces
-from rollserve.receipts import column_digests
-from rollserve.spaces import Space, space_from_proto
-from rollserve.v1.space_pb2 import Space as SpaceProto
 from rollserve_server.datasets.commands import RefusedError, serve
 from rollserve_server.datasets.folder import HeldFiles
 from rollserve_server.errors import DomainError
+from rollserve_wire.columns import named_arrays
+from rollserve_wire.receipts import Receipt, column_digests
+from rollserve_wire.spaces import Space, space_from_proto
+from rollserve_wire.v1.space_pb2 import Space as SpaceProto
 
 if TYPE_CHECKING:
     import numpy as np

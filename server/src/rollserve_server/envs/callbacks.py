@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from rollserve import Reason
-from rollserve.errors import mismatch
 from rollserve_server.errors import InvalidValueError, describe, show
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from gymnasium import Env, Space

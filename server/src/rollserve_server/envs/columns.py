@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from rollserve.errors import mismatch
 from rollserve_server.envs.outcomes import ReturnedError
 from rollserve_server.envs.texts import encode_text
 from rollserve_server.errors import listed, show
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

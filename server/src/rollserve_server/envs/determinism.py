@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reproducibility
 from rollserve_server.activity import current_activity
 from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.row_specs import identity_of
+from rollserve_wire.environments import Reproducibility
 
 if TYPE_CHECKING:
     import gymnasium
 
-    from rollserve import EnvSpec
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = [
     "QUICK_SECONDS",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from rollserve import spaces
-from rollserve._codec.tensors import dtype_to_proto
 from rollserve_server.envs.texts import CODE_POINT, MAX_CODE_POINT, encode_text, why_no_array
 from rollserve_server.errors import InvalidValueError, show
+from rollserve_wire import spaces
+from rollserve_wire.tensors import dtype_to_proto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

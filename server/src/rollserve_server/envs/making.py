@@ -13,19 +13,20 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
-from rollserve import EnvSpec, Reason, Wrapper
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.atari import hasten_resets
 from rollserve_server.envs.refusals import call_with_arguments, refused_by
 from rollserve_server.envs.registry import find_env, find_wrapper
 from rollserve_server.errors import InvalidValueError, show, within
+from rollserve_wire.environments import EnvSpec, Wrapper
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gymnasium.vector import VectorEnv
 
-    from rollserve import Task
+    from rollserve_wire.environments import Task
 
 _LISTS = frozenset({"list", "sequence"})
 

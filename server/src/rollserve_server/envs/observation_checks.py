@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gymnasium import spaces
 
-from rollserve.errors import mismatch
 from rollserve_server.envs.leaves import value_range
 from rollserve_server.envs.outcomes import ReturnedError
 from rollserve_server.envs.texts import decode_texts
 from rollserve_server.errors import show
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

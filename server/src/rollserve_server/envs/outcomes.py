@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.errors import mismatch
 from rollserve_server.errors import describe, show
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec, Reason
 from rollserve_server.errors import NotAllowedError, shorten
+from rollserve_wire.environments import EnvSpec
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve import EnvChange
+    from rollserve_wire.environments import EnvChange
 
 __all__ = ["check_arguments", "check_paths", "paths_in"]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, module_of
 from rollserve_server.errors import NotAllowedError, shorten
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from rollserve import EnvSpec
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["check_allowed", "check_method_allowed"]
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve import EnvSpec, Reason, Wrapper
-from rollserve.transforms import transform_from_json
 from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError
+from rollserve_wire.environments import EnvSpec, Wrapper
+from rollserve_wire.reasons import Reason
+from rollserve_wire.transforms import transform_from_json
 
 if TYPE_CHECKING:
-    from rollserve import EnvChange
     from rollserve_server.settings import ProfileSetting
+    from rollserve_wire.environments import EnvChange
 
 __all__ = ["ProfileDescription", "ProfileEnv", "Profiles", "check_not_free", "is_profile", "requested"]
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import gymnasium
 
-from rollserve import EnvSpec, Reason, Wrapper
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
+from rollserve_wire.environments import EnvSpec, Wrapper
+from rollserve_wire.reasons import Reason
 
 __all__ = ["call_with_arguments", "drawing_hint", "refused_by"]
 

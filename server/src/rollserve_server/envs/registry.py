@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 
 import gymnasium
 
-from rollserve import Reason
 from rollserve._formats.fixed_shapes import FixedShapes
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
+from rollserve_wire.reasons import Reason
 
 __all__ = [
     "FORBIDDEN_WRAPPERS",

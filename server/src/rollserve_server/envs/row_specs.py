@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollserve import EnvSpec
-from rollserve.environments import env_spec_to_proto
+from rollserve_wire.environments import EnvSpec, env_spec_to_proto
 
 __all__ = ["RowSpecs", "WorkerSpecs", "identity_of", "specs_of_rows"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollserve import Reason
-from rollserve.spaces import space_to_proto
 from rollserve_server.envs.leaves import describe_space
 from rollserve_server.errors import OverLimitError
+from rollserve_wire.reasons import Reason
+from rollserve_wire.spaces import space_to_proto
 
 if TYPE_CHECKING:
     from gymnasium import Space

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rollserve import EnvSpec
 from rollserve_server.envs.many.many_envs import ManyEnvs
 from rollserve_server.envs.native.arguments import check_arguments
 from rollserve_server.envs.native.making import why_not_native
@@ -14,6 +13,7 @@ from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.errors import InvalidValueError, at_row
+from rollserve_wire.environments import EnvSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Self
 
-from rollserve import Reason
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 __all__ = [
     "AgentFailedError",

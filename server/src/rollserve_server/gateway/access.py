@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotAllowedError
 from rollserve_server.identity import Scope
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health_pb2
 
-from rollserve import Reason
 from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.requests.parsing import parse
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.gateway.rpcs.places import Places
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     import grpc

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets import DatasetReader, max_read_bytes
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.futures import in_request_thread
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.machine import memory_bytes
 from rollserve_server.pool import Account, AtLeast, Beginning, Delivery, Progress, SampleRequest
+from rollserve_wire.v1 import datasets_pb2
 
 if TYPE_CHECKING:
     from rollserve_server.datasets import DataFolder, DrawnBatch

@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
-from rollserve import Reason
-from rollserve.environments import env_spec_to_proto
-from rollserve.spaces import space_to_proto
-from rollserve.v1 import datasets_pb2
 from rollserve_server.datasets import Recorder
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import CallTooLongError, DomainError, InvalidValueError, NotReadyError
@@ -37,6 +33,10 @@ from rollserve_server.pool import (
     SampleRequest,
 )
 from rollserve_server.sampling import ColumnFormat
+from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.reasons import Reason
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import datasets_pb2
 
 if TYPE_CHECKING:
     from rollserve_server.datasets import DataFolder, Written

@@ -6,9 +6,6 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rollserve._codec.records import message_from_record
-from rollserve.v1 import episode_batch_pb2, video_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway.messages.videos import EpisodeCollector
 from rollserve_server.gateway.responses import delivered_messages
@@ -24,6 +21,9 @@ from rollserve_server.pool import (
     SampleRequest,
     SamplingOptions,
 )
+from rollserve_wire.records import message_from_record
+from rollserve_wire.v1 import episode_batch_pb2, video_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

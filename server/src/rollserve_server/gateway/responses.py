@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rollserve._codec.records import message_from_record
-from rollserve.reproducibility import reproducibility_to_proto
-from rollserve.spaces import space_to_proto
-from rollserve.v1 import datasets_pb2, episode_batch_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import describe_space
 from rollserve_server.gateway.messages.accounts import account_to_proto, moments_to_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_to_proto, population_evaluation_to_proto
 from rollserve_server.pool import Account, Evaluation, Progress
+from rollserve_wire.environments import reproducibility_to_proto
+from rollserve_wire.records import message_from_record
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import datasets_pb2, episode_batch_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve.v1 import space_pb2
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.shared_memory import Ring
     from rollserve_server.pool import Beginning, Delivery, StreamRound
+    from rollserve_wire.v1 import space_pb2
 
 __all__ = [
     "delivered_messages",

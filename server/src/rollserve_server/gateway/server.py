@@ -34,10 +34,10 @@ from rollserve_server.metrics import Metrics
 from rollserve_server.tracing import Tracing
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.identity import Expiry
     from rollserve_server.samplers import Samplers
     from rollserve_server.settings import GatewaySettings
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["Gateway", "Interceptor"]
 

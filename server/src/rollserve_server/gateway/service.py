@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from rollserve import Reason
-from rollserve.v1 import agent_versions_pb2, samplers_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
@@ -58,9 +55,11 @@ from rollserve_server.pool import (
     StreamClient,
     StreamRound,
 )
+from rollserve_wire.reasons import Reason
+from rollserve_wire.v1 import agent_versions_pb2, samplers_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.datasets import DataFolder
     from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.gateway.requests.intake import Intake
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from rollserve_server.metrics import Metrics
     from rollserve_server.pool import EnvUpdated, Pool, PoolStatus, SavedSampler
     from rollserve_server.samplers import Sampler, Samplers
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
 

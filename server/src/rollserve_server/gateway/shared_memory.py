@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve.errors import mismatch
-from rollserve.v1.episode_batch_pb2 import SharedMemory, SharedMessage
+from rollserve_wire.errors import mismatch
+from rollserve_wire.v1.episode_batch_pb2 import SharedMemory, SharedMessage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

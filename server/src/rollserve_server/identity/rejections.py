@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollserve import Reason
 from rollserve_server.errors import UnauthenticatedError
+from rollserve_wire.reasons import Reason
 
 __all__ = ["expired", "invalid", "missing"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from rollserve_server.init_tls.authority import Authority, Issued

@@ -20,11 +20,11 @@ from rollserve_server.pool.versions.versions import Versions
 from rollserve_server.pool.workers.broadcast import Broadcast
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.state.sampler_state import SamplerState
     from rollserve_server.settings import PoolSettings
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["decide", "make_parts", "start_workers"]
 

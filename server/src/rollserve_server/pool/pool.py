@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec, Reason
 from rollserve_server import __version__
 from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of, policy_versions
@@ -30,6 +29,8 @@ from rollserve_server.pool.versions.agent_updates import AgentUpdates
 from rollserve_server.pool.versions.env_calls import EnvCalls
 from rollserve_server.pool.versions.env_videos import EnvVideos
 from rollserve_server.sampling import SequenceSpec
+from rollserve_wire.environments import EnvSpec
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve._formats.replays import RecordedEpisode

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server import __version__
 from rollserve_server.agents import prepare_for_env
 from rollserve_server.envs import RowSpecs, leaves_of_space, requested
@@ -22,6 +21,7 @@ from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.state.saved_sampler import SavedAgents, SavedEnvs, SavedSampler
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import action_log_leaves
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

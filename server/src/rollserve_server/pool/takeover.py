@@ -12,9 +12,9 @@ from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool.sequences.root_seeds import derived_seed
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.pool.state.sampler_state import SamplerState
     from rollserve_server.settings import PoolSettings
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["own_seed", "reconcile"]
 

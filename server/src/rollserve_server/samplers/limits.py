@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import OverLimitError
 from rollserve_server.settings import Quota
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.samplers.request import SamplerRequest

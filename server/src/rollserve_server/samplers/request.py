@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 
-from rollserve.environments import env_spec_from_proto, env_spec_to_proto
-from rollserve.v1 import environment_pb2
 from rollserve_server.envs import identity_of
 from rollserve_server.settings import Quota
+from rollserve_wire.environments import env_spec_from_proto, env_spec_to_proto
+from rollserve_wire.v1 import environment_pb2
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["Creation", "SamplerRequest", "creations_from_text", "creations_to_text"]
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve import Reason
 from rollserve_server.envs import Profiles
 from rollserve_server.errors import (
     AlreadyExistsError,
@@ -27,11 +26,12 @@ from rollserve_server.samplers.limits import Limits
 from rollserve_server.samplers.request import Creation, SamplerRequest, creations_from_text, creations_to_text
 from rollserve_server.samplers.sampler import Sampler
 from rollserve_server.samplers.worker_budget import WorkerBudget
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.pool import SavedSampler, ServerBackend
     from rollserve_server.settings import PoolSettings, SamplerSettings
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["Samplers"]
 

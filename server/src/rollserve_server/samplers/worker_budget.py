@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
-from rollserve import Reason
 from rollserve_server.errors import OverLimitError
+from rollserve_wire.reasons import Reason
 
 __all__ = ["WorkerBudget"]
 

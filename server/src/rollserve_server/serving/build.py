@@ -8,14 +8,14 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec, Wrapper
-from rollserve.transforms import transform_from_json
 from rollserve_server.envs import ProfileEnv, Profiles, module_of, paths_in, requested
 from rollserve_server.errors import DomainError, within
 from rollserve_server.gateway import Gateway
 from rollserve_server.pool import InProcessBackend
 from rollserve_server.samplers import Samplers
 from rollserve_server.serving.save_file import SaveFile
+from rollserve_wire.environments import EnvSpec, Wrapper
+from rollserve_wire.transforms import transform_from_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,6 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
-from rollserve.errors import mismatch
 from rollserve_server.agents import check_providers
 from rollserve_server.envs import (
     Profiles,
@@ -26,6 +24,8 @@ from rollserve_server.gateway import check_audit_log, check_certificates
 from rollserve_server.identity import Authentication
 from rollserve_server.serving.build import env_spec, naming_settings, pool_settings
 from rollserve_server.tracing import check_tracing
+from rollserve_wire.environments import EnvSpec
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from pathlib import Path

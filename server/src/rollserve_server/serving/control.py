@@ -8,8 +8,8 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-from rollserve.errors import mismatch
 from rollserve_server.errors import DomainError, describe
+from rollserve_wire.errors import mismatch
 
 __all__ = ["Answer", "answering_control"]
 

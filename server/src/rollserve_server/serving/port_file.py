@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,6 @@ import time
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from rollserve import give_back_memory, hold_on_to_memory
-from rollserve.errors import mismatch
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
 from rollserve_server.logs import configure_logging
@@ -25,6 +23,8 @@ from rollserve_server.serving.parent import end_with_parent
 from rollserve_server.serving.port_file import PortFile
 from rollserve_server.serving.save_file import SaveFile
 from rollserve_server.serving.signals import Stopping
+from rollserve_wire.errors import mismatch
+from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 
 if TYPE_CHECKING:
     from rollserve_server.gateway import Gateway

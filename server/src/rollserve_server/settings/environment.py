@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from rollserve._codec.text_infos import MAX_TEXT_INFO_BYTES
-from rollserve.transforms import transform_from_json
 from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
+from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
+from rollserve_wire.transforms import transform_from_json
 
 __all__ = ["AllowSettings", "EnvironmentSettings", "TransformSetting", "WrapperSetting"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
-from rollserve._codec.json_arguments import kwargs_from_json
+from rollserve_wire.json_arguments import kwargs_from_json
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

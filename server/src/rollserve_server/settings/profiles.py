@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from rollserve._codec.text_infos import MAX_TEXT_INFO_BYTES
 from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.settings.environment import TransformSetting, WrapperSetting  # noqa: TC001  # pydantic reads them
 from rollserve_server.settings.groups import Group, JsonObject, parse_json
+from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
 
 __all__ = ["ProfileSetting", "ProfileSettings"]
 

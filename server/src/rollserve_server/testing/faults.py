@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from rollserve.v1 import sampler_service_pb2
 from rollserve_server.errors import InvalidValueError, shorten
+from rollserve_wire.v1 import sampler_service_pb2
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

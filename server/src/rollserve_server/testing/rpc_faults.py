@@ -8,13 +8,13 @@ from typing import Any
 
 import grpc
 
-from rollserve import Reason
 from rollserve._calls.responses import responses_of
-from rollserve._codec.protobuf import keys_of
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError, StoppingError
 from rollserve_server.testing.faults import BreakStream, Delay, Faults, RefuseUpdate
 from rollserve_server.testing.wrapped_rpcs import WrappedRpcs
+from rollserve_wire.protobuf import keys_of
+from rollserve_wire.reasons import Reason
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["FaultyRpcs"]
 

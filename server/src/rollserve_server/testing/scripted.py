@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["Scripted"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 import gymnasium
 
-from rollserve.errors import mismatch
 from rollserve_server.cli import main
 from rollserve_server.serving import Extras, run
 from rollserve_server.testing.faults import Faults
 from rollserve_server.testing.rpc_faults import FaultyRpcs
 from rollserve_server.testing.worker_faults import FaultyBackend
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from rollserve_server.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["WrappedRpcs"]
 

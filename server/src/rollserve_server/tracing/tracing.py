@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import NotFoundError
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.settings import TracingSettings

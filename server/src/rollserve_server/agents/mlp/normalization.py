@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve.moments import MEAN, VARIANCE
 from rollserve_server.agents.agent import FLOAT64
 from rollserve_server.errors import InvalidValueError
+from rollserve_wire.moments import MEAN, VARIANCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.errors import mismatch
 from rollserve_server.agents.action_masks import masked_values
 from rollserve_server.agents.agent import ACTION_MASK, VALUE, Agent, Decision, InfoSpec, StateSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
@@ -18,6 +17,7 @@ from rollserve_server.agents.previous import PREVIOUS_REWARD, action_states, is_
 from rollserve_server.agents.roles import NEXT_STATE, STATE, leaf_role
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import AgentFailedError, show
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

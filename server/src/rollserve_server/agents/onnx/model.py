@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, OverLimitError, listed
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve import Reason
-from rollserve.errors import mismatch
 from rollserve_server.agents.action_masks import action_mask_of, masked_actions
 from rollserve_server.agents.agent import Agent, Decision, InfoSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
@@ -19,6 +17,8 @@ from rollserve_server.agents.python.calls import PolicyCalls
 from rollserve_server.agents.python.loading import make_policy
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

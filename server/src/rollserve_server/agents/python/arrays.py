@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve._codec.tensors import dtype_to_proto
-from rollserve.errors import mismatch
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.roles import STATE
 from rollserve_server.errors import AgentFailedError, describe, listed, show
+from rollserve_wire.errors import mismatch
+from rollserve_wire.tensors import dtype_to_proto
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server.agents.agent import ACTION_MASK, StateSpec
 from rollserve_server.agents.finiteness import FINITE
 from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD, action_states, reward_state
@@ -25,6 +24,7 @@ from rollserve_server.agents.python.arrays import (
 )
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, InvalidValueError, describe, listed, show
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from gymnasium import Space

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import threadpoolctl
 
-from rollserve import Reason
 from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory
 from rollserve_server.errors import InvalidValueError, NotFoundError, describe
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     import numpy as np

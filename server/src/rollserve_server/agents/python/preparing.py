@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reason
-from rollserve.errors import mismatch
 from rollserve_server.agents.action_masks import action_mask_of
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.parameters import check_finite
@@ -24,6 +22,8 @@ from rollserve_server.agents.specs.python import (
 )
 from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, OverLimitError
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

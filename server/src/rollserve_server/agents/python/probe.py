@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server.agents.action_masks import shown_values
 from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
 from rollserve_server.agents.python.arrays import info_spec, misfit
@@ -17,6 +16,7 @@ from rollserve_server.agents.sandbox.child import RefusedError, answer, find_bat
 from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_masks, random_rows
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, listed, traceback_of
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

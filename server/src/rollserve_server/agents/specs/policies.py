@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule
+from rollserve_wire.policy_map import PolicyChoice, PolicyMap, PolicyRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 
-from rollserve.v1.episode_batch_pb2 import Account, Progress
-from rollserve.v1.evaluation_pb2 import Evaluation, Summary
-from rollserve.v1.sampler_service_pb2 import EvaluateResponse
 from rollserve_server.conformance.cases.case import Case, Json
 from rollserve_server.conformance.cases.parts import RANDOM, env, fragments, mlp, samples
 from rollserve_server.conformance.operations import array
 from rollserve_server.conformance.recordings import FOLDER, sending
+from rollserve_wire.v1.episode_batch_pb2 import Account, Progress
+from rollserve_wire.v1.evaluation_pb2 import Evaluation, Summary
+from rollserve_wire.v1.sampler_service_pb2 import EvaluateResponse
 
 __all__ = ["call_cases", "warning_cases"]
 

@@ -11,15 +11,15 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rollserve import Reason
-from rollserve.errors import mismatch
 from rollserve_server.envs.envpool.arguments import check_arguments
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["EnvPoolEnv", "FoundEnv", "check_actions", "find_envpool", "make_envpool"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollserve.errors import mismatch
 from rollserve_server.envs.many.turns import Turn, TurnEnv, check_agents, positions_of
 from rollserve_server.envs.outcomes import ReturnedError, copied, flag_of, reward_of
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

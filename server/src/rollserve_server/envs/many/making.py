@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import python_arguments
 from rollserve_server.envs.many.aec import AecTurns
@@ -20,10 +19,11 @@ from rollserve_server.envs.many.wrappers import wrap
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import imported_member, module_of, suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec, MultiAgentApi
     from rollserve_server.envs.many.turns import TurnEnv
+    from rollserve_wire.environments import EnvSpec, MultiAgentApi
 
 __all__ = ["close_turn_env", "find_turn_env", "make_turn_env"]
 

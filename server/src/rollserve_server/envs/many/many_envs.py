@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from rollserve import Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.columns import assemble_rows, check_precision, store_observation
 from rollserve_server.envs.determinism import (
@@ -29,13 +28,14 @@ from rollserve_server.envs.many.making import close_turn_env, make_turn_env
 from rollserve_server.envs.observation_checks import check_observations, check_rewards
 from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
 from rollserve_server.errors import EnvFailedError, InvalidValueError
+from rollserve_wire.environments import Reproducibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rollserve import EnvSpec
     from rollserve_server.envs.leaves import Leaf
     from rollserve_server.envs.many.turns import Turn
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["ManyEnvs"]
 

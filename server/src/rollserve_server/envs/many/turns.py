@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollserve.errors import mismatch
 from rollserve_server.envs.outcomes import ReturnedError
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     import numpy as np

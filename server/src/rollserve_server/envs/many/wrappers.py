@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import forbidden_wrapper, imported_member, module_of, suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, show
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rollserve import Wrapper
+    from rollserve_wire.environments import Wrapper
 
 __all__ = ["find_turn_wrapper", "wrap"]
 

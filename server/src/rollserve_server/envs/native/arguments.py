@@ -12,7 +12,7 @@ from rollserve_server.errors import InvalidValueError, shorten
 from rollserve_server.machine import num_cores
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["check_arguments"]
 

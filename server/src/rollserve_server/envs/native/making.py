@@ -18,7 +18,7 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rollserve import EnvSpec
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["make_native", "why_not_native"]
 

@@ -14,7 +14,7 @@ from rollserve_server.errors import DomainError, shorten, show
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve import EnvSpec
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["spaces_text", "why_not_single"]
 

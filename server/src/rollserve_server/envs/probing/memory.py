@@ -8,9 +8,9 @@ import resource
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import OverLimitError
 from rollserve_server.machine import data_bytes, memory_bytes, num_cores
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

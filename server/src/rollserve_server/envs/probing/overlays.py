@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server.errors import NotFoundError
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

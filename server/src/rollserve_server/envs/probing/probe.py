@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gymnasium.vector.utils import batch_space
 
-from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.columns import leaves_of_batch
 from rollserve_server.envs.determinism import Traces, digest, trace_name
@@ -23,6 +22,8 @@ from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.vectorization import make_rows
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
+from rollserve_wire.environments import EnvSpec
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.envs.row_specs import WorkerSpecs

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve._formats.replays import RecordedEpisode, frame_of, replayed
 from rollserve._formats.videos import mp4_parts
-from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.probing.memory import naming_memory_limit
@@ -27,12 +25,14 @@ from rollserve_server.errors import (
     OverLimitError,
     describe,
 )
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
-    from rollserve import EnvSpec
     from rollserve_server.settings import HealthSettings
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["MAX_FPS", "MIN_FPS", "Rendering", "VideoForm", "render"]
 

@@ -17,7 +17,6 @@ import time
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase
 from rollserve_server.children import Lifeline, launching, variables_for_code
 from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
@@ -26,6 +25,8 @@ from rollserve_server.envs.probing.probe import Probed, probe
 from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.envs.probing.rendering import render
 from rollserve_server.errors import FaultError, InvalidValueError, describe, portable
+from rollserve_wire.environments import EnvSpec
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reproducibility
-from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, with_added
 from rollserve_server.envs.columns import assemble_rows, of_reset
@@ -23,6 +21,8 @@ from rollserve_server.envs.rows.row_transforms import RowTransforms
 from rollserve_server.envs.rows.step_results import StepResults
 from rollserve_server.envs.transforms.transforms import Transforms
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, show
+from rollserve_wire.environments import Reproducibility
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-    from rollserve import EnvSpec
     from rollserve_server.envs.callbacks import AddedInfo
     from rollserve_server.envs.leaves import Leaf
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["RowEnvs"]
 

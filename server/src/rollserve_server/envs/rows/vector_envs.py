@@ -11,7 +11,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
 from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch, of_reset
@@ -40,6 +39,7 @@ from rollserve_server.envs.rows.vector_infos import (
 )
 from rollserve_server.envs.transforms.transforms import Transforms
 from rollserve_server.errors import EnvFailedError
+from rollserve_wire.environments import EnvSpec, Reproducibility
 
 if TYPE_CHECKING:
     from gymnasium import Space

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from rollserve.transforms import ClipActions, RescaleActions, Transform
 from rollserve_server.envs.transforms.leafwise import ColumnFunction, Step, leafwise, rescaling
+from rollserve_wire.transforms import ClipActions, RescaleActions, Transform
 
 if TYPE_CHECKING:
     from gymnasium import Space, spaces

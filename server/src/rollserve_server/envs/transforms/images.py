@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from rollserve import Reason
-from rollserve.errors import mismatch
 from rollserve_server.envs.transforms.leafwise import ColumnFunction, unfit
 from rollserve_server.errors import InvalidValueError, NotFoundError
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve.transforms import CropObservations, GrayscaleObservations, ResizeObservations
+    from rollserve_wire.transforms import CropObservations, GrayscaleObservations, ResizeObservations
 
 __all__ = ["crop", "grayscale", "resize"]
 

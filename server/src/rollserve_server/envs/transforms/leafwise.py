@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers.utils import rescale_box
 
-from rollserve.errors import mismatch
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.errors import InvalidValueError, show, within
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from gymnasium import Space

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from rollserve.errors import mismatch
-from rollserve.transforms import (
+from rollserve_server.envs.leaves import leaves_of_space
+from rollserve_server.envs.transforms.images import crop, grayscale, resize
+from rollserve_server.envs.transforms.leafwise import ColumnFunction, Step, leafwise, rescaling, unfit
+from rollserve_server.errors import InvalidValueError, show
+from rollserve_wire.errors import mismatch
+from rollserve_wire.transforms import (
     CastObservations,
     CropObservations,
     FlattenObservations,
@@ -21,10 +25,6 @@ from rollserve.transforms import (
     ScaleObservations,
     Transform,
 )
-from rollserve_server.envs.leaves import leaves_of_space
-from rollserve_server.envs.transforms.images import crop, grayscale, resize
-from rollserve_server.envs.transforms.leafwise import ColumnFunction, Step, leafwise, rescaling, unfit
-from rollserve_server.errors import InvalidValueError, show
 
 if TYPE_CHECKING:
     from gymnasium import Space

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from rollserve.transforms import ClipRewards, ScaleRewards, SignRewards, Transform
+from rollserve_wire.transforms import ClipRewards, ScaleRewards, SignRewards, Transform
 
 __all__ = ["RewardFunction", "reward_functions"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-    from rollserve.transforms import Transform
+    from rollserve_wire.transforms import Transform
 
 __all__ = ["Transforms"]
 

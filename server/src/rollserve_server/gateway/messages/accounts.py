@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.records import message_from_record
-from rollserve._codec.tensors import tensor_to_proto
-from rollserve.v1 import episode_batch_pb2
 from rollserve_server.errors import without_folders
+from rollserve_wire.records import message_from_record
+from rollserve_wire.tensors import tensor_to_proto
+from rollserve_wire.v1 import episode_batch_pb2
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Account, DeliveredMoments, FailedEpisode, FormMoments

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
-from rollserve._codec.json_arguments import kwargs_to_json
-from rollserve._codec.tensors import named_tensors_to_proto
-from rollserve.v1 import agent_pb2
 from rollserve_server.agents import (
     DEFAULT_HEAD_SETTINGS,
     ConstantSpec,
@@ -20,6 +16,10 @@ from rollserve_server.agents import (
 )
 from rollserve_server.errors import NotReadyError
 from rollserve_server.gateway.messages.agents import ACTIVATIONS
+from rollserve_wire.json_arguments import kwargs_to_json
+from rollserve_wire.reasons import Reason
+from rollserve_wire.tensors import named_tensors_to_proto
+from rollserve_wire.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

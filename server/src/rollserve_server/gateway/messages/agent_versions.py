@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve import Reason
-from rollserve._codec.records import message_from_record
-from rollserve._codec.tensors import dtype_to_proto
-from rollserve.v1 import agent_versions_pb2 as pb
 from rollserve_server.errors import InvalidValueError, OverLimitError, listed
 from rollserve_server.gateway.messages.fields import timestamp_of
+from rollserve_wire.reasons import Reason
+from rollserve_wire.records import message_from_record
+from rollserve_wire.tensors import dtype_to_proto
+from rollserve_wire.v1 import agent_versions_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentVersionStatus

@@ -6,11 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve import InvalidArgumentError
-from rollserve._codec.json_arguments import kwargs_from_json
-from rollserve._codec.tensors import named_tensors_from_proto
-from rollserve.policy_map import policy_map_from_proto
-from rollserve.v1 import agent_pb2
 from rollserve_server.agents import (
     DEFAULT_HEAD_SETTINGS,
     NO_INPUTS,
@@ -33,15 +28,20 @@ from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import in_field, updates_from_proto
 from rollserve_server.pool import AgentChange, PolicyUpdates
+from rollserve_wire.errors import InvalidArgumentError
+from rollserve_wire.json_arguments import kwargs_from_json
+from rollserve_wire.policy_map import policy_map_from_proto
+from rollserve_wire.tensors import named_tensors_from_proto
+from rollserve_wire.v1 import agent_pb2
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve.policy_map import PolicyMap
-    from rollserve.v1 import policies_pb2
-    from rollserve.v1 import sampler_service_pb2 as pb
     from rollserve_server.agents import Activation, HeadKind, MlpHeadKind, Value
     from rollserve_server.pool import AgentUpdate, PolicyUpdate
+    from rollserve_wire.policy_map import PolicyMap
+    from rollserve_wire.v1 import policies_pb2
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = [
     "ACTIVATIONS",

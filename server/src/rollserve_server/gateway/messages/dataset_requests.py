@@ -17,8 +17,8 @@ from rollserve_server.pool import AtLeast, InAll, MessageFormat, SamplingOptions
 from rollserve_server.sampling import ColumnFormat
 
 if TYPE_CHECKING:
-    from rollserve.v1 import datasets_pb2 as pb2
-    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.v1 import datasets_pb2 as pb2
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["ReadRequest", "RecordingRequest", "read_request_from_proto", "recording_request_from_proto"]
 

@@ -6,21 +6,20 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve._codec.json_arguments import kwargs_from_json, value_from_json
-from rollserve._codec.text_infos import MAX_TEXT_INFO_BYTES
-from rollserve.environments import EnvSpec, env_change_from_proto, env_spec_from_proto
-from rollserve.reproducibility import reproducibility_to_proto
-from rollserve.spaces import space_to_proto
-from rollserve.v1 import environment_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import MethodCall, check_arguments, check_paths, describe_space
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import in_field, in_range, updates_from_proto
 from rollserve_server.pool import RowUpdates
+from rollserve_wire.columns import MAX_TEXT_INFO_BYTES
+from rollserve_wire.environments import EnvSpec, env_change_from_proto, env_spec_from_proto, reproducibility_to_proto
+from rollserve_wire.json_arguments import kwargs_from_json, value_from_json
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import environment_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve import EnvChange
     from rollserve_server.pool import EnvUpdate, EnvUpdated
+    from rollserve_wire.environments import EnvChange
 
 __all__ = ["env_updated_to_proto", "env_updates_from_proto", "environment_from_proto", "method_call_from_proto"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve.v1.episode_records_pb2 import GetMetricsResponse
+from rollserve_wire.v1.episode_records_pb2 import GetMetricsResponse
 
 if TYPE_CHECKING:
     from rollserve_server.pool import EpisodeRecords

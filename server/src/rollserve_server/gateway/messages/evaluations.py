@@ -8,12 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve import Summary
-from rollserve._codec.records import message_from_record
-from rollserve._codec.tensors import named_tensors_from_proto
-from rollserve.reproducibility import reproducibility_to_proto
-from rollserve.v1 import evaluation_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError, listed
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.agents import policy_map_in
@@ -22,12 +16,18 @@ from rollserve_server.gateway.messages.fields import in_field, in_range
 from rollserve_server.gateway.messages.formats import evaluation_format_from_proto
 from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
 from rollserve_server.pool import DISCARD, EvaluationRequest, PopulationRequest
+from rollserve_wire.environments import reproducibility_to_proto
+from rollserve_wire.records import message_from_record
+from rollserve_wire.summaries import Summary
+from rollserve_wire.tensors import named_tensors_from_proto
+from rollserve_wire.v1 import evaluation_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
-    from rollserve.policy_map import PolicyMap
-    from rollserve.v1 import policies_pb2
     from rollserve_server.pool import Evaluation, SamplingOptions
+    from rollserve_wire.environments import EnvSpec
+    from rollserve_wire.policy_map import PolicyMap
+    from rollserve_wire.v1 import policies_pb2
 
 __all__ = [
     "evaluation_request_from_proto",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from rollserve._codec.field_errors import FieldError
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool import Expectation
+from rollserve_wire.errors import FieldError
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rollserve.v1 import tensor_pb2
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import in_range
 from rollserve_server.pool import MessageFormat
 from rollserve_server.sampling import COMPRESSIONS, ColumnFormat
+from rollserve_wire.v1 import tensor_pb2
 
 if TYPE_CHECKING:
-    from rollserve.v1 import agent_versions_pb2, evaluation_pb2
-    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.v1 import agent_versions_pb2, evaluation_pb2
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["evaluation_format_from_proto", "message_limit_from_proto", "sample_format_from_proto"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.envs import requested
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec, Wrapper
+    from rollserve_wire.environments import EnvSpec, Wrapper
 
 __all__ = ["PrivateArguments"]
 

@@ -6,13 +6,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.agents import agent_update_from_proto
 from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
 from rollserve_server.gateway.messages.formats import sample_format_from_proto
 from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
 from rollserve_server.pool import AtLeast, Exactly, Fragments, SampleRequest
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentUpdate, Target

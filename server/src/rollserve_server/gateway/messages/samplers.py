@@ -7,16 +7,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve._codec.records import duration_to_proto
-from rollserve.reproducibility import reproducibility_to_proto
-from rollserve.spaces import space_to_proto
-from rollserve.v1 import samplers_pb2
 from rollserve_server.envs import describe_space, requested
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.environments import environment_from_proto
 from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_field, in_range, optional, timestamp_of
 from rollserve_server.samplers import SamplerRequest
 from rollserve_server.settings import Quota
+from rollserve_wire.environments import reproducibility_to_proto
+from rollserve_wire.records import duration_to_proto
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import samplers_pb2
 
 if TYPE_CHECKING:
     from rollserve_server.samplers import Sampler

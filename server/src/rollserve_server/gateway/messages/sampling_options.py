@@ -17,7 +17,7 @@ from rollserve_server.gateway.messages.fields import (
 from rollserve_server.pool import SamplingOptions
 
 if TYPE_CHECKING:
-    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["exploration_from_proto", "sampling_options_from_proto"]
 

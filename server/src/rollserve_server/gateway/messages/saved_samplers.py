@@ -5,16 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve._codec.tensors import (
-    named_tensors_from_proto,
-    named_tensors_to_proto,
-    tensor_from_proto,
-    tensor_to_proto,
-)
-from rollserve.environments import env_spec_to_proto
-from rollserve.policy_map import policy_map_from_proto, policy_map_to_proto
-from rollserve.v1 import agent_pb2, sampler_service_pb2
-from rollserve.v1 import saved_sampler_pb2 as pb
 from rollserve_server.agents import HeldPolicy, PolicySet
 from rollserve_server.envs import RowSpecs
 from rollserve_server.errors import InvalidValueError, within
@@ -47,6 +37,16 @@ from rollserve_server.pool import (
     SavedSampler,
 )
 from rollserve_server.sampling import SequenceSpec
+from rollserve_wire.environments import env_spec_to_proto
+from rollserve_wire.policy_map import policy_map_from_proto, policy_map_to_proto
+from rollserve_wire.tensors import (
+    named_tensors_from_proto,
+    named_tensors_to_proto,
+    tensor_from_proto,
+    tensor_to_proto,
+)
+from rollserve_wire.v1 import agent_pb2, sampler_service_pb2
+from rollserve_wire.v1 import saved_sampler_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rollserve._codec.records import duration_to_proto, message_from_record
-from rollserve.environments import env_spec_to_proto
-from rollserve.reproducibility import reproducibility_to_proto
-from rollserve.spaces import space_to_proto
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import shorten, without_folders
 from rollserve_server.gateway.messages.samplers import quota_to_proto
+from rollserve_wire.environments import env_spec_to_proto, reproducibility_to_proto
+from rollserve_wire.records import duration_to_proto, message_from_record
+from rollserve_wire.spaces import space_to_proto
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
 from rollserve_server.gateway.messages.formats import sample_format_from_proto
@@ -19,6 +18,7 @@ from rollserve_server.gateway.messages.sample_requests import (
 )
 from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
 from rollserve_server.pool import ApplyUpdate, AtLeast, RowFragments, StreamBounds, StreamRequest, WhenFull
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.pool import SamplingOptions

@@ -8,10 +8,7 @@ import numpy as np
 
 from rollserve import EpisodeBatch
 from rollserve._calls.responses import read_response
-from rollserve._codec.columns import leaves_of
-from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve._formats.replays import ObservationChecksums, RecordedEpisode, checksums
-from rollserve.v1 import video_pb2
 from rollserve_server.envs import MAX_FPS, MIN_FPS, Overlay
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import (
@@ -24,12 +21,15 @@ from rollserve_server.gateway.messages.fields import (
 )
 from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
 from rollserve_server.pool import SamplingOptions, VideoRequest
+from rollserve_wire.columns import leaves_of
+from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto
+from rollserve_wire.v1 import video_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rollserve.v1 import sampler_service_pb2 as pb
     from rollserve_server.pool import Expectation
+    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = ["EpisodeCollector", "RenderRequest", "render_request_from_proto"]
 

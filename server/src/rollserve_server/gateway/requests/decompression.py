@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import zlib
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, OverLimitError
+from rollserve_wire.reasons import Reason
 
 __all__ = ["decompressed"]
 

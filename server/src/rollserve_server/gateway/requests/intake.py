@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, OverLimitError
 from rollserve_server.gateway.requests.decompression import decompressed
 from rollserve_server.gateway.requests.receiving import Kind, Receiving
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc

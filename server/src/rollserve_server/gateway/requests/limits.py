@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from rollserve import Reason
-from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields
 from rollserve_server.errors import OverLimitError, joined
+from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -8,9 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rollserve._codec.parameter_updates import read_parameters_update
-from rollserve.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2, saved_sampler_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.futures import REQUEST_THREADS, in_request_thread
@@ -40,6 +37,9 @@ from rollserve_server.gateway.messages.videos import render_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
 from rollserve_server.identity import Scope
+from rollserve_wire.parameter_updates import read_parameters_update
+from rollserve_wire.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2, saved_sampler_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.envs import MethodCall

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc.aio
 
-from rollserve import Reason
 from rollserve_server.errors import ClientStalledError, OverLimitError
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from rollserve._codec.protobuf import keys_of, length_delimited
-from rollserve.v1.sampler_service_pb2 import JoinedResponses, ObtainSamplesResponse
 from rollserve_server.futures import in_background
+from rollserve_wire.protobuf import keys_of, length_delimited
+from rollserve_wire.v1.sampler_service_pb2 import JoinedResponses, ObtainSamplesResponse
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import CallTooLongError, ClientStalledError, DomainError, OverLimitError
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc

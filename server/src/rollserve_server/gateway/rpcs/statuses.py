@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NoReturn
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from rollserve import Reason
 from rollserve_server.errors import (
     AgentFailedError,
     AlreadyExistsError,
@@ -32,6 +31,7 @@ from rollserve_server.errors import (
     shorten,
     without_folders,
 )
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

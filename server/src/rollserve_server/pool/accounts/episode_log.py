@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.sampling import ENDING
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

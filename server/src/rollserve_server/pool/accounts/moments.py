@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rollserve._codec.moments import OrderedMoments
+from rollserve_wire.moments import OrderedMoments
 
 if TYPE_CHECKING:
     from rollserve_server.sampling import MomentsFormat

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from rollserve import Reason
 from rollserve_server.admission import Turn
 from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
 from rollserve_server.futures import failure_of
@@ -24,12 +23,12 @@ from rollserve_server.pool.interface.targets import Exactly, Fragments
 from rollserve_server.pool.plan.end_watch import EndWatch
 from rollserve_server.pool.sequences.in_flight import InFlight, submit
 from rollserve_server.tracing import child_span
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve import Reproducibility
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.calls.pool_parts import PoolParts
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import FragmentReport, Message, PopulationReport, Report
+    from rollserve_wire.environments import Reproducibility
 
 __all__ = ["Call"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, listed
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.requests import PopulationRequest, SamplingOptions

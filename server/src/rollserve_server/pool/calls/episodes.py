@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
@@ -18,6 +17,7 @@ from rollserve_server.pool.interface.targets import AtLeast
 from rollserve_server.pool.plan.placement import Anywhere, is_movable
 from rollserve_server.pool.plan.plan import Plan
 from rollserve_server.sampling import Claim, EpisodeRange, Order
+from rollserve_wire.environments import Reproducibility
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle

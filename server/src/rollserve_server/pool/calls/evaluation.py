@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from rollserve import Reason
 from rollserve_server.errors import OverLimitError
 from rollserve_server.pool.calls.episodes import EpisodeCall
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

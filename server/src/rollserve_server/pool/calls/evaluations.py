@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import PolicySet, check_members, check_population
 from rollserve_server.errors import InvalidValueError, within
@@ -30,6 +29,7 @@ from rollserve_server.pool.versions.lineups import EvaluationLineups
 from rollserve_server.sampling import Population, SequenceSpec
 from rollserve_server.settings import MAX_EVALUATIONS
 from rollserve_server.tracing import child_span
+from rollserve_wire.environments import EnvSpec
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import Reason, Reproducibility
 from rollserve_server.errors import DomainError, EnvFailedError, NotReadyError, WorkerLostError
 from rollserve_server.pool.accounts.account import ENVIRONMENT_FAILED, Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
@@ -17,6 +16,8 @@ from rollserve_server.pool.calls.fragment_worker import FragmentWorker, PendingM
 from rollserve_server.pool.sequences.open_work import WorkLocation
 from rollserve_server.pool.sequences.row_sequences import RowsReached
 from rollserve_server.sampling import FragmentAssignment, FragmentOrder, RowSequenceSpec
+from rollserve_wire.environments import Reproducibility
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
@@ -15,6 +14,7 @@ from rollserve_server.pool.plan.pace import Pace
 from rollserve_server.pool.plan.units import Units
 from rollserve_server.pool.sequences.open_work import OpenWork
 from rollserve_server.sampling import Population, PopulationOrder, PopulationReport, Worker
+from rollserve_wire.environments import Reproducibility
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
 from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts.account import Account
@@ -25,6 +24,7 @@ from rollserve_server.pool.interface.streams import MAX_STREAMS, ApplyUpdate, St
 from rollserve_server.pool.interface.targets import AtLeast
 from rollserve_server.pool.plan.rounds import Pause, RoundPlan
 from rollserve_server.tracing import child_span
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

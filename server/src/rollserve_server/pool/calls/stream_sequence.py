@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import NotReadyError
 from rollserve_server.pool.interface.streams import RowFragments
 from rollserve_server.pool.interface.targets import AtLeast, Fragments
 from rollserve_server.pool.sequences.own_sequence import OwnSequence
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

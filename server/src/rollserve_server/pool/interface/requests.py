@@ -13,12 +13,12 @@ from rollserve_server.sampling import PLAIN
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve import EnvSpec
-    from rollserve.policy_map import PolicyMap
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.interface.targets import Fragments, Target
     from rollserve_server.pool.interface.updates import AgentUpdate
     from rollserve_server.sampling import ColumnFormat
+    from rollserve_wire.environments import EnvSpec
+    from rollserve_wire.policy_map import PolicyMap
 
 __all__ = ["DISCARD", "EvaluationRequest", "MessageFormat", "PopulationRequest", "SampleRequest", "SamplingOptions"]
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-    from rollserve import Reproducibility
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.sampling import Message, Outcome
+    from rollserve_wire.environments import Reproducibility
 
 __all__ = ["Beginning", "Delivery", "Evaluation", "Progress"]
 

@@ -10,10 +10,10 @@ from rollserve_server.pool.accounts.counters import WorkerTotals
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollserve import EnvSpec
     from rollserve_server.envs import ProfileDescription
     from rollserve_server.pool.accounts.counters import Counters
     from rollserve_server.sampling import EnvDescription, WorkerIdentity
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["PoolStatus", "WorkerStatus"]
 

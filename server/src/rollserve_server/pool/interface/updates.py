@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve import EnvChange, EnvSpec
 from rollserve_server.agents import AgentSpec, PolicySource
+from rollserve_wire.environments import EnvChange, EnvSpec
 
 if TYPE_CHECKING:
-    from rollserve.policy_map import PolicyMap
     from rollserve_server.sampling import EnvDescription
+    from rollserve_wire.policy_map import PolicyMap
 
 __all__ = [
     "AgentChange",

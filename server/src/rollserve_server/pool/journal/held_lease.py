@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.errors import SamplerLostError
 from rollserve_server.pool.journal.lease import LEASE_SECONDS
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.state.ownership import Owner

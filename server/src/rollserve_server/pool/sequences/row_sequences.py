@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve import Reason
 from rollserve_server.errors import NotReadyError
 from rollserve_server.futures import in_background
 from rollserve_server.pool.sequences.in_flight import DroppedSteps
 from rollserve_server.pool.sequences.root_seeds import DerivedSeeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
 from rollserve_server.pool.state.saved_sampler import SavedRowSequence, SavedRowSequences
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,6 @@ import msgpack
 import numpy as np
 from gymnasium import spaces
 
-from rollserve import EnvSpec, Reproducibility, Task, Wrapper
-from rollserve.transforms import Transform
 from rollserve_server.agents import SPEC_CLASSES
 from rollserve_server.envs import ProfileEnv, RowSpecs, box_of
 from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
@@ -29,6 +27,8 @@ from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenc
 from rollserve_server.pool.state.sampler_state import Entry, SamplerState, Snapshot
 from rollserve_server.sampling import EnvDescription, RowProgress, RowsProgress
 from rollserve_server.settings import WorkerSettings
+from rollserve_wire.environments import EnvSpec, Reproducibility, Task, Wrapper
+from rollserve_wire.transforms import Transform
 
 __all__ = ["decode", "encode"]
 

@@ -10,13 +10,13 @@ from rollserve_server.pool.state.row_sequence import RowSequenceState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollserve import EnvSpec
     from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.state.row_sequence import RowsMoved
     from rollserve_server.settings import WorkerSettings
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["Entry", "SamplerState", "Snapshot"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.agents import PolicySet, parameters_of
 from rollserve_server.errors import InvalidValueError, NotReadyError, listed
 from rollserve_server.futures import in_request_thread
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     import numpy as np

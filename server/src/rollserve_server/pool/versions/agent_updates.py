@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollserve import Reason
 from rollserve_server.agents import (
     AgentSource,
     AgentSpec,
@@ -30,6 +29,7 @@ from rollserve_server.pool.versions.expectations import check_expected_env, chec
 from rollserve_server.pool.versions.fields import ALL_WORKERS, element_field
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
 from rollserve_server.envs import ProfileEnv, check_method_allowed, specs_of_rows
 from rollserve_server.errors import (
     DomainError,
@@ -21,6 +20,7 @@ from rollserve_server.pool.interface.updates import EnvValues
 from rollserve_server.pool.versions.env_specs import MAX_ENV_BYTES
 from rollserve_server.pool.versions.expectations import check_expected_env
 from rollserve_server.sampling import Worker
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.envs import (
     Profiles,
     RowSpecs,
@@ -33,6 +32,8 @@ from rollserve_server.pool.versions.fields import EnvFields, element_field
 from rollserve_server.pool.versions.spaces import check_alike, common_description
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import EnvDescription, Worker
+from rollserve_wire.environments import EnvChange, EnvSpec
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle

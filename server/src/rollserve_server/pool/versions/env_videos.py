@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.envs import Overlay, Rendering, leaf_bounds, leaves_of_space, run_rendering
 from rollserve_server.errors import CallTooLongError, InvalidValueError, NotReadyError, OverLimitError, listed
 from rollserve_server.pool.versions.expectations import check_expected_env
+from rollserve_wire.environments import EnvSpec, Reproducibility
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Generator

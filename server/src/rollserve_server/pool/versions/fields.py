@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvChange, EnvSpec
 from rollserve_server.errors import DomainError, joined
+from rollserve_wire.environments import EnvChange, EnvSpec
 
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from rollserve_server.errors import NotReadyError
 
 if TYPE_CHECKING:
-    from rollserve import Reason
+    from rollserve_wire.reasons import Reason
 
 __all__ = ["VersionHistory"]
 

@@ -25,12 +25,12 @@ from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
-    from rollserve.policy_map import PolicyMap
     from rollserve_server.agents import Exploration, PolicySpec
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.sampling import EnvDescription
     from rollserve_server.settings import AgentSettings
+    from rollserve_wire.policy_map import PolicyMap
 
 __all__ = ["EvaluationLineups"]
 

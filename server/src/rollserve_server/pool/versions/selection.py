@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve import Reason, Reproducibility
 from rollserve_server.agents import check_delivered, check_exploration, check_value, kind_of, prepare_for_env
 from rollserve_server.errors import DomainError, NotReadyError, within
 from rollserve_server.futures import in_request_thread
 from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
 from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
+from rollserve_wire.environments import Reproducibility
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Exploration

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from gymnasium import Space
 
-from rollserve import Reproducibility
-from rollserve.spaces import space_to_proto
 from rollserve_server.envs import agree, describe_space
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool.versions.fields import element_field
+from rollserve_wire.environments import Reproducibility
+from rollserve_wire.spaces import space_to_proto
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Traces

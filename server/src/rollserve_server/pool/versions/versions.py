@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from rollserve import Reason
 from rollserve_server.envs import specs_of_rows
 from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.pool.state.env_version import EnvVersion
@@ -17,13 +16,14 @@ from rollserve_server.pool.versions.spaces import check_same
 from rollserve_server.pool.workers.launcher import giving_what_others_hold
 from rollserve_server.pool.workers.workers import Workers
 from rollserve_server.sampling import EnvDescription, Worker
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.sampler_state import SamplerState
     from rollserve_server.settings import PoolSettings
+    from rollserve_wire.environments import EnvSpec
 
 __all__ = ["KeptVersions", "Versions"]
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from rollserve import Reason
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle

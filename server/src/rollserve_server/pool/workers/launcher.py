@@ -8,12 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
-from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.pool.workers.slot import WorkerSlot
 from rollserve_server.sampling import Worker, WorkerIdentity
+from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
-from rollserve.errors import mismatch
 from rollserve_server.activity import Phase
 from rollserve_server.errors import WorkerLostError, describe
+from rollserve_wire.errors import mismatch
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.activity import Heartbeat

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, OverLimitError, TooFewWorkersError, WorkerLostError
 from rollserve_server.pool.accounts.counters import WorkerTotals
 from rollserve_server.pool.workers.launcher import Launcher, close_worker
@@ -17,6 +16,7 @@ from rollserve_server.pool.workers.replacements import Replacements
 from rollserve_server.pool.workers.slot import WorkerSlot
 from rollserve_server.pool.workers.workforce import Workforce
 from rollserve_server.sampling import WorkerIdentity
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.errors import mismatch
 from rollserve_server.agents import is_without_choice, legal_values
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve._codec.columns import mask_name
 from rollserve_server.sampling.encode.fields import Gathered, Rows
 from rollserve_server.sampling.encode.sizes import STATE_PREFIX
+from rollserve_wire.columns import mask_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

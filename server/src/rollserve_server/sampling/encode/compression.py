@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import lz4.block
 import zstandard
 
-from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4, COMPRESSION_ZSTD, Compression
 from rollserve_server.sampling.encode.fields import CompressedRows, Gathered, Rows
 from rollserve_server.sampling.encode.payoffs import Payoffs
+from rollserve_wire.v1.tensor_pb2 import COMPRESSION_LZ4, COMPRESSION_ZSTD, Compression
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

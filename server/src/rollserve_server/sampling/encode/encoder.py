@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from rollserve._codec.protobuf import keys_of, length_delimited, size_of
-from rollserve.v1.episode_batch_pb2 import EpisodeBatch
-from rollserve.v1.multi_agent_batch_pb2 import MultiAgentBatch, PolicyBatch
-from rollserve.v1.sampler_service_pb2 import EvaluateResponse, ObtainExactEpisodesResponse, ObtainSamplesResponse
 from rollserve_server.sampling.encode.columns import Column, Headers, Observations
 from rollserve_server.sampling.encode.compression import Compressor
 from rollserve_server.sampling.encode.fields import (
@@ -29,15 +25,19 @@ from rollserve_server.sampling.encode.messages import EncodedMessage
 from rollserve_server.sampling.encode.moments import moments_of
 from rollserve_server.sampling.encode.sizes import FILL_BYTES
 from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat
+from rollserve_wire.protobuf import keys_of, length_delimited, size_of
+from rollserve_wire.v1.episode_batch_pb2 import EpisodeBatch
+from rollserve_wire.v1.multi_agent_batch_pb2 import MultiAgentBatch, PolicyBatch
+from rollserve_wire.v1.sampler_service_pb2 import EvaluateResponse, ObtainExactEpisodesResponse, ObtainSamplesResponse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.sampling.encode.fields import Part
     from rollserve_server.sampling.encode.many_content import ManyContent, ManyHeaders
     from rollserve_server.sampling.encode.segment_content import SegmentContent
     from rollserve_server.sampling.encode.table_content import TableContent
+    from rollserve_wire.v1.tensor_pb2 import Compression
 
 __all__ = ["Encoder", "Encoding", "Evaluate"]
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve._codec.protobuf import keys_of, length_delimited, text_field, varint_field
-from rollserve._codec.tensor_fields import named_tensor, tensor
-from rollserve._codec.tensors import dtype_to_proto
-from rollserve.v1.episode_batch_pb2 import FrameStack
+from rollserve_wire.protobuf import keys_of, length_delimited, text_field, varint_field
+from rollserve_wire.tensors import dtype_to_proto, named_tensor, tensor
+from rollserve_wire.v1.episode_batch_pb2 import FrameStack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve.v1.tensor_pb2 import Compression
+    from rollserve_wire.v1.tensor_pb2 import Compression
 
 __all__ = [
     "CompressedRows",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve._codec.protobuf import size_of
 from rollserve_server.sampling.protocol.orders import Message
+from rollserve_wire.protobuf import size_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve._codec.moments import segment_moments
-from rollserve.learning.recurrences import forward_recurrence
+from rollserve_wire.moments import segment_moments
+from rollserve_wire.recurrences import forward_recurrence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from rollserve.learning.recurrences import forward_recurrence
 from rollserve_server.sampling.encode.sizes import FILL_BYTES, Sizes
 from rollserve_server.sampling.protocol.orders import PLAIN
 from rollserve_server.sampling.record.columns import Piece
+from rollserve_wire.recurrences import forward_recurrence
 
 if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.orders import ColumnFormat

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve import Reason
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling.protocol.orders import PLAIN
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.orders import ColumnFormat

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve import Reproducibility
     from rollserve_server.envs import Traces
+    from rollserve_wire.environments import Reproducibility
 
 __all__ = ["EnvDescription", "WorkerIdentity"]
 

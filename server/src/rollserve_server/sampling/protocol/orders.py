@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from rollserve.v1.tensor_pb2 import Compression
+    from rollserve_wire.v1.tensor_pb2 import Compression
 
 __all__ = [
     "ENDING",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.columns import exact_dtype
+from rollserve_wire.columns import exact_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

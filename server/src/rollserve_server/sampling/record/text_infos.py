@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._codec.text_infos import JSON_PREFIX, TEXT_PREFIX
+from rollserve_wire.columns import JSON_PREFIX, TEXT_PREFIX
 
 __all__ = ["TextReader"]
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server.activity import current_activity
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
@@ -22,6 +21,7 @@ from rollserve_server.sampling.protocol.fragments import FragmentAssignment, Fra
 from rollserve_server.sampling.protocol.orders import ENDING, Message
 from rollserve_server.sampling.record.spilling import SpillError
 from rollserve_server.sampling.work.room import buffer_bytes, spill_bytes
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

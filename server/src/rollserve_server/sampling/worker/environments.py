@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rollserve import EnvSpec
 from rollserve_server.envs import (
     ManyEnvs,
     RowEnvs,
@@ -28,6 +27,7 @@ from rollserve_server.envs import (
 )
 from rollserve_server.errors import DomainError, EnvFailedError, InvalidValueError
 from rollserve_server.sampling.protocol.descriptions import EnvDescription
+from rollserve_wire.environments import EnvSpec
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Probed, WorkerSpecs

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve_server.errors import SamplerLostError
 from rollserve_server.pool.backends.ray import (
     cluster,  # imported before Ray, for the environment variables that it sets
@@ -23,6 +22,7 @@ from rollserve_server.pool.backends.ray.placement import scheduling_strategy
 from rollserve_server.pool.backends.ray.sampler_mark import read_directory, write_directory
 from rollserve_server.pool.backends.ray.worker import CONCURRENCY, RayWorker, WorkerActor
 from rollserve_server.pool.journal.journal import NoJournal
+from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 # isort: split
 import ray

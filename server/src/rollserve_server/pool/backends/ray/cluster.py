@@ -26,10 +26,10 @@ import ray._private.worker
 from ray._private import ray_constants
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
-from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool.backends.ray.listeners import on_loopback_only
 from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
+from rollserve_wire.receipts import HASH_SEED, HASH_SEED_NAME
 
 if TYPE_CHECKING:
     from rollserve_server.settings import RaySettings

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import ray
 import ray.exceptions
 
-from rollserve import Reason
 from rollserve_server.errors import DomainError, SamplerLostError
 from rollserve_server.pool.backends.ray.identity import ForgedMessageError
 from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
@@ -30,6 +29,7 @@ from rollserve_server.pool.journal.held_lease import HeldLease
 from rollserve_server.pool.journal.lease import RENEW_SECONDS
 from rollserve_server.pool.state.ownership import Owner
 from rollserve_server.pool.state.sampler_state import Entry
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.ray.identity import SamplerIdentity

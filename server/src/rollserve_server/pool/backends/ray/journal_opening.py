@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import ray.exceptions
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, SamplerLostError
 from rollserve_server.pool.backends.ray.identity import ForgedMessageError, UnreadableMessageError
 from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
 from rollserve_server.pool.backends.ray.names import JOURNAL_FORMAT, end_actors, other_journals
 from rollserve_server.pool.journal.held_lease import taken_error
 from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.ray.identity import SamplerIdentity

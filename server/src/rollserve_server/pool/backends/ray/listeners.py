@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["on_loopback_only"]
 

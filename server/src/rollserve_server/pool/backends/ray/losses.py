@@ -10,8 +10,8 @@ from pathlib import Path
 
 import ray.exceptions
 
-from rollserve import Reason
 from rollserve_server.errors import DomainError, OverLimitError, WorkerLostError, describe
+from rollserve_wire.reasons import Reason
 
 __all__ = ["KernelKills", "domain_error", "putting"]
 

@@ -7,7 +7,7 @@ import os
 import resource
 from pathlib import Path
 
-from rollserve.errors import mismatch
+from rollserve_wire.errors import mismatch
 
 __all__ = ["check_room", "hint_of"]
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import ray
 import ray.exceptions
 
-from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server.activity import Phase
 from rollserve_server.errors import DomainError, FaultError, SamplerLostError, WorkerLostError, portable
 from rollserve_server.futures import ignore_result, in_background
@@ -26,6 +25,7 @@ from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listen
 from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error
 from rollserve_server.pool.backends.ray.worker_memory import limit_allocations, max_memory_bytes
 from rollserve_server.sampling import Worker, new_array
+from rollserve_wire.memory import give_back_memory, hold_on_to_memory
 
 if TYPE_CHECKING:
     import numpy as np

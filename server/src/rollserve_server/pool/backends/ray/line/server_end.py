@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reason
 from rollserve_server.errors import OverLimitError, describe
 from rollserve_server.futures import ignore_result
 from rollserve_server.pool.backends.ray.line.frames import (
@@ -30,6 +29,7 @@ from rollserve_server.pool.backends.ray.line.frames import (
     packed_head,
     unpacked_head,
 )
+from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
