@@ -9,6 +9,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -33,13 +34,14 @@ REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 STATUS = health_pb2.HealthCheckResponse
 ASKED = reflection_pb2.ServerReflectionRequest(file_containing_symbol="rollserve.v1.SamplerService")
 
+LIMITS = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
+
 Serving = tuple[LocalServer, rollserve.Sampler]
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    limits = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
-    with serving(tmp_path_factory.mktemp("server"), *BIG, *limits) as both:
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *LIMITS) as both:
         yield both
 
 
@@ -87,16 +89,15 @@ def test_health_knows_the_server_and_its_service(running: Serving) -> None:
 
 
 @pytest.mark.parametrize("path", [CHECK, REFLECT])
-def test_concurrent_large_requests_take_bounded_memory(running: Serving, path: str) -> None:
+def test_concurrent_large_requests_take_bounded_memory(tmp_path: Path, path: str) -> None:
     """All together have 512 MiB.
 
     Four arrive at a time, with 64 MiB, and gRPC holds one three times while it hands it over, with 32 MiB more. On a
     busy machine others are there, too: those that arrive slowly, of which the server counts 20 MiB after the fact, and
     those that it has ended and gRPC has not freed. The heap has gaps between them.
     """
-    server, _ = running
-    process = psutil.Process(server.process.pid)
-    with contextlib.ExitStack() as stack:
+    with serving(tmp_path, *BIG, *LIMITS) as (server, _), contextlib.ExitStack() as stack:
+        process = psutil.Process(server.process.pid)
         before = most = process.memory_info().rss
         request = health_pb2.HealthCheckRequest(service="x" * (16 << 20)).SerializeToString()
         calls = []
