@@ -308,7 +308,14 @@ def test_interrupted_secrets_are_finished_by_the_next_run(tmp_path: Path, comman
         assert secrets(tmp_path).returncode == 0
     assert secrets(tmp_path, command, killed_at="gateway/server.pem").returncode == -signal.SIGKILL
     assert secrets(tmp_path).returncode == 0
-    for name in ("gateway/server-key", "gateway/server", "gateway/ca", "client/client-key", "client/client", "client/ca"):
+    for name in (
+        "gateway/server-key",
+        "gateway/server",
+        "gateway/ca",
+        "client/client-key",
+        "client/client",
+        "client/ca",
+    ):
         path = tmp_path / f"{name}.pem"
         assert path.read_bytes() == (tmp_path / "authority" / path.name).read_bytes()
     done = {path: path.read_bytes() for path in tmp_path.glob("*/*.pem")}
