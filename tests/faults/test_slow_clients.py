@@ -226,7 +226,7 @@ class Receiver:
     """The part of a call that admission sees."""
 
     def __init__(self) -> None:
-        self.peer = ""
+        self.peer, self.charged_to = "", ("",)
         self.stalled_since: float | None = None
         self.error: DomainError | None = None
 
