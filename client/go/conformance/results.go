@@ -26,6 +26,7 @@ func describeAccount(account *rollserve.Account) object {
 		"num_episodes":    account.GetEpisodeCount(),
 		"seed":            fmt.Sprint(account.GetSeed()),
 		"num_resumptions": account.NumResumptions,
+		"dropped_infos":   account.GetDroppedInfos(),
 	}
 }
 

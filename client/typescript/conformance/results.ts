@@ -77,6 +77,9 @@ export function describeAccount(account: Account | undefined): object | undefine
       num_episodes: Number(account.numEpisodes),
       seed: String(account.seed),
       num_resumptions: account.numResumptions,
+      dropped_infos: Object.fromEntries(
+        Object.entries(account.droppedInfos).map(([name, count]) => [name, Number(count)]),
+      ),
     }
   );
 }

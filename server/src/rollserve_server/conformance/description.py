@@ -129,12 +129,14 @@ def _segments(arrays: Arrays) -> dict[str, Any]:
 
 
 def _account(account: episode_batch_pb2.Account) -> dict[str, Any]:
-    return {
+    described = {
         "num_steps": account.step_count,
         "num_episodes": account.episode_count,
         "seed": str(account.seed),
         "num_resumptions": 0,
     }
+    dropped = dict(account.dropped_infos)
+    return {**described, "dropped_infos": dropped} if dropped else described
 
 
 def describe_sums(sums: Iterable[float]) -> list[float | None]:
