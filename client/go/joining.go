@@ -232,8 +232,8 @@ func checkAccount(batch delivered, account *Account, before whole) error {
 }
 
 // withOneShape returns the batches without the environment's infos whose shape is not the first one of their name, or
-// that no common type holds, and counts the values that are dropped. A server does not mix shapes within a message, so which values are kept does not
-// depend on how episodes are spread over messages.
+// that no common type holds, and counts the values that are dropped. A server does not mix shapes within a message, so
+// which values are kept does not depend on how episodes are spread over messages.
 func withOneShape(batches []*EpisodeBatch, dropped map[string]uint64) []*EpisodeBatch {
 	shapes := shapesOfMisfits(batches)
 	kept := make([]*EpisodeBatch, len(batches))

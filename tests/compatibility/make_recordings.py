@@ -209,6 +209,13 @@ def _integers() -> list[bytes]:
     )
 
 
+def _non_finite() -> list[bytes]:
+    observations = {"": np.array([0.5, np.nan, 1.5, -np.inf], np.float32)}
+    last = {"": np.array([np.inf, 2.5], np.float32)}
+    segments = [(0, 0, 2, "terminated"), (1, 0, 2, "truncated")]
+    return _stream(_batch(segments, observations=observations, last_observations=last), non_finite_step_count=2)
+
+
 def _joined() -> list[bytes]:
     batches = [_batch([(index, 0, 1 + index % 3, "terminated")]) for index in range(6)]
     messages = [_beginning(), *batches, _account(batches)]
@@ -359,6 +366,7 @@ _MAKERS: Mapping[str, tuple[Callable[[], list[bytes]], Sequence[str]]] = {
     "parts": (_parts, ()),
     "gaps": (_gaps, ()),
     "integers": (_integers, ()),
+    "non-finite": (_non_finite, ()),
     "joined": (_joined, ("accept_joined",)),
     "progress": (_progress, ()),
     "unknown": (_unknown, ()),

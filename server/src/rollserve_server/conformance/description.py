@@ -135,8 +135,8 @@ def _account(account: episode_batch_pb2.Account) -> dict[str, Any]:
         "seed": str(account.seed),
         "num_resumptions": 0,
     }
-    dropped = dict(account.dropped_infos)
-    return {**described, "dropped_infos": dropped} if dropped else described
+    counts = {"num_non_finite_steps": account.non_finite_step_count, "dropped_infos": dict(account.dropped_infos)}
+    return {**described, **{name: count for name, count in counts.items() if count}}
 
 
 def describe_sums(sums: Iterable[float]) -> list[float | None]:
