@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make what the containers share in secret; each part lies in a volume of its own, for the containers that need it.
 #
-#   secrets.sh               make what is missing
+#   secrets.sh               make what is missing, and finish what was interrupted
 #   secrets.sh renew         replace the certificates of server and client; and the authority's in time, with its key
 #   secrets.sh renew-all     replace them and the authority, which has expired, or whose key others know
 #   secrets.sh renew-token   give the client another token, beside the old one
@@ -37,8 +37,15 @@ distribute() {
 # Run init-tls, which prints until when each certificate is valid.
 certify() {
     for name in gateway $(echo "${ROLLSERVE_NAMES:-}" | tr , ' '); do set -- "$@" --name "$name"; done
-    rollserve-server init-tls authority "$@"
+    rollserve-server init-tls authority "$@" || { rm -f authority/unfinished; exit 1; }
     distribute
+}
+
+# Replace what init-tls has made. If this is interrupted, `make` does it again.
+renew() {
+    echo "$1" > authority/unfinished
+    certify "$1"
+    rm authority/unfinished
 }
 
 case ${1:-make} in
@@ -46,6 +53,8 @@ make)
     if [ ! -e authority/client.pem ]; then
         rm -f authority/*.pem
         certify --client-name trainer
+    elif [ -e authority/unfinished ]; then
+        renew "$(cat authority/unfinished)"
     elif [ ! -e gateway/ca.pem ] || [ ! -e client/ca.pem ]; then
         distribute # files that are there may be of another authority, and stay
     fi
@@ -56,10 +65,10 @@ make)
     chmod a+r grafana/password # Grafana's container has another user, and no other container has the volume
     ;;
 renew)
-    certify --renew
+    renew --renew
     ;;
 renew-all)
-    certify --renew-all
+    renew --renew-all
     ;;
 renew-token)
     new_token

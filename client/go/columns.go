@@ -121,7 +121,7 @@ func concatenate(arrays []Array) Array {
 }
 
 // concatenateInfos returns the infos of all parts, one part after the other, in new arrays. An info that a part lacks
-// is a gap of the part's length. An info of several types gets a type that all of them fit into, as in numpy.
+// is a gap of the part's length. An info of several types gets one that holds each value; see commonType.
 func concatenateInfos(field string, parts []Columns, lengths []int) (Columns, error) {
 	joined, total := Columns{}, 0
 	for _, length := range lengths {
@@ -132,17 +132,21 @@ func concatenateInfos(field string, parts []Columns, lengths []int) (Columns, er
 			if _, done := joined[name]; done || part.isMask(name) {
 				continue
 			}
-			var dataTypes []DataType
+			var arrays []Array
 			for _, other := range parts {
 				if array, ok := other[name]; ok {
 					if !equal(array.rowShape(), first.rowShape()) {
 						expected := fmt.Sprintf("rows of shape %v in each message", first.rowShape())
 						return nil, mismatch(fmt.Sprintf("%s[%q]", field, name), expected, array)
 					}
-					dataTypes = append(dataTypes, array.DataType)
+					arrays = append(arrays, array)
 				}
 			}
-			column, mask := zeros(promoted(dataTypes), total, first.rowShape()), make([]bool, total)
+			dataType, err := commonType(fmt.Sprintf("%s[%q]", field, name), arrays)
+			if err != nil {
+				return nil, err
+			}
+			column, mask := zeros(dataType, total, first.rowShape()), make([]bool, total)
 			for i, at := 0, 0; i < len(parts); at, i = at+lengths[i], i+1 {
 				fillInfo(column.Rows(at, at+lengths[i]), mask[at:at+lengths[i]], parts[i], name)
 			}
@@ -198,6 +202,51 @@ var typesBySize = map[numberKind]map[int]DataType{
 	unsigned: {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64},
 	signed:   {1: Int8, 2: Int16, 4: Int32, 8: Int64},
 	floating: {2: Half, 4: Float32, 8: Float64},
+}
+
+// maxExact is the magnitude up to which float64 holds every integer.
+const maxExact = 1 << 53
+
+// commonType returns the type that holds each value of all arrays: numpy's result_type, but uint64 for signed integers
+// beside uint64. It returns an error for a negative one of these, and for integers beyond 2^53 beside floats.
+func commonType(field string, arrays []Array) (DataType, error) {
+	dataTypes, hasFloats := make([]DataType, len(arrays)), false
+	for i, array := range arrays {
+		dataTypes[i] = array.DataType
+		hasFloats = hasFloats || kindOf(array.DataType) == floating
+	}
+	common := promoted(dataTypes)
+	if kindOf(common) == floating && !hasFloats {
+		common = Uint64
+	}
+	for _, array := range arrays {
+		if misfit := misfitOf(array, common); misfit != nil {
+			return common, mismatch(field, fmt.Sprintf("numbers that %v can hold", common), misfit)
+		}
+	}
+	return common, nil
+}
+
+// misfitOf returns an integer of an array that the common type of it and others does not hold; nil for none.
+func misfitOf(array Array, common DataType) any {
+	if array.DataType == common || common != Uint64 && common != Float64 {
+		return nil
+	}
+	switch kindOf(array.DataType) {
+	case signed:
+		for _, value := range numbers[int64](array) {
+			if common == Uint64 && value < 0 || common == Float64 && (value < -maxExact || value > maxExact) {
+				return value
+			}
+		}
+	case unsigned:
+		for _, value := range numbers[uint64](array) {
+			if common == Float64 && value > maxExact {
+				return value
+			}
+		}
+	}
+	return nil
 }
 
 // promoted returns the type that numpy's result_type gives for types: the smallest one that all values fit into, where

@@ -109,7 +109,8 @@ func (c *contact) withHint(err error) error {
 	case isDialing || c.wasMade():
 		return err
 	}
-	hinted.Message += " (if the server encrypts connections, give CA; if it asks for certificates, give Cert and Key)"
+	hinted.Message += " (if the server encrypts connections, give CA; if it asks for certificates, give Cert and Key, " +
+		"signed by an authority that it trusts and not expired)"
 	return classify(&hinted)
 }
 

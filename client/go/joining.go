@@ -231,11 +231,11 @@ func checkAccount(batch delivered, account *Account, before whole) error {
 	return nil
 }
 
-// withOneShape returns the batches without the environment's infos whose shape is not the first one of their name, and
-// counts the values that are dropped. A server does not mix shapes within a message, so which values are kept does not
-// depend on how episodes are spread over messages.
+// withOneShape returns the batches without the environment's infos whose shape is not the first one of their name, or
+// that no common type holds, and counts the values that are dropped. A server does not mix shapes within a message, so
+// which values are kept does not depend on how episodes are spread over messages.
 func withOneShape(batches []*EpisodeBatch, dropped map[string]uint64) []*EpisodeBatch {
-	shapes := map[string][]int{}
+	shapes := shapesOfMisfits(batches)
 	kept := make([]*EpisodeBatch, len(batches))
 	for i, batch := range batches {
 		copied := *batch
@@ -248,6 +248,26 @@ func withOneShape(batches []*EpisodeBatch, dropped map[string]uint64) []*Episode
 		kept[i] = &copied
 	}
 	return kept
+}
+
+// shapesOfMisfits returns a shape that no info has for each info that no common type holds.
+func shapesOfMisfits(batches []*EpisodeBatch) map[string][]int {
+	arrays := map[string][]Array{}
+	for _, batch := range batches {
+		for field, infos := range map[string]Columns{"env_infos": batch.EnvInfos, "episode_infos": batch.EpisodeInfos} {
+			for name, array := range infos {
+				key := field + "/" + name
+				arrays[key] = append(arrays[key], array)
+			}
+		}
+	}
+	shapes := map[string][]int{}
+	for key, each := range arrays {
+		if _, err := commonType(key, each); err != nil {
+			shapes[key] = []int{-1}
+		}
+	}
+	return shapes
 }
 
 func keepFirstShape(

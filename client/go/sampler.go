@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -116,7 +117,7 @@ func (s *Sampler) updateAgent(
 	request.Sampler = s.config.Sampler
 	request.SkipIfIdentical = options != nil && options.SkipIfIdentical
 	s.own.expectInAgentUpdate(request, keepsAny)
-	response, err := answer(ctx, s, func(ctx context.Context) (*pb.UpdateAgentResponse, error) {
+	response, err := answer(ctx, s, 0, func(ctx context.Context) (*pb.UpdateAgentResponse, error) {
 		return s.service.UpdateAgent(ctx, request)
 	})
 	if err != nil {
@@ -163,7 +164,7 @@ func (s *Sampler) UpdateEnvPerWorker(ctx context.Context, envs []EnvUpdate) (*En
 func (s *Sampler) updateEnv(ctx context.Context, request *pb.UpdateEnvRequest, keeps bool) (*EnvUpdated, error) {
 	request.Sampler = s.config.Sampler
 	s.own.expectInEnvUpdate(request, keeps)
-	response, err := answer(ctx, s, func(ctx context.Context) (*pb.UpdateEnvResponse, error) {
+	response, err := answer(ctx, s, makingTime, func(ctx context.Context) (*pb.UpdateEnvResponse, error) {
 		return s.service.UpdateEnv(ctx, request)
 	})
 	if err != nil {
@@ -199,7 +200,7 @@ func (s *Sampler) CallEnvironments(
 		request.ArgumentsJson = append(request.ArgumentsJson, string(text))
 	}
 	s.own.expectInEnvCall(request)
-	response, err := answer(ctx, s, func(ctx context.Context) (*pb.CallEnvironmentsResponse, error) {
+	response, err := answer(ctx, s, makingTime, func(ctx context.Context) (*pb.CallEnvironmentsResponse, error) {
 		return s.service.CallEnvironments(ctx, request)
 	})
 	if err != nil {
@@ -236,7 +237,7 @@ func (s *Status) NumWorkers() int {
 
 // Status returns the state of the sampler and of its workers, and its counters.
 func (s *Sampler) Status(ctx context.Context) (*Status, error) {
-	response, err := answer(ctx, s, func(ctx context.Context) (*pb.GetSamplerResponse, error) {
+	response, err := answer(ctx, s, 0, func(ctx context.Context) (*pb.GetSamplerResponse, error) {
 		return s.service.GetSampler(ctx, &pb.GetSamplerRequest{Sampler: s.config.Sampler})
 	})
 	if err != nil {
@@ -375,16 +376,24 @@ func (s *Sampler) timeout(timeout time.Duration) (time.Duration, error) {
 	}
 }
 
-// answer makes a call with a single answer. If a server that has answered before is away, or is lost before its answer,
-// the call is made again, within the call's time. An update may then be made twice, with the same result and a version
-// more.
-func answer[T any](ctx context.Context, s *Sampler, call func(context.Context) (T, error)) (T, error) {
-	timeout, limited := s.config.Timeout, ctx
+// makingTime is how long a server may make environments, while it can be reached.
+const makingTime = 10 * time.Minute
+
+// answer makes a call with a single answer, which may take the further time `work` where the context has no deadline.
+// If a server that has answered before is away, or is lost before its answer, the call is made again, within the call's
+// time. An update may then be made twice, with the same result and a version more.
+func answer[T any](
+	ctx context.Context, s *Sampler, work time.Duration, call func(context.Context) (T, error),
+) (T, error) {
+	timeout, limited, total := s.config.Timeout, ctx, s.config.Timeout
 	if deadline, has := ctx.Deadline(); has {
-		timeout = time.Until(deadline)
+		timeout, total = time.Until(deadline), time.Until(deadline)
 	} else {
+		if total < math.MaxInt64-work {
+			total += work
+		}
 		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(ctx, timeout)
+		limited, cancel = context.WithTimeout(ctx, total)
 		defer cancel()
 	}
 	interruptions := newInterruptions(s.contact, timeout)
@@ -395,7 +404,7 @@ func answer[T any](ctx context.Context, s *Sampler, call func(context.Context) (
 			return response, nil
 		}
 		if err := interruptions.pause(limited, err, false, false); err != nil {
-			return response, answerError(err, timeout, interruptions.last)
+			return response, answerError(err, total, interruptions.last)
 		}
 	}
 }
@@ -403,7 +412,7 @@ func answer[T any](ctx context.Context, s *Sampler, call func(context.Context) (
 // answerError returns the error for a call with a single answer, after the last attempt at it.
 func answerError(err error, timeout time.Duration, last error) error {
 	switch {
-	case codeOf(err) != codes.DeadlineExceeded:
+	case codeOf(err) != codes.DeadlineExceeded || reasonOf(err) != "": // a server at work says so
 		return err
 	case last != nil: // the last attempt had only the rest of the time
 		return last

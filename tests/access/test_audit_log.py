@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from certificates import serving
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from principals import Tokens
@@ -16,10 +18,19 @@ from support import raises
 
 import rollserve
 from rollserve import Reason
+from rollserve_server.local import LocalServer
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalServer, Path]]:
+    """A server without an agent, and its audit log, to which each test adds."""
+    folder = tmp_path_factory.mktemp("audited")
+    with serving(folder, "--audit-log", str(folder / "audit")) as server:
+        yield server, folder / "audit"
 
 
 def test_each_rpc_has_a_line_at_its_end(tmp_path: Path) -> None:
@@ -75,10 +86,12 @@ def test_each_rpc_has_a_line_at_its_end(tmp_path: Path) -> None:
     assert alice not in path.read_text()
 
 
-def test_refused_rpc_has_its_line_before_the_client_hears_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "audit"
-    with serving(tmp_path, "--audit-log", str(path)) as server, rollserve.connect(server.address) as sampler:
-        for num_lines in range(1, 201):
+def test_refused_rpc_has_its_line_before_the_client_hears_of_it(audited: tuple[LocalServer, Path]) -> None:
+    server, path = audited
+    with rollserve.connect(server.address) as sampler:
+        sampler.status()
+        before = len(lines(path))
+        for num_lines in range(before + 1, before + 201):
             with raises(rollserve.PreconditionError, reason=Reason.NO_AGENT) as caught:
                 sampler.obtain_samples(10)
             found = lines(path)
@@ -86,36 +99,38 @@ def test_refused_rpc_has_its_line_before_the_client_hears_of_it(tmp_path: Path) 
             assert found[-1]["request_id"] == caught.value.request_id
 
 
-def test_line_is_short_whatever_the_client_sends(tmp_path: Path) -> None:
-    path = tmp_path / "audit"
-    with serving(tmp_path, "--audit-log", str(path)) as server:
-        with (
-            rollserve.connect(server.address, sampler="x" * 4000) as sampler,
-            raises(rollserve.InvalidArgumentError, reason=Reason.SAMPLER_NOT_FOUND),
-        ):
-            sampler.status()
-        (text,) = path.read_text().splitlines()
+def test_line_is_short_whatever_the_client_sends(audited: tuple[LocalServer, Path]) -> None:
+    server, path = audited
+    with (
+        rollserve.connect(server.address, sampler="x" * 4000) as sampler,
+        raises(rollserve.InvalidArgumentError, reason=Reason.SAMPLER_NOT_FOUND) as caught,
+    ):
+        sampler.status()
+    text = path.read_text().splitlines()[-1]
+    assert json.loads(text)["request_id"] == caught.value.request_id
     assert len(text) < 1000
 
 
-def test_equal_environments_have_equal_digests(tmp_path: Path) -> None:
-    path = tmp_path / "audit"
-    with serving(tmp_path, "--audit-log", str(path)) as server, rollserve.connect(server.address) as sampler:
+def test_equal_environments_have_equal_digests(audited: tuple[LocalServer, Path]) -> None:
+    server, path = audited
+    with rollserve.connect(server.address) as sampler:
         for reward in (True, False, True):
             sampler.update_env("CartPole-v1", kwargs={"sutton_barto_reward": reward})
-    first, second, third = (line["environment"]["after"]["digest"] for line in lines(path))
+    found = lines(path)[-3:]
+    first, second, third = (line["environment"]["after"]["digest"] for line in found)
     assert first == third != second
-    assert {line["principal"] for line in lines(path)} == {"anonymous"}
+    assert {line["principal"] for line in found} == {"anonymous"}
 
 
-def test_renamed_file_is_followed_by_another(tmp_path: Path) -> None:
-    path = tmp_path / "audit"
-    with serving(tmp_path, "--audit-log", str(path)) as server, rollserve.connect(server.address) as sampler:
+def test_renamed_file_is_followed_by_another(audited: tuple[LocalServer, Path]) -> None:
+    server, path = audited
+    with rollserve.connect(server.address) as sampler:
         sampler.status()
-        path.rename(tmp_path / "audit.1")
+        num_before = len(lines(path))
+        renamed = path.rename(path.with_name("audit.1"))
         sampler.status()
         sampler.status()
-    assert (len(lines(tmp_path / "audit.1")), len(lines(path))) == (1, 2)
+    assert (len(lines(renamed)), len(lines(path))) == (num_before, 2)
 
 
 def test_standard_error_can_have_the_lines(tmp_path: Path) -> None:

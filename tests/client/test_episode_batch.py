@@ -337,6 +337,9 @@ def test_batch_may_be_empty() -> None:
     [
         (np.int64([2**53]), np.float32([0.5]), np.float64),
         (np.int64([2**53 + 1]), np.float64([0.5]), None),
+        (np.int64([2**63 - 1]), np.uint64([2**64 - 1]), np.uint64),
+        (np.int8([0]), np.uint64([2**53 + 1]), np.uint64),
+        (np.int64([-1]), np.uint64([1]), None),
     ],
 )
 def test_concatenate_keeps_the_digits_of_integers(first: Any, second: Any, dtype: Any) -> None:

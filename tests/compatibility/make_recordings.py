@@ -178,6 +178,44 @@ def _gaps() -> list[bytes]:
     )
 
 
+def _integers() -> list[bytes]:
+    """Integers beside uint64 and floats of other messages; an episode that continues counts its infos once."""
+    max_exact = 1 << 53
+    first: _Columns = {
+        "hash": np.array([1, (1 << 63) - 1, 5], np.int64),
+        "negative": np.array([0, -1, 3], np.int8),
+        "score": np.array([max_exact + 1, 0, 1], np.int64),
+        "_score": np.array([True, False, True]),
+        "exact": np.array([max_exact, -max_exact, 7], np.int64),
+        "three": np.array([-3, 4, max_exact], np.int64),
+    }
+    second: _Columns = {
+        "hash": np.array([(1 << 64) - 1, 0, 1 << 63], np.uint64),
+        "negative": np.array([1, 2, 3], np.uint64),
+        "score": np.array([0.5, 1, 2], np.float32),
+        "exact": np.array([0.5, np.nan, np.inf], np.float32),
+        "three": np.array([9, 10, max_exact], np.uint64),
+    }
+    third: _Columns = {"three": np.array([0.5], np.float16), "negative": np.array([1], np.uint8)}
+    resets: list[_Columns] = [
+        {"id": np.array([0, 1 - (1 << 63)], np.int64), "key": np.array([0, 1], np.int8)},
+        {"id": np.array([1.0, 0.5], np.float64), "key": np.array([1, 1 << 63], np.uint64)},
+    ]
+    return _stream(
+        _batch([(0, 0, 2, "terminated"), (1, 0, 1, "")], environment_infos=first, episode_infos=resets[0]),
+        _batch([(1, 1, 2, "truncated"), (2, 0, 1, "terminated")], environment_infos=second, episode_infos=resets[1]),
+        _batch([(3, 0, 1, "terminated")], environment_infos=third),
+        dropped_infos={"score": 2},
+    )
+
+
+def _non_finite() -> list[bytes]:
+    observations = {"": np.array([0.5, np.nan, 1.5, -np.inf], np.float32)}
+    last = {"": np.array([np.inf, 2.5], np.float32)}
+    segments = [(0, 0, 2, "terminated"), (1, 0, 2, "truncated")]
+    return _stream(_batch(segments, observations=observations, last_observations=last), non_finite_step_count=2)
+
+
 def _joined() -> list[bytes]:
     batches = [_batch([(index, 0, 1 + index % 3, "terminated")]) for index in range(6)]
     messages = [_beginning(), *batches, _account(batches)]
@@ -327,6 +365,8 @@ _MAKERS: Mapping[str, tuple[Callable[[], list[bytes]], Sequence[str]]] = {
     "dtypes": (_dtypes, ()),
     "parts": (_parts, ()),
     "gaps": (_gaps, ()),
+    "integers": (_integers, ()),
+    "non-finite": (_non_finite, ()),
     "joined": (_joined, ("accept_joined",)),
     "progress": (_progress, ()),
     "unknown": (_unknown, ()),

@@ -55,6 +55,7 @@ def test_python_client_passes_all_cases(tmp_path: Path) -> None:
     result = run_kit("--json", str(tmp_path / "python.json"))
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == f"{len(CASES)} cases: {len(CASES)} passed"
+    assert "Traceback" not in result.stderr  # no error of the server's own
     assert list(outcomes(tmp_path / "python.json")) == [
         name for secure in (False, True) for name, case in CASES.items() if case.secure == secure
     ]
@@ -69,6 +70,7 @@ CHANGES = [
     ("infos-gaps", "r[2]['batch']['env_infos']['collided'].pop('mask')", "collided.mask: expected"),
     ("evaluation", "r[2]['returns'].pop()", "returns: expected"),
     ("no-agent", "r[0]['error'].update(reason='')", "reason: expected NO_AGENT, got"),
+    ("recorded-integers", "r[0]['batch']['account']['dropped_infos'].pop('id')", "dropped_infos.id: expected 3"),
     ("no-agent", "r.pop()", "results: expected 4, got 3"),
     ("resume-samples", "r[2]['batch']['account'].update(num_resumptions=0)", "num_resumptions: expected 1"),
     ("recorded-parts", "r[0]['batch']['lengths'].sort()", "lengths: expected"),
@@ -163,7 +165,8 @@ def test_served_case_is_the_one_that_runs() -> None:
         server.stdin.close()
         assert server.wait(30) == 0
     batch, expected = json.loads(answer)["results"][0]["batch"], recording("gaps").expected
-    assert {name: batch[name] for name in expected} == expected
+    account = {name: batch["account"][name] for name in expected["account"]}
+    assert {**{name: batch[name] for name in expected}, "account": account} == expected
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -177,10 +180,21 @@ def test_recorded_gaps_are_those_that_were_written() -> None:
     assert infos["count"].tolist() == [1, 2, 3, 0.5, 1.5, 0]
     assert infos["_count"].tolist() == [True] * 5 + [False]
     assert infos["_success"].tolist() == [True, False, True, False, False, False]
-    assert infos["big"].dtype == np.float64
+    assert (infos["big"].dtype, infos["big"].tolist()) == (np.uint64, [1, 2, 2**63 - 1, 2**64 - 1, 3, 0])
     assert infos["nested/force"].tolist() == [[1, 2], [0, 0], [5, 6], [7, 8], [9, 10], [0, 0]]
     assert infos["_nested/force"].tolist() == [True, False, True, True, True, False]
     assert (infos["late"].dtype, infos["late"].tolist()) == (np.int16, [0, 0, 0, 4, 5, 300])
+
+
+def test_recorded_integers_are_those_that_were_written() -> None:
+    batch = read_stream(recording("integers").messages)
+    infos = batch["env_infos"]
+    assert infos["hash"].dtype == np.uint64
+    assert infos["hash"].tolist() == [1, 2**63 - 1, 5, 2**64 - 1, 0, 2**63, 0]
+    assert infos["three"].tolist() == [-3, 4, 2**53, 9, 10, 2**53, 0.5]
+    assert set(infos) == {"hash", "_hash", "exact", "_exact", "three"}
+    assert batch["episode_infos"]["key"].tolist() == [0, 1, 2**63, 0]
+    assert batch["account"].dropped_infos == {"score": 7, "negative": 7, "id": 3}
 
 
 def test_recorded_parts_are_those_that_were_written() -> None:

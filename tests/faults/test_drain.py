@@ -75,40 +75,24 @@ def test_drain_completes_calls_that_end_within_the_grace(tmp_path: Path) -> None
         assert server.process.wait(20) == 0
 
 
-def test_health_watch_does_not_delay_the_end(tmp_path: Path) -> None:
-    with serving(tmp_path, *SLOW, "--grace-seconds", "60") as (server, _), careless(server) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
-        server.process.send_signal(signal.SIGTERM)
-        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert server.process.wait(20) == 0
-
-
-def test_unread_health_watches_do_not_delay_the_end(tmp_path: Path) -> None:
+def test_streams_of_health_and_reflection_do_not_delay_the_end(tmp_path: Path) -> None:
+    """Neither do the watches of a client that reads nothing."""
+    given_up = threading.Event()
     with (
         serving(tmp_path, *SLOW, "--grace-seconds", "60") as (server, _),
         careless(server, takes_nothing=True) as channel,
         careless(server) as another,
     ):
         stuck = [channel.unary_stream("/grpc.health.v1.Health/Watch")(b"") for _ in range(20)]
-        time.sleep(0.5)
+        reflect = another.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        idle = reflect(iter(given_up.wait, True))
+        time.sleep(0.5)  # time for them to arrive
         watch = health_pb2_grpc.HealthStub(another).Watch(health_pb2.HealthCheckRequest(), timeout=30)
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         server.process.send_signal(signal.SIGTERM)
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert server.process.wait(20) == 0
-        assert {call.code() for call in stuck} == {grpc.StatusCode.UNAVAILABLE}
-
-
-def test_reflection_streams_do_not_delay_the_end(tmp_path: Path) -> None:
-    given_up = threading.Event()
-    with serving(tmp_path, *SLOW, "--grace-seconds", "60") as (server, _), careless(server) as channel:
-        reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-        idle = reflect(iter(given_up.wait, True))
-        time.sleep(0.5)
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
-        assert idle.code() is grpc.StatusCode.UNAVAILABLE
+        assert {call.code() for call in (idle, *stuck)} == {grpc.StatusCode.UNAVAILABLE}
         given_up.set()
 
 

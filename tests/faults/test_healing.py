@@ -461,7 +461,7 @@ async def test_replacement_installs_only_what_calls_need_while_an_update_waits()
         assert await backend.handles[0].call(Worker.installed_versions) == ({1, 2}, {1})
 
 
-@pytest.mark.parametrize("how", ["in its construction", "by a signal"])
+@pytest.mark.parametrize("how", [pytest.param("in its construction", marks=pytest.mark.slow), "by a signal"])
 async def test_environment_that_ends_workers_later_can_be_replaced(
     how: str, ray_backend: RayBackend, without_recycling: None, tmp_path: Path
 ) -> None:
@@ -491,7 +491,9 @@ async def test_update_replaces_workers_that_are_all_given_up() -> None:
         assert num_healthy(pool) == 1
 
 
-@pytest.mark.parametrize("how", ["files", "maker", "processes"])
+@pytest.mark.parametrize(
+    "how", ["files", *(pytest.param(how, marks=pytest.mark.slow) for how in ("maker", "processes"))]
+)
 async def test_worker_whose_process_is_spoiled_is_replaced(
     how: str, ray_backend: RayBackend, without_recycling: None
 ) -> None:

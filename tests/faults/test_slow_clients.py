@@ -204,7 +204,7 @@ async def test_admission_passes_the_turns_of_stalled_calls_on() -> None:
             async with contextlib.AsyncExitStack() as too_many:
                 await admission.admit(too_many, receivers[2])
         receivers[0].stalled_since = time.monotonic()
-        await asyncio.wait_for(second, 5)
+        await asyncio.wait_for(second, 60)
         third = asyncio.create_task(admission.admit(calls[2], receivers[2]))
         await asyncio.sleep(0.1)
         receivers[1].stalled_since = time.monotonic()
@@ -213,7 +213,7 @@ async def test_admission_passes_the_turns_of_stalled_calls_on() -> None:
         assert receivers[1].error is None
         receivers[0].stalled_since = None  # the call runs again, so that none is ended
         await calls[0].aclose()
-        await asyncio.wait_for(third, 5)
+        await asyncio.wait_for(third, 60)
         fourth = asyncio.create_task(admission.admit(calls[3], receivers[3]))
         await asyncio.sleep(0.1)
         admission.refuse(StoppingError("now"))
@@ -226,7 +226,7 @@ class Receiver:
     """The part of a call that admission sees."""
 
     def __init__(self) -> None:
-        self.peer = ""
+        self.peer, self.charged_to = "", ("",)
         self.stalled_since: float | None = None
         self.error: DomainError | None = None
 

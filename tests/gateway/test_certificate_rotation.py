@@ -111,38 +111,43 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-def test_broken_files_leave_the_previous_certificate(certificates: Certificates, tmp_path: Path, broken: str) -> None:
+def break_files(certificates: Certificates, broken: str) -> None:
+    """Write something over the server's files that no server can use."""
+    cert, key = certificates.path("server"), certificates.path("server-key")
+    match broken:
+        case "other key":
+            key.write_bytes(certificates.authority.server(["x"], days=1).key)
+        case "half a key":
+            key.write_bytes(key.read_bytes()[:100])
+        case "curve that clients refuse":
+            command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-subj", "/CN=x"]
+            command += ["-pkeyopt", "ec_paramgen_curve:secp521r1", "-keyout", key, "-out", cert]
+            subprocess.run(command, check=True, capture_output=True)
+        case "text":
+            cert.write_text("no certificate")
+        case "unknown version":
+            odd = der(certificates).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x3a")
+            cert.write_text(ssl.DER_cert_to_PEM_cert(odd))
+        case _:
+            cert.unlink()
+
+
+def test_broken_files_leave_the_previous_certificate(certificates: Certificates, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with serving(tmp_path, *certificates.server) as server:
-        good = der(certificates)
-        key = certificates.path("server-key").read_bytes()
-        match broken:
-            case "other key":
-                certificates.path("server-key").write_bytes(certificates.authority.server(["x"], days=1).key)
-            case "half a key":
-                certificates.path("server-key").write_bytes(key[:100])
-            case "curve that clients refuse":
-                command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-subj", "/CN=x"]
-                command += ["-pkeyopt", "ec_paramgen_curve:secp521r1"]
-                files = ("-keyout", certificates.path("server-key"), "-out", certificates.path("server"))
-                subprocess.run([*command, *files], check=True, capture_output=True)
-            case "text":
-                certificates.path("server").write_text("no certificate")
-            case "unknown version":
-                odd = der(certificates).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x3a")
-                certificates.path("server").write_text(ssl.DER_cert_to_PEM_cert(odd))
-            case _:
-                certificates.path("server").unlink()
-        assert [presented(server) for _ in range(3)] == 3 * [good]
-        with rollserve.connect(server.address, **certificates.ca) as sampler:
-            sampler.status()
-        (refusal,) = [line for line in log.read_text().splitlines() if "new certificate not used" in line]
-        assert f"{BROKEN[broken]}: expected" in refusal
-        assert key.decode().splitlines()[1] not in log.read_text()
-        rotate(certificates)
-        assert presented(server) == der(certificates) != good
-        assert log.read_text().count("certificate in use") == 2
+        for number, (broken, setting) in enumerate(BROKEN.items(), start=1):
+            good, secret = der(certificates), certificates.path("server-key").read_text().splitlines()[1]
+            break_files(certificates, broken)
+            assert [presented(server) for _ in range(3)] == 3 * [good], broken
+            with rollserve.connect(server.address, **certificates.ca) as sampler:
+                sampler.status()
+            refusals = [line for line in log.read_text().splitlines() if "new certificate not used" in line]
+            assert len(refusals) == number
+            assert f"{setting}: expected" in refusals[-1]
+            assert secret not in log.read_text()
+            rotate(certificates)
+            assert presented(server) == der(certificates) != good
+            assert log.read_text().count("certificate in use") == 1 + number
 
 
 def test_authorities_that_are_cut_off_leave_the_previous_ones(certificates: Certificates, tmp_path: Path) -> None:

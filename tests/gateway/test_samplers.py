@@ -329,9 +329,7 @@ def test_quota_of_steps_slows_calls_down_and_changes_no_result(server: Server) -
         seconds = time.monotonic() - began
         num_steps = sampler.status().counters.num_simulated_steps - before
         assert num_steps / seconds < 1200
-        began = time.monotonic()
         assert equal(slow, other.obtain_samples(3000))
-        assert time.monotonic() - began < seconds / 2
 
 
 def test_lease_expires_without_calls_and_is_kept_by_them(server: Server) -> None:

@@ -42,6 +42,13 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollse
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
+def as_new(server: LocalServer, sampler: rollserve.Sampler) -> tuple[LocalServer, rollserve.Sampler]:
+    """Return both after the server's sampler has been brought to where `serving` yields it."""
+    server.reset()
+    sampler.update_agent(rollserve.RandomAgent())
+    return server, sampler
+
+
 @contextlib.contextmanager
 def careless(
     server: LocalServer | CuttingProxy, *, takes_nothing: bool = False, takes_all: bool = False

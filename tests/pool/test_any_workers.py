@@ -171,7 +171,9 @@ async def test_batch_does_not_depend_on_workers_rows_or_speed(case: str) -> None
             assert adds_up(batch.account)
 
 
-@pytest.mark.parametrize("case", PARAMETERS)
+@pytest.mark.parametrize(
+    "case", [case if case == "native CartPole" else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
 @pytest.mark.parametrize("target", [AtLeast, pytest.param(Exactly, marks=pytest.mark.slow)])
 async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, case: str, target: Callable[[int], Target]

@@ -89,7 +89,7 @@ async def batches(pool: Pool) -> list[rollserve.EpisodeBatch]:
     return [*small, await sample(pool, AtLeast(100), seed=3)]
 
 
-@pytest.mark.parametrize("listener", [Listener, Unreachable, Unsupported])
+@pytest.mark.parametrize("listener", [Listener, Unreachable, pytest.param(Unsupported, marks=pytest.mark.slow)])
 async def test_batches_are_the_same_on_lines_and_through_ray(
     listener: type[Listener], ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +136,7 @@ async def test_memory_of_results_is_bounded(
     assert hold_memory <= len(regions) <= 20  # for 100 results
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
+@pytest.mark.slow
 async def test_killed_worker_that_leaves_its_line_first_is_replaced(
     ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +153,7 @@ async def test_killed_worker_that_leaves_its_line_first_is_replaced(
             kill(actor)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
 async def test_processes_of_other_users_are_turned_away() -> None:
     listener = Listener()
     connect = f"{BE_NOBODY}; s = socket.socket(socket.AF_UNIX); s.connect('\\0{listener.name}'); print(s.recv(1))"
@@ -241,7 +242,7 @@ async def test_frame_that_cannot_be_taken_ends_the_calls_that_wait(frame: bytes)
         theirs.sendall(frame)
         for answer in asked:
             with pytest.raises(LineEndedError) as ended:
-                await asyncio.wait_for(answer, 5)
+                await asyncio.wait_for(answer, 60)
             assert ended.value.cause
     assert not line.is_open
 
@@ -253,7 +254,7 @@ async def test_truncated_frame_ends_the_calls_that_wait() -> None:
     theirs.sendall(packed_head(Kind.ANSWER, 100) + b"abcd")
     theirs.close()
     with pytest.raises(LineEndedError):
-        await asyncio.wait_for(asked, 5)
+        await asyncio.wait_for(asked, 60)
 
 
 async def test_call_that_cannot_be_sent_takes_no_answer_of_another() -> None:
@@ -263,7 +264,7 @@ async def test_call_that_cannot_be_sent_takes_no_answer_of_another() -> None:
     thread.start()
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
         line.ask(lambda: None)
-    assert (await asyncio.wait_for(line.ask(b"abc", 5), 5))[0] == (3, 5)
+    assert (await asyncio.wait_for(line.ask(b"abc", 5), 60))[0] == (3, 5)
     line.close()
     await asyncio.to_thread(thread.join)
 
@@ -276,8 +277,8 @@ async def test_result_without_room_fails_its_call_alone(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(server_end, "_mapped", _without_room)
         with pytest.raises(OverLimitError, match="no room"):
-            await asyncio.wait_for(line.ask(b"", 300_000), 5)
-    _, buffer = await asyncio.wait_for(line.ask(b"", 300_000), 5)
+            await asyncio.wait_for(line.ask(b"", 300_000), 60)
+    _, buffer = await asyncio.wait_for(line.ask(b"", 300_000), 60)
     assert buffer is not None
     line.close()
     await asyncio.to_thread(thread.join)
@@ -313,7 +314,10 @@ def _lose_a_frame(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "break_line",
-    [_break_on_server, _send_garbage, _send_unreadable, pytest.param(_lose_a_frame, marks=pytest.mark.slow)],
+    [
+        _send_garbage,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (_break_on_server, _send_unreadable, _lose_a_frame)),
+    ],
 )
 async def test_call_on_a_broken_line_ends_with_the_cause(
     break_line: Callable[..., None], ray_backend: RayBackend, without_recycling: None, monkeypatch: pytest.MonkeyPatch
@@ -324,13 +328,19 @@ async def test_call_on_a_broken_line_ends_with_the_cause(
         asked = asyncio.ensure_future(worker.call(Worker.identity))
         watching = asyncio.ensure_future(wait_for_loss(0, worker, HealthSettings(step_seconds=1, reset_seconds=1)))
         with pytest.raises(WorkerLostError, match=r"cannot be read|Unpickling|a frame of the form|not answered a call"):
-            await asyncio.wait_for(asked, 20)
+            await asyncio.wait_for(asked, 60)
         assert "worker 0 is lost" in (await watching).text
     worker.kill()
 
 
-@pytest.mark.parametrize("listener", [Listener, Unreachable])
-@pytest.mark.parametrize("method", [["no_such_method"], ["__getattribute__", "stop"]])
+@pytest.mark.parametrize(
+    ("listener", "method"),
+    [
+        (Listener, ["no_such_method"]),
+        pytest.param(Listener, ["__getattribute__", "stop"], marks=pytest.mark.slow),  # Ray pickles more
+        pytest.param(Unreachable, ["no_such_method"], marks=pytest.mark.slow),
+    ],
+)
 async def test_answer_that_cannot_be_sent_ends_the_call_with_the_cause(
     listener: type[Listener],
     method: list[Any],
@@ -340,10 +350,8 @@ async def test_answer_that_cannot_be_sent_ends_the_call_with_the_cause(
 ) -> None:
     monkeypatch.setattr("rollserve_server.pool.backends.ray.worker.Listener", listener)
     worker = await _ray_worker(ray_backend)
-    if listener is Unreachable:
-        method = ["no_such_method"]  # Ray pickles more
     with pytest.raises(WorkerLostError, match=r"TypeError|PicklingError|AttributeError"):
-        await asyncio.wait_for(worker._call(method[0], method[1:], {}), 20)
+        await asyncio.wait_for(worker._call(method[0], method[1:], {}), 60)
     worker.kill()
 
 

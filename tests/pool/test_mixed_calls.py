@@ -53,6 +53,10 @@ FORMS: dict[str, MessageFormat] = {
 }
 Kinds = Sequence[type[AtLeast | InAll | Exactly]]
 KINDS: dict[str, Kinds] = {"steps": [AtLeast], "exact": [Exactly], "mixed": [AtLeast, InAll, Exactly]}
+EACH_KIND = pytest.mark.parametrize(
+    "kinds",
+    [pytest.param(kinds, id=name, marks=[pytest.mark.slow] * (name != "mixed")) for name, kinds in KINDS.items()],
+)
 _NUM_EPISODES = 400
 _NUM_CALLS = 8
 _MAX_SECONDS = 30.0
@@ -168,7 +172,7 @@ async def check_chain(
 
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+@EACH_KIND
 @pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
 async def test_mixed_calls_deliver_the_same_in_any_order_of_events(
     env: rollserve.EnvSpec, kinds: Kinds, num_workers: int
@@ -217,7 +221,7 @@ def lose_one(pool: Pool, source: random.Random) -> None:
 
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("num_workers", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+@EACH_KIND
 @pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
 async def test_mixed_calls_deliver_the_same_when_workers_are_lost(
     env: rollserve.EnvSpec, kinds: Kinds, num_workers: int
@@ -237,10 +241,7 @@ async def test_mixed_calls_deliver_the_same_on_real_workers(backend: Backend, en
         await check_chain(pool, reference, KINDS["mixed"], random.Random(1))
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [pytest.param(kinds, id=name, marks=[pytest.mark.slow] * (name != "mixed")) for name, kinds in KINDS.items()],
-)
+@EACH_KIND
 async def test_mixed_calls_deliver_the_same_when_processes_are_killed(ray_backend: RayBackend, kinds: Kinds) -> None:
     env, source, kills = ENVS["rows"], random.Random(2), 3
     async with reference_for(env) as reference, pool_of(ray_backend, env, unit_retries=10) as pool:

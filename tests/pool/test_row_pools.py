@@ -41,7 +41,9 @@ async def test_batch_does_not_depend_on_the_number_of_workers(backend: Backend) 
     assert (batches[0].lengths[::4] == 3).all()
 
 
-@pytest.mark.parametrize("num_steps_between", [0, 1, 100])
+@pytest.mark.parametrize(
+    "num_steps_between", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 100))]
+)
 async def test_whole_update_restores_native_vectorization(ray_backend: RayBackend, num_steps_between: int) -> None:
     """Workers may keep free rows that are stepped one by one, and may be replaced."""
     settings = {"vectorization": "auto", "rows": 3, "native_rows": 8, "episodes_per_row": 4}

@@ -37,10 +37,11 @@ ENDS = rollserve.EnvSpec("sample_envs:Ends", {"length": 10})
 
 
 class Client:
-    """A client whose calls are charged to it."""
+    """A client whose calls are charged to it. Clients with names in upper case have one address."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.charged_to = ("shared" if peer.isupper() else peer,)
         self.stalled_since: float | None = None
         self.error: DomainError | None = None
 
@@ -168,6 +169,20 @@ async def test_queue_is_shared_among_clients() -> None:
         assert isinstance(held.error_of("a7"), OverLimitError)
         await held.leave("a1")
         assert held.running == "a2 b1"
+
+
+async def test_queue_is_shared_among_addresses() -> None:
+    async with places("A1", "B1", "C1", "D1", "E1", "F1", max_stalled=0) as held:
+        await held.call("a1")
+        assert isinstance(held.error_of("F1"), OverLimitError)
+        await held.call("G1")
+        assert isinstance(held.error_of("G1"), OverLimitError)
+        await held.leave("A1")
+        await held.leave("B1")
+        await held.leave("C1")
+        assert held.running == "D1 E1"
+        await held.leave("D1")
+        assert held.running == "E1 a1"
 
 
 async def test_paused_call_is_ended_for_a_client_with_fewer_calls() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -35,6 +36,8 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 OWN = [name for name, service in SERVICES.items() if "build" in service]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/rollserve.json").read_text())
 ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+VOLUMES = ("authority", "client", "cluster", "gateway", "grafana")
+"""Folders of the script of the service `secrets`."""
 ServingStatus = HealthCheckResponse.ServingStatus
 
 
@@ -287,17 +290,41 @@ def test_shell_scripts_parse(script: Path) -> None:
     subprocess.run(["sh", "-n", script], check=True)
 
 
-def secrets(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the script of the service `secrets`, with the volumes as folders."""
+def secrets(folder: Path, *arguments: str, killed_at: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the script of the service `secrets`, with the volumes as folders, until it would write some file."""
     script = (ROOT / "deploy/secrets.sh").read_text().replace("cd /secrets", f"cd '{folder}'")
+    script = script.replace('    mv "$1.new"', f'    [ "$1" != "{killed_at}" ] || kill -9 $$\n    mv "$1.new"')
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "HOME": str(folder), "ROLLSERVE_NAMES": "server.lab"}
     command = ["sh", "-c", script, "secrets.sh", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.parametrize("command", ["make", "renew", "renew-all"])
+def test_interrupted_secrets_are_finished_by_the_next_run(tmp_path: Path, command: str) -> None:
+    for name in VOLUMES:
+        (tmp_path / name).mkdir()
+    if command != "make":
+        assert secrets(tmp_path).returncode == 0
+    assert secrets(tmp_path, command, killed_at="gateway/server.pem").returncode == -signal.SIGKILL
+    assert secrets(tmp_path).returncode == 0
+    for name in (
+        "gateway/server-key",
+        "gateway/server",
+        "gateway/ca",
+        "client/client-key",
+        "client/client",
+        "client/ca",
+    ):
+        path = tmp_path / f"{name}.pem"
+        assert path.read_bytes() == (tmp_path / "authority" / path.name).read_bytes()
+    done = {path: path.read_bytes() for path in tmp_path.glob("*/*.pem")}
+    assert secrets(tmp_path).returncode == 0
+    assert done == {path: path.read_bytes() for path in done}
+
+
 def test_secrets_are_renewed_and_an_expired_authority_refuses(tmp_path: Path) -> None:
-    for name in ("authority", "client", "cluster", "gateway", "grafana"):
+    for name in VOLUMES:
         (tmp_path / name).mkdir()
 
     def handed_out() -> dict[str, bytes]:

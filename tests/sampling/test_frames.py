@@ -24,7 +24,7 @@ from scripted_env import SPEC, Sampling, Script, Scripted
 from support import equal
 
 import rollserve
-from rollserve import EnvSpec
+from rollserve import EnvSpec, Reason
 from rollserve_server.agents import Exploration, RandomSpec
 from rollserve_server.pool import AtLeast, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
@@ -129,6 +129,26 @@ async def test_spilled_steps_leave_no_files(kind: str, spill_folder: Path) -> No
 
     await in_calls()
     await until(are_closed)  # a thread that has worked ends a little later than its pool
+
+
+@pytest.mark.parametrize("kind", ["rows", "native"])
+def test_further_orders_of_a_call_whose_steps_cannot_be_spilled_do_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call sends an order ahead, which the worker may begin before the call has the report of the first."""
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    worker = Worker(0, WorkerSettings(worker_spill_bytes=1 << 30, **SPILLED))
+    worker.add_env(1, stacks(kind))
+    worker.add_agent(1, RandomSpec())
+    sequence = RowSequenceSpec(1, 0, 1, None, soft_horizon=False, stride=3)
+    assignment = FragmentAssignment(1, 1, Exploration(), 1000, 0, 1 << 22, report_actions=False, columns=ONCE)
+    states = [RowState(row, row, 0, 0, ()) for row in range(3)]
+    first, _ = worker.work(FragmentOrder(sequence, assignment, states, write_bytes=1, seconds=100.0))
+    second, _ = worker.work(FragmentOrder(sequence, assignment, None, write_bytes=1, seconds=100.0))
+    worker.close()
+    assert first.failure is not None
+    assert first.failure.reason == Reason.FRAGMENTS_TOO_LARGE
+    assert (second.num_simulated_steps, second.messages, second.rows) == (0, (), None)
 
 
 def atari_like(step: int) -> np.ndarray:

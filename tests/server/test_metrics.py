@@ -16,7 +16,7 @@ from certificates import Certificates
 from principals import Tokens
 from prometheus_client.parser import text_string_to_metric_families
 from ray_clusters import free_port
-from support import raises
+from support import raises, server_environment
 
 import rollserve
 from rollserve_server.local import local_server
@@ -90,6 +90,19 @@ def test_metrics_agree_with_status_and_account(server: Server) -> None:
     np.testing.assert_allclose(sum(seconds), 2 * account.elapsed_seconds, rtol=1e-6)
     workers = [shown.value("worker_steps_total", **of_default, worker=index) for index in "01"]
     assert workers == [worker.num_simulated_steps for worker in status.workers]
+
+
+def test_steps_that_are_not_finite_are_counted() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--env", "sample_envs:NoNumbers", *LIGHT[2:], "--metrics-listen", address)
+    with (
+        local_server(*options, environment=server_environment()) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        sampler.update_agent(rollserve.RandomAgent())
+        account = sampler.obtain_samples(20).account
+        assert account.num_non_finite_steps > 0
+        assert Metrics(address).value("non_finite_steps_total", sampler="default") == account.num_non_finite_steps
 
 
 def test_histograms_have_returns_and_lengths_of_ended_episodes(server: Server) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from raw_calls import soon
-from support import equal, server_environment
+from support import equal, raises, server_environment
 
 import rollserve
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.local import LocalServer, local_server
+from rollserve_server.serving.checks import check_settings
+from rollserve_server.settings import Settings
 
 OPTIONS = ("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2")
 THREADS = ("--backend", "in-process")
@@ -90,14 +93,16 @@ def test_sampler_that_cannot_be_saved_goes_on(tmp_path: Path) -> None:
 
 
 def test_server_does_not_start_with_a_path_that_it_cannot_write(tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
     for path in (tmp_path, tmp_path / "missing" / "sampler.saved"):
-        options = (*OPTIONS, *THREADS, "--save-path", str(path))
-        with pytest.raises(RuntimeError, match="save_path: expected"), local_server(*options, log=log):
-            pass
+        settings = Settings.from_flat({"env": "CartPole-v1", "save_path": path})
+        with raises(InvalidValueError, field="save_path", quotes=str(path)):
+            check_settings(settings)
 
 
-@pytest.mark.parametrize("content", [b"", b"rollserve saved\n", b"something else"])
+@pytest.mark.parametrize(
+    "content",
+    [b"rollserve saved\n", *(pytest.param(each, marks=pytest.mark.slow) for each in (b"", b"something else"))],
+)
 def test_server_does_not_start_with_a_file_that_it_cannot_read(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "sampler.saved"
     path.write_bytes(content)

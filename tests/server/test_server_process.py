@@ -21,10 +21,12 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+from click.testing import CliRunner, Result
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support import raises, server_environment
 
 import rollserve
+from rollserve_server.cli import main
 from rollserve_server.errors import DomainError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import InProcessBackend, ServerBackend
@@ -47,6 +49,31 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
         check=False,
         env={**os.environ, **environment},
     )
+
+
+def checked(*arguments: str | Path) -> Result:
+    """Run the command in this process; it ends with the checks before Ray starts."""
+
+    def check(settings: Settings) -> None:
+        check_settings(settings)
+        check_environment(settings)
+
+    return CliRunner().invoke(main, list(map(str, arguments)), obj=check)
+
+
+def check_refusal(result: Result, quotes: tuple[str, ...]) -> None:
+    """Check that the command has refused what it was given, and named it."""
+    assert isinstance(result.exception, SystemExit)  # no other, which would be a traceback
+    assert result.exit_code in (1, 2)
+    for quote in quotes:
+        assert quote in result.stderr
+
+
+@contextlib.contextmanager
+def taken_address() -> Iterator[str]:
+    """Yield an address at which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -94,11 +121,7 @@ WRONG_OPTIONS = {
 
 @pytest.mark.parametrize(("options", "quotes"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
 def test_invalid_option_is_named(options: tuple[str, ...], quotes: tuple[str, ...]) -> None:
-    shown = run(*(("--env", "x") if options else ()), *options)
-    assert shown.returncode in (1, 2)
-    for quote in quotes:
-        assert quote in shown.stderr
-    assert "Traceback" not in shown.stderr
+    check_refusal(checked(*(("--env", "x") if options else ()), *options), quotes)
 
 
 def test_invalid_variable_is_named() -> None:
@@ -106,6 +129,7 @@ def test_invalid_variable_is_named() -> None:
     assert shown.returncode in (1, 2)
     assert "ROLLSERVE_ROWS" in shown.stderr
     assert "'many'" in shown.stderr
+    assert "Traceback" not in shown.stderr
 
 
 def test_misspelt_variable_is_named_with_the_setting() -> None:
@@ -151,11 +175,7 @@ def test_variables_of_clients_and_services_are_no_misspelt_settings() -> None:
 def test_invalid_configuration_file_is_explained(tmp_path: Path, text: str, quotes: tuple[str, ...]) -> None:
     path = tmp_path / "rollserve.yaml"
     path.write_text(text)
-    shown = run("--env", "x", "--config", path)
-    assert shown.returncode == 1
-    for quote in quotes:
-        assert quote in shown.stderr
-    assert "Traceback" not in shown.stderr
+    check_refusal(checked("--env", "x", "--config", path), quotes)
 
 
 def test_options_precede_variables_and_variables_precede_the_file(tmp_path: Path) -> None:
@@ -188,10 +208,7 @@ def test_options_precede_variables_and_variables_precede_the_file(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "field", "quote"),
     [
-        (("--env", "Nope-v0"), "env", "'Nope-v0'"),
         (("--env", "nowhere:Nope"), "env", "'nowhere'"),
-        (("--env", "CartPole-v1", "--env-kwargs", '{"nope": 1}'), "env_kwargs", "CartPole-v1"),
-        (("--env", "CartPole-v1", "--wrappers", '[{"name": "Nope"}]'), "wrappers[0].name", "'Nope'"),
         (
             ("--env", "CartPole-v1", "--wrappers", '[{"name": "TimeLimit", "kwargs": {"nope": 1}}]'),
             "wrappers[0].kwargs",
@@ -200,7 +217,7 @@ def test_options_precede_variables_and_variables_precede_the_file(tmp_path: Path
         (("--env", "CartPole-v1", "--port-file", "/nowhere/port"), "port_file", "/nowhere/port"),
         (("--env", "CartPole-v1", "--port-file", "/"), "port_file", "/"),
     ],
-    ids=["id", "module", "arguments", "wrapper", "arguments of a wrapper", "folder that is missing", "folder"],
+    ids=["module", "arguments of a wrapper", "folder that is missing", "folder"],
 )
 def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...], field: str, quote: str) -> None:
     shown = run(*options, *LIGHT, "--listen", "127.0.0.1:0")
@@ -231,6 +248,7 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
             ("wrappers[0].name: ", "did you mean 'frame_stack_v"),
         ),
         (("--env", "CartPole-v1", "--env-kwargs", '{"nope": 1}'), ("env_kwargs: ", "CartPole-v1")),
+        (("--env", "CartPole-v1", "--wrappers", '[{"name": "Nope"}]'), ("wrappers[0].name: ", "'Nope'")),
         (("--env", "CartPole-v1", "--min-healthy-workers", "3", "--workers", "2"), ("min_healthy_workers: ", "3")),
         (
             ("--env", "CartPole-v1", "--backend", "in-process", "--worker-max-memory-bytes", "9999"),
@@ -245,6 +263,7 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
         "id of many agents",
         "wrapper of many agents",
         "arguments",
+        "wrapper",
         "numbers of workers",
         "memory of threads",
         "providers",
@@ -252,22 +271,26 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
         "port of metrics in use",
     ],
 )
-def test_invalid_setting_is_reported_before_ray_starts(
-    options: tuple[str, ...], quotes: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_invalid_setting_is_found_before_ray_starts(options: tuple[str, ...], quotes: tuple[str, ...]) -> None:
+    with taken_address() as taken:
+        filled = [option.replace("{taken}", taken) for option in options]
+        error = checked(*filled).exception
+    assert isinstance(error, DomainError | OSError)
+    for quote in quotes:
+        assert quote.replace("{taken}", taken) in str(error)
+
+
+def test_refused_start_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     port_file.write_text("stale")
-    with socket.socket() as socket_in_use:
-        socket_in_use.bind(("127.0.0.1", 0))
-        socket_in_use.listen()
-        taken = f"127.0.0.1:{socket_in_use.getsockname()[1]}"
-        filled = [option.replace("{taken}", taken) for option in options]
-        shown = run(*filled, "--port-file", port_file, RAY_TMPDIR=str(tmp_path))
+    with taken_address() as taken:
+        shown = run(
+            *("--env", "CartPole-v1", "--listen", taken, "--port-file", port_file),
+            RAY_TMPDIR=str(tmp_path),
+        )
     assert shown.returncode == 1
     (_, line) = shown.stderr.splitlines()
-    assert "cannot serve" in line
-    for quote in quotes:
-        assert quote.replace("{taken}", taken) in line
+    assert f"cannot serve error='listen: expected an address to listen at, got {taken}" in line
     assert list(tmp_path.iterdir()) == []  # not even Ray's folder
 
 

@@ -56,7 +56,9 @@ Json account_of(const rollserve::Account& account) {
   return {{"num_steps", account.num_steps},
           {"num_episodes", account.num_episodes},
           {"seed", std::to_string(account.seed)},
-          {"num_resumptions", account.num_resumptions}};
+          {"num_resumptions", account.num_resumptions},
+          {"num_non_finite_steps", account.num_non_finite_steps},
+          {"dropped_infos", account.dropped_infos}};
 }
 
 std::string kind_of(const rollserve::Error& error) {

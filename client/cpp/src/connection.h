@@ -16,6 +16,9 @@
 
 namespace rollserve::internal {
 
+/// How long a server may make environments, while it can be reached.
+constexpr Milliseconds making_time = std::chrono::minutes(10);
+
 /// The connection of a client to a server, and what all of its calls share. Thread-safe.
 class Connection {
  public:
@@ -47,9 +50,11 @@ class Connection {
 
   /// Make a call with a single answer. If a server that has answered before is away, or is lost before its answer, the
   /// call is made again, within its time. An update may then be made twice, with the same result and a version more.
+  ///
+  /// @param timeout the time of the call; by default that of the configuration, and the further time `work`.
   template <class Request, class Response>
   Response answer(grpc::Status (v1::SamplerService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                  const Request& request, std::optional<Milliseconds> timeout);
+                  const Request& request, std::optional<Milliseconds> timeout, Milliseconds work = Milliseconds{0});
 
  private:
   Config config_;
@@ -62,8 +67,10 @@ class Connection {
 template <class Request, class Response>
 Response Connection::answer(grpc::Status (v1::SamplerService::Stub::*method)(grpc::ClientContext*, const Request&,
                                                                              Response*),
-                            const Request& request, std::optional<Milliseconds> timeout) {
-  const TimeLimits limits(timeout_of(timeout), timeout_of(timeout));
+                            const Request& request, std::optional<Milliseconds> timeout, Milliseconds work) {
+  Milliseconds time = timeout_of(timeout);
+  if (!timeout && time < Milliseconds::max() - work) time += work;
+  const TimeLimits limits(timeout_of(timeout), time);
   const auto control = open_calls_.open();
   Interruptions interruptions(contact_, limits);
   while (true) {
@@ -82,7 +89,7 @@ Response Connection::answer(grpc::Status (v1::SamplerService::Stub::*method)(grp
     const Failure failure = failure_of(status, context);
     if (failure.details.code == StatusCode::DeadlineExceeded && failure.details.reason.empty()) {
       if (interruptions.last()) raise(*interruptions.last());  // the last attempt had only the rest of the time
-      raise({"timeout: no answer for " + text_of(limits.timeout), {StatusCode::DeadlineExceeded, "", "timeout", ""}});
+      raise({"timeout: no answer for " + text_of(time), {StatusCode::DeadlineExceeded, "", "timeout", ""}});
     }
     interruptions.pause(*control, failure, false, false);
   }

@@ -124,6 +124,26 @@ void convert(const Array& from, DataType type, std::byte* to) {
   });
 }
 
+/// Magnitude up to which float64 holds every integer.
+constexpr std::uint64_t max_exact = std::uint64_t{1} << 53;
+
+/// Throw Malformed for an integer of an array that the common type of it and others does not hold.
+void check_fits(const std::string& field, const Array& array, DataType common) {
+  if (array.data_type() == common || (common != DataType::UInt64 && common != DataType::Float64)) return;
+  visit_type(array.data_type(), [&](auto element) {
+    using Element = decltype(element);
+    if constexpr (std::is_integral_v<Element>) {
+      const auto* values = reinterpret_cast<const Element*>(array.bytes().data());
+      for (std::size_t i = 0; i < array.size(); ++i) {
+        const bool is_negative = std::is_signed_v<Element> && static_cast<std::int64_t>(values[i]) < 0;
+        const auto bits = static_cast<std::uint64_t>(values[i]);
+        const bool fits = common == DataType::UInt64 ? !is_negative : (is_negative ? 0 - bits : bits) <= max_exact;
+        if (!fits) throw Malformed(field, "numbers that " + name_of(common) + " can hold", std::to_string(values[i]));
+      }
+    }
+  });
+}
+
 Array zero_rows(DataType type, std::size_t num_rows, Shape row_shape) {
   row_shape.insert(row_shape.begin(), static_cast<std::int64_t>(num_rows));
   return Array::zeros(type, std::move(row_shape));
@@ -137,23 +157,21 @@ struct Filled {
 /// Return an info of all parts, and which rows have a value.
 Filled filled(const std::string& field, const std::string& name, const std::vector<Columns>& parts,
               const std::vector<std::size_t>& lengths) {
-  const Array* first = nullptr;
-  DataType type = DataType::Bool;
+  const std::string path = field + "['" + name + "']";
+  std::vector<const Array*> arrays;
   std::size_t total = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     total += lengths[i];
     const Array* array = parts[i].find(name);
     if (array == nullptr) continue;
-    if (first == nullptr) {
-      first = array;
-      type = array->data_type();
-    } else if (array->row_shape() != first->row_shape()) {
-      throw Malformed(field + "['" + name + "']", "rows of shape " + text_of(first->row_shape()) + " in each message",
-                      array->text());
+    arrays.push_back(array);
+    const Shape row_shape = arrays.front()->row_shape();
+    if (array->row_shape() != row_shape) {
+      throw Malformed(path, "rows of shape " + text_of(row_shape) + " in each message", array->text());
     }
-    type = promoted(type, array->data_type());
   }
-  Filled filled{zero_rows(type, total, first->row_shape()), zero_rows(DataType::Bool, total, {})};
+  const DataType type = common_type(path, arrays);
+  Filled filled{zero_rows(type, total, arrays.front()->row_shape()), zero_rows(DataType::Bool, total, {})};
   std::byte* to = filled.column.mutable_bytes().data();
   bool* to_mask = filled.mask.mutable_values<bool>().data();
   for (std::size_t i = 0; i < parts.size(); to += lengths[i] * filled.column.row_bytes(), to_mask += lengths[i], ++i) {
@@ -174,6 +192,18 @@ bool all(Span<const bool> values) {
 }
 
 }  // namespace
+
+DataType common_type(const std::string& field, const std::vector<const Array*>& arrays) {
+  DataType common = arrays.front()->data_type();
+  bool has_floats = false;
+  for (const Array* array : arrays) {
+    common = promoted(common, array->data_type());
+    has_floats = has_floats || kind_of(array->data_type()) == Kind::Floating;
+  }
+  if (kind_of(common) == Kind::Floating && !has_floats) common = DataType::UInt64;
+  for (const Array* array : arrays) check_fits(field, *array, common);
+  return common;
+}
 
 Array concatenate_arrays(const std::vector<Array>& arrays) {
   std::size_t num_rows = 0;

@@ -20,14 +20,21 @@ Columns concatenate_columns(const std::string& field, std::vector<Columns> parts
 Array concatenate_arrays(const std::vector<Array>& arrays);
 
 /// Return the infos of all parts, one part after the other, in new memory. An info that a part lacks is a gap of the
-/// part's length. An info of several types gets a type that all of them fit into, as numpy's `result_type` chooses it.
+/// part's length. An info of several types gets one that holds each value; see `common_type`.
 ///
 /// @param field the name that errors begin with.
 /// @param parts infos of each part.
 /// @param lengths the number of rows of each part.
-/// @throws Malformed for an info whose row shape differs between parts.
+/// @throws Malformed for an info whose row shape differs between parts, or that no common type holds.
 Columns concatenate_infos(const std::string& field, const std::vector<Columns>& parts,
                           const std::vector<std::size_t>& lengths);
+
+/// Return the type that holds each value of all arrays: numpy's `result_type`, but uint64 for signed integers beside
+/// uint64.
+///
+/// @param field the name that errors begin with.
+/// @throws Malformed for a negative integer beside uint64, or one beyond 2^53 beside floats.
+DataType common_type(const std::string& field, const std::vector<const Array*>& arrays);
 
 /// Return the columns without masks that are true in every row.
 Columns without_full_masks(const Columns& columns);

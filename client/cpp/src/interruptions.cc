@@ -65,7 +65,7 @@ Failure Interruptions::explained(Failure failure) const {
   if (!contact_.was_made && is_closed_at_once(failure)) {
     failure.message +=
         ": the server closed the new connection. If it encrypts connections, give `ca`; if it asks for certificates, "
-        "give `cert` and `key`, signed by an authority that it trusts";
+        "give `cert` and `key`, signed by an authority that it trusts and not expired";
   }
   return failure;
 }

@@ -5,19 +5,35 @@
 
 #include "batch_fields.h"
 #include "failures.h"
+#include "infos.h"
 
 namespace rollserve::internal {
 
 namespace {
 
-/// Removes the environment's infos whose shape is not the first one of their name, batch by batch, and counts them.
+/// Removes the environment's infos whose shape is not the first one of their name, batch by batch, and counts them; and
+/// those that no common type holds.
 ///
 /// A server does not mix shapes within a message, so which values are kept does not depend on how episodes are spread
 /// over messages.
 class ShapeFilter {
  public:
-  /// Make a filter that adds to counts by name.
-  explicit ShapeFilter(std::map<std::string, std::uint64_t>& dropped) : dropped_(dropped) {}
+  /// Make a filter for infos of batches, that adds to counts by name.
+  ShapeFilter(const std::vector<EpisodeBatch>& batches, Columns EpisodeBatch::* infos,
+              std::map<std::string, std::uint64_t>& dropped)
+      : dropped_(dropped) {
+    std::map<std::string, std::vector<const Array*>> arrays;
+    for (const EpisodeBatch& batch : batches) {
+      for (const auto& [name, array] : batch.*infos) arrays[name].push_back(&array);
+    }
+    for (const auto& [name, each] : arrays) {
+      try {
+        common_type(name, each);
+      } catch (const Malformed&) {
+        shapes_.emplace(name, Shape{-1});  // no info has it
+      }
+    }
+  }
 
   /// Return the infos that are kept.
   ///
@@ -73,8 +89,8 @@ Batch concatenated_and_joined(std::vector<Batch> batches) {
 
 EpisodeBatch join_batches(std::vector<EpisodeBatch> batches, Account account) {
   if (batches.empty()) raise_malformed("expected episodes, got none");
-  ShapeFilter env_infos(account.dropped_infos);
-  ShapeFilter episode_infos(account.dropped_infos);
+  ShapeFilter env_infos(batches, &EpisodeBatch::env_infos, account.dropped_infos);
+  ShapeFilter episode_infos(batches, &EpisodeBatch::episode_infos, account.dropped_infos);
   for (std::size_t i = 0; i < batches.size(); ++i) {
     EpisodeBatch& batch = batches[i];
     batch.env_infos = env_infos.kept(batch.env_infos, 0);

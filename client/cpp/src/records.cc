@@ -117,6 +117,7 @@ Counters counters_of(const v1::Counters& message) {
   counters.num_retried_episodes = message.retried_episode_count();
   counters.num_failed_episodes = message.failed_episode_count();
   counters.num_straggler_episodes = message.straggler_episode_count();
+  counters.num_non_finite_steps = message.non_finite_step_count();
   return counters;
 }
 
@@ -142,6 +143,7 @@ Account account_of(const v1::Account& message) {
   account.num_reassigned_episodes = message.reassigned_episode_count();
   account.num_failed_episodes = message.failed_episode_count();
   account.num_broken_off_episodes = message.broken_off_episode_count();
+  account.num_non_finite_steps = message.non_finite_step_count();
   account.shared_message_bytes = message.shared_message_bytes();
   account.seed = message.seed();
   account.first_episode_index = message.first_episode_index();

@@ -49,7 +49,7 @@ std::int64_t send(Connection& connection, v1::UpdateAgentRequest& request, const
 EnvUpdated send(Connection& connection, v1::UpdateEnvRequest& request, const CallOptions& options) {
   request.set_sampler(connection.config().sampler);
   connection.own_versions().expect_in(request);
-  auto response = connection.answer(&Stub::UpdateEnv, std::as_const(request), options.timeout);
+  auto response = connection.answer(&Stub::UpdateEnv, std::as_const(request), options.timeout, internal::making_time);
   connection.own_versions().set_env(response.environment_version());
   return read_answer([&] { return internal::env_updated_of(response); });
 }
@@ -112,7 +112,8 @@ std::vector<std::string> Sampler::call_environments(const std::string& method,
   for (const std::string& argument : arguments_json) request.add_arguments_json(argument);
   if (options.env_version) request.set_environment_version(*options.env_version);
   connection_->own_versions().expect_in(request);
-  const auto response = connection_->answer(&Stub::CallEnvironments, std::as_const(request), options.timeout);
+  const auto response =
+      connection_->answer(&Stub::CallEnvironments, std::as_const(request), options.timeout, internal::making_time);
   return {response.values_json().begin(), response.values_json().end()};
 }
 

@@ -22,10 +22,12 @@ func describeBatch(b *rollserve.EpisodeBatch) object {
 
 func describeAccount(account *rollserve.Account) object {
 	return object{
-		"num_steps":       account.GetStepCount(),
-		"num_episodes":    account.GetEpisodeCount(),
-		"seed":            fmt.Sprint(account.GetSeed()),
-		"num_resumptions": account.NumResumptions,
+		"num_steps":            account.GetStepCount(),
+		"num_episodes":         account.GetEpisodeCount(),
+		"seed":                 fmt.Sprint(account.GetSeed()),
+		"num_resumptions":      account.NumResumptions,
+		"num_non_finite_steps": account.GetNonFiniteStepCount(),
+		"dropped_infos":        account.GetDroppedInfos(),
 	}
 }
 

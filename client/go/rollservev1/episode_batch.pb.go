@@ -149,9 +149,11 @@ type EpisodeBatch struct {
 	// for the value `gap` of a mapping `nested`. Without a mask, every row has a value. Names that begin with `_` are the
 	// masks' alone: the environment's own values of such names are dropped. When joining messages, a column that a
 	// message lacks is a gap of all its rows. The type of a name is the same within an episode, or within a fragment, and
-	// can differ between them, as the environment's values do: when joining, convert to the smallest type that holds the
-	// values of both, as numpy's `result_type` does (int64 beside uint64 is float64). The shape of a name is the same
-	// within a message, and can differ between messages: keep the shape of the first one, and leave gaps for the others.
+	// can differ between them, as the environment's values do: when joining, convert to the smallest type that holds each
+	// value, which is that of numpy's `result_type`, but uint64 for signed integers beside uint64. If no type does, because
+	// a negative integer is beside uint64 or one beyond 2^53 beside floats, drop all values of the name. The shape of a
+	// name is the same within a message, and can differ between messages: keep the shape of the first one, and leave gaps
+	// for the others.
 	//
 	// With `text_info_bytes` B of the Environment, texts are in columns `text/NAME`, and lists and nulls as JSON in columns
 	// `json/NAME`, uint8 of shape (T, B): UTF-8 with zeros behind it.

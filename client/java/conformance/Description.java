@@ -129,6 +129,8 @@ final class Description {
             "num_steps", account.numSteps(),
             "num_episodes", account.numEpisodes(),
             "num_resumptions", account.numResumptions(),
+            "num_non_finite_steps", account.numNonFiniteSteps(),
+            "dropped_infos", account.droppedInfos(),
             "seed", Long.toUnsignedString(account.seed()));
     }
 

@@ -141,19 +141,23 @@ def concatenate_columns(parts: Sequence[Columns]) -> Columns:
 
 
 def exact_dtype(arrays: Sequence[np.ndarray]) -> np.dtype:
-    """Return the dtype that numpy gives all arrays together, if integers beside floats keep their digits in it.
+    """Return the dtype that holds each value of all arrays: numpy's, but uint64 for integers that numpy makes floats.
 
     Raises:
-        ValueError: an integer beyond 2**53 is beside floats.
+        ValueError: an integer beyond 2**53 is beside floats, or a negative one beside uint64.
     """
     dtypes = {array.dtype for array in arrays}
     dtype = np.result_type(*dtypes)
-    integers = [array for array in arrays if array.dtype.kind in "iu" and array.size]
-    # int64 beside uint64 is float64, as in clients of all languages.
-    if not integers or not any(each.kind == "f" for each in dtypes):
+    if dtype.kind != "f" or len(dtypes) == 1:
         return dtype
-    low, high = min(int(array.min()) for array in integers), max(int(array.max()) for array in integers)
-    if max(-low, high) <= _MAX_EXACT:
+    integers = [array for array in arrays if array.dtype.kind in "iu" and array.size]
+    low = min((int(array.min()) for array in integers), default=0)
+    high = max((int(array.max()) for array in integers), default=0)
+    if not any(each.kind == "f" for each in dtypes):  # signed integers beside uint64
+        dtype, is_exact = np.dtype(np.uint64), low >= 0
+    else:
+        is_exact = max(-low, high) <= _MAX_EXACT
+    if is_exact:
         return dtype
     got = f"{', '.join(sorted(map(str, dtypes)))} with integers from {low} to {high}"
     raise ValueError(mismatch("numbers that one dtype can hold", got))

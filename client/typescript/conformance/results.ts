@@ -77,6 +77,10 @@ export function describeAccount(account: Account | undefined): object | undefine
       num_episodes: Number(account.numEpisodes),
       seed: String(account.seed),
       num_resumptions: account.numResumptions,
+      num_non_finite_steps: Number(account.numNonFiniteSteps),
+      dropped_infos: Object.fromEntries(
+        Object.entries(account.droppedInfos).map(([name, count]) => [name, Number(count)]),
+      ),
     }
   );
 }

@@ -87,6 +87,8 @@ export interface Account {
   readonly episodeFailures: readonly EpisodeFailure[];
   /** For fragments, episodes that broke off because their rows could not be restored. */
   readonly numBrokenOffEpisodes: bigint;
+  /** Delivered steps with a NaN or an infinity in their reward or an observation; after an interruption, since then. */
+  readonly numNonFiniteSteps: bigint;
   /** For fragments, the number of steps that each row had made in the sequence before the call. */
   readonly rowStepCount: bigint;
   /** The interruptions of the stream, each followed by another call that continued it. */
@@ -142,6 +144,7 @@ export function accountFromMessage(message: AccountMessage): Account {
       text: failure.text,
     })),
     numBrokenOffEpisodes: message.brokenOffEpisodeCount,
+    numNonFiniteSteps: message.nonFiniteStepCount,
     rowStepCount: message.rowStepCount,
     numResumptions: 0,
     seed: message.seed,

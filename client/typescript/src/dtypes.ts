@@ -151,7 +151,8 @@ export function convert(array: TypedArray, from: DType, to: DType): TypedArray {
   return target;
 }
 
-function isFloat(dtype: DType): boolean {
+/** Return whether a type is one of floats. */
+export function isFloat(dtype: DType): boolean {
   return dtype.startsWith("float");
 }
 

@@ -5,7 +5,7 @@
  */
 
 import type { Account } from "./account.js";
-import { convert, itemSize, promote } from "./dtypes.js";
+import { convert, isFloat, itemSize, promote, type DType } from "./dtypes.js";
 import { EpisodeBatch, isMask, maskName, type BatchFields, type Header } from "./episode_batch.js";
 import { malformed, mismatch, readingError } from "./errors.js";
 import { Columns, sizeOf, Tensor } from "./tensor.js";
@@ -28,6 +28,9 @@ interface Part {
   /** The number of rows that the batch has. */
   readonly numRows: number;
 }
+
+/** The magnitude up to which float64 holds every integer. */
+const MAX_EXACT = 2 ** 53;
 
 /** The rows of a column that are kept: all, or those at some positions in ascending order. */
 type Kept = readonly number[] | undefined;
@@ -281,7 +284,7 @@ function joinTensors(parts: readonly Part[], kept: Kept): Tensor {
       );
     }
   }
-  const dtype = promote(tensors.map((tensor) => tensor.dtype));
+  const dtype = commonType(tensors);
   const rowBytes = sizeOf(rowShape) * itemSize(dtype);
   const numRows = kept?.length ?? parts.reduce((sum, part) => sum + part.numRows, 0);
   const bytes = new Uint8Array(numRows * rowBytes);
@@ -302,6 +305,28 @@ function joinTensors(parts: readonly Part[], kept: Kept): Tensor {
     from = end;
   }
   return new Tensor(dtype, [numRows, ...rowShape], bytes);
+}
+
+/**
+ * Return the type that holds each value of all tensors: numpy's `result_type`, but uint64 for signed integers beside
+ * uint64.
+ *
+ * @throws Error - A negative integer beside uint64, or one beyond 2^53 beside floats.
+ */
+function commonType(tensors: readonly Tensor[]): DType {
+  const dtypes = tensors.map(({ dtype }) => dtype);
+  const promoted = promote(dtypes);
+  const common = isFloat(promoted) && dtypes.length > 0 && !dtypes.some(isFloat) ? "uint64" : promoted;
+  const low = common === "uint64" ? 0 : -MAX_EXACT;
+  const high = common === "uint64" ? Infinity : MAX_EXACT;
+  for (const { dtype, data } of common === "uint64" || common === "float64" ? tensors : []) {
+    for (const value of dtype === common || isFloat(dtype) ? [] : data) {
+      if (value < low || value > high) {
+        throw new Error(mismatch(`numbers that ${common} can hold`, String(value)));
+      }
+    }
+  }
+  return common;
 }
 
 /** Write some rows of a tensor as elements of a type; all rows if `rows` is undefined. */
@@ -348,7 +373,7 @@ function withoutFullMasks(batch: EpisodeBatch): Partial<BatchFields> {
  * over messages.
  */
 function withOneShape(batches: readonly EpisodeBatch[], droppedInfos: Record<string, bigint>): EpisodeBatch[] {
-  const shapes = new Map<string, string>();
+  const shapes = shapesOfMisfits(batches);
   return batches.map((batch, index) => {
     const previous = batches[index - 1];
     const isContinued = previous !== undefined && continues(previous, previous.numSegments - 1, batch, 0);
@@ -374,6 +399,21 @@ function withOneShape(batches: readonly EpisodeBatch[], droppedInfos: Record<str
     const isSame = envInfos.size === batch.envInfos.size && episodeInfos.size === batch.episodeInfos.size;
     return isSame ? batch : batch.with({ envInfos, episodeInfos });
   });
+}
+
+/** Return a shape that no info has for each info that no common type holds. */
+function shapesOfMisfits(batches: readonly EpisodeBatch[]): Map<string, string> {
+  const shapes = new Map<string, string>();
+  for (const field of ["envInfos", "episodeInfos"] as const) {
+    for (const name of new Set(batches.flatMap((batch) => [...batch[field].keys()]))) {
+      try {
+        commonType(batches.flatMap((batch) => batch[field].get(name) ?? []));
+      } catch {
+        shapes.set(`${field}/${name}`, "none");
+      }
+    }
+  }
+  return shapes;
 }
 
 /** Return the number of rows, from one on, in which an info has a value. */

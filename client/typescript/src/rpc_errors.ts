@@ -128,7 +128,7 @@ function hintAboutTls({ details }: ServiceError): string {
   }
   return (
     ": the server closed the new connection. If it encrypts connections, give `ca`; if it asks for certificates, " +
-    "give `cert` and `key`, signed by an authority that it trusts"
+    "give `cert` and `key`, signed by an authority that it trusts and not expired"
   );
 }
 

@@ -18,7 +18,7 @@ import {
   type EnvUpdateResult,
 } from "./environments.js";
 import type { EpisodeBatch } from "./episode_batch.js";
-import { DeadlineError, malformed, mismatch, RollserveError, ServerError } from "./errors.js";
+import { malformed, mismatch, ServerError } from "./errors.js";
 import type { Beginning } from "./generated/rollserve/v1/episode_batch_pb.js";
 import { EvaluationReader, type Evaluation } from "./evaluation.js";
 import {
@@ -60,13 +60,20 @@ import { Receiver } from "./receiver.js";
 import type { SamplingRequest } from "./resumption.js";
 import { SampleStream } from "./sample_stream.js";
 import { statusFromMessage, type SamplerStatus } from "./status.js";
-import { DEFAULT_TIMEOUT_SECONDS, TimeLimits } from "./time_limits.js";
+import { DEFAULT_TIMEOUT_SECONDS, MAKING_SECONDS, TimeLimits } from "./time_limits.js";
+
+/** RPCs for which servers make environments. */
+const MAKING_ENVS: readonly RpcName[] = ["UpdateEnv", "CallEnvironments"];
 
 /** Arguments of {@link connect} beside the target. */
 export interface ConnectOptions extends ConnectionOptions {
   /** The name of the sampler; the default one by default. */
   readonly sampler?: string;
-  /** Seconds that an update may take, and that a sampling call may go without any progress; 60 by default. */
+  /**
+   * Seconds that an update may take, and that a sampling call may go without any progress; 60 by default. `updateEnv`
+   * and `callEnvironments`, for which servers make environments, may take 10 minutes more while the server can be
+   * reached, unless they have a `timeoutSeconds` of their own.
+   */
   readonly timeoutSeconds?: number;
   /** The size of the largest message to receive, in bytes; 8 MiB by default. */
   readonly maxMessageBytes?: number;
@@ -356,17 +363,16 @@ export class Sampler implements AsyncDisposable {
 
   /** Make a call with a single answer, which is made again if a server that has answered before is lost. */
   async #call(rpc: RpcName, request: Uint8Array, options: CallOptions): Promise<Uint8Array> {
-    const seconds = options.timeoutSeconds ?? this.#timeoutSeconds;
+    const work = MAKING_ENVS.includes(rpc) && options.timeoutSeconds === undefined ? MAKING_SECONDS : 0;
+    const limits = TimeLimits.forAnswer(options.timeoutSeconds ?? this.#timeoutSeconds, work);
     const attempts = { hasBegun: false, canRepeat: true, waitingFor: "", request: () => request };
-    const receiver = new Receiver(this.#connection, rpc, attempts, new TimeLimits(seconds, seconds), options.signal);
+    const receiver = new Receiver(this.#connection, rpc, attempts, limits, options.signal);
     try {
       const answer = await receiver.next();
       if ((await receiver.next()) !== undefined || answer === undefined) {
         throw malformed("expected one answer, got another number");
       }
       return answer;
-    } catch (error) {
-      throw error instanceof DeadlineError ? lateError(error, seconds) : error;
     } finally {
       receiver.stop(closedError("stream")); // where there was another number of answers
     }
@@ -402,13 +408,4 @@ function checkAgentUpdated({ agentUpdated }: Beginning): void {
 
 function isPerWorker<T>(update: T | PerWorker<T>): update is PerWorker<T> {
   return typeof update === "object" && update !== null && "perWorker" in update && Array.isArray(update.perWorker);
-}
-
-/** Return the error for a call without an answer in time: what interrupted its last attempt, if anything did. */
-function lateError(error: DeadlineError, seconds: number): RollserveError {
-  if (error.cause instanceof RollserveError) {
-    return error.cause;
-  }
-  const message = `timeoutSeconds: no answer for ${String(seconds)} s`;
-  return new DeadlineError(message, { code: "DEADLINE_EXCEEDED", field: "timeoutSeconds" });
 }

@@ -67,6 +67,8 @@ export interface Counters {
   readonly numFailedEpisodes: bigint;
   /** Episodes that were started a second time on another worker although nothing had failed. */
   readonly numStragglerEpisodes: bigint;
+  /** Steps delivered with a NaN or an infinity. */
+  readonly numNonFiniteSteps: bigint;
 }
 
 /** An environment that the server's operator has declared; `profile:NAME` requests it. */
@@ -209,5 +211,6 @@ function countersFrom(counters: CountersMessage | undefined): Counters {
     numRetriedEpisodes: counters?.retriedEpisodeCount ?? 0n,
     numFailedEpisodes: counters?.failedEpisodeCount ?? 0n,
     numStragglerEpisodes: counters?.stragglerEpisodeCount ?? 0n,
+    numNonFiniteSteps: counters?.nonFiniteStepCount ?? 0n,
   };
 }

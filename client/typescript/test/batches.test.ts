@@ -114,13 +114,13 @@ test("test_join_fills_gaps_of_infos_and_masks_them", async () => {
 test("test_join_promotes_infos_of_several_types", async () => {
   const joined = await sampled(
     beginning(),
-    batch([{ index: 0, rewards: [1] }], { environmentInfos: [named("x", DataType.INT64, [1], BigInt64Array.of(-3n))] }),
+    batch([{ index: 0, rewards: [1] }], { environmentInfos: [named("x", DataType.INT64, [1], BigInt64Array.of(3n))] }),
     batch([{ index: 1, rewards: [2] }], {
-      environmentInfos: [named("x", DataType.UINT64, [1], BigUint64Array.of(5n))],
+      environmentInfos: [named("x", DataType.UINT64, [1], BigUint64Array.of(2n ** 64n - 1n))],
     }),
     account(2, 2),
   );
-  assert.deepEqual([...joined.envInfos.column("x").as("float64")], [-3, 5]);
+  assert.deepEqual([...joined.envInfos.column("x").as("uint64")], [3n, 2n ** 64n - 1n]);
   assert.equal(joined.envInfos.has("_x"), false);
 });
 

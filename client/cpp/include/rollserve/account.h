@@ -54,6 +54,7 @@ struct Account {
   std::uint64_t num_reassigned_episodes = 0;  ///< Exact episodes that another worker ran than the one they belong to.
   std::uint64_t num_failed_episodes = 0;      ///< Episodes that the call skipped, with `skip_failed_episodes`.
   std::uint64_t num_broken_off_episodes = 0;  ///< Episodes of fragments whose rows could not be restored.
+  std::uint64_t num_non_finite_steps = 0;     ///< Delivered steps with a NaN or an infinity.
   std::uint64_t shared_message_bytes = 0;     ///< Bytes of messages that came through shared memory.
   int num_resumptions = 0;                    ///< How often the stream broke and was resumed.
   std::uint64_t seed = 0;                     ///< The root seed of the sequence of episodes.

@@ -49,6 +49,7 @@ struct Counters {
   std::uint64_t num_retried_episodes = 0;    ///< Episodes that ran again because something had failed.
   std::uint64_t num_failed_episodes = 0;     ///< Episodes that were skipped.
   std::uint64_t num_straggler_episodes = 0;  ///< Episodes that were started a second time because they took long.
+  std::uint64_t num_non_finite_steps = 0;    ///< Delivered steps with a NaN or an infinity.
 };
 
 /// The state of a sampler.

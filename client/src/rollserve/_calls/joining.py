@@ -199,7 +199,7 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
     """Yield the batches without the environment's infos whose shape is not the first one of their name.
 
     A server does not mix shapes within a message, so which values are kept does not depend on how episodes are spread
-    over messages. Infos with integers beyond 2**53 beside floats are left out of all batches.
+    over messages. Infos whose integers no dtype holds beside the other numbers are left out of all batches.
     """
     shapes: dict[tuple[str, str], tuple[int, ...]] = _inexact(batches)
     for previous, batch in zip((None, *batches), batches, strict=False):

@@ -208,7 +208,7 @@ def _env_infos(columns: Mapping[str, Any], num_steps: int) -> dict[str, np.ndarr
         if len({value.shape for value in values}) != 1 or any(value.dtype.kind not in "biuf" for value in values):
             raise ValueError(f"infos/{name}: {mismatch('numbers of one shape', 'others', hint)}")
         try:
-            column = np.stack(values, dtype=exact_dtype(values))
+            column = np.stack(values, dtype=exact_dtype(values), casting="unsafe")
         except ValueError as error:
             raise ValueError(f"infos/{name}: {error}") from None
         infos[name] = np.zeros((num_steps, *column.shape[1:]), column.dtype)

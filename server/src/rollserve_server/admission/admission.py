@@ -32,6 +32,11 @@ class Receiver(Protocol):
         ...
 
     @property
+    def charged_to(self) -> tuple[str, ...]:
+        """Whom the call is charged to, which clients may share; the first is the client's address."""
+        ...
+
+    @property
     def stalled_since(self) -> float | None:
         """Time at which the client stopped reading ready data (`time.monotonic`), or None while it reads."""
         ...
@@ -45,6 +50,7 @@ class _NeverStalled:
     """A receiver that reads everything at once."""
 
     peer = ""
+    charged_to = ("",)
     stalled_since = None
 
     def end(self, error: DomainError) -> None:
@@ -155,13 +161,18 @@ class Admission:
         ticket.admitted.result()
 
     def _shorten_queue(self) -> None:
-        """Refuse a call if the queue is too long: the last one of the client with the most calls in it."""
+        """Refuse a call if the queue is too long: the last one of the client, and then the address, with the most."""
         waiting = self._waiting()
         if len(waiting) <= self._max_waiting:
             return
-        num_waiting = Counter(ticket.receiver.peer for ticket in waiting)
-        # The newest call comes first, which is refused unless another client has more.
-        last = max(reversed(waiting), key=lambda ticket: num_waiting[ticket.receiver.peer])
+        of_client = Counter(ticket.receiver.peer for ticket in waiting)
+        of_address = Counter(ticket.receiver.charged_to[0] for ticket in waiting)
+
+        def share(ticket: _Ticket) -> tuple[int, int]:
+            return of_client[ticket.receiver.peer], of_address[ticket.receiver.charged_to[0]]
+
+        # The newest call comes first, which is refused unless another client or address has more.
+        last = max(reversed(waiting), key=share)
         self._queue.remove(last)
         text = f"{len(self._admitted)} calls are running and {self._max_waiting} are waiting, which is the limit"
         last.admitted.set_exception(

@@ -129,12 +129,14 @@ def _segments(arrays: Arrays) -> dict[str, Any]:
 
 
 def _account(account: episode_batch_pb2.Account) -> dict[str, Any]:
-    return {
+    described = {
         "num_steps": account.step_count,
         "num_episodes": account.episode_count,
         "seed": str(account.seed),
         "num_resumptions": 0,
     }
+    counts = {"num_non_finite_steps": account.non_finite_step_count, "dropped_infos": dict(account.dropped_infos)}
+    return {**described, **{name: count for name, count in counts.items() if count}}
 
 
 def describe_sums(sums: Iterable[float]) -> list[float | None]:

@@ -249,8 +249,9 @@ def _steps(steps: rollserve.AgentSteps) -> _Json:
 
 def _account(account: rollserve.Account | None) -> _Json:
     assert account is not None  # noqa: S101  # the batches of calls have one
-    names = ("num_steps", "num_episodes", "num_resumptions")
-    return {**{name: getattr(account, name) for name in names}, "seed": str(account.seed)}
+    names = ("num_steps", "num_episodes", "num_resumptions", "num_non_finite_steps")
+    described = {name: getattr(account, name) for name in names}
+    return {**described, "seed": str(account.seed), "dropped_infos": dict(account.dropped_infos)}
 
 
 def _batch(batch: rollserve.EpisodeBatch) -> _Json:

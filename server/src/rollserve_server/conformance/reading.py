@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import lz4.block
@@ -55,6 +55,9 @@ _OPTIONAL = {"raw_rewards": "rewards", "environment_actions": "actions"}
 """Columns by step that messages may lack, and the columns whose values they then have."""
 _WITH_GAPS = ("agent_infos", "env_infos", "episode_infos", "initial_states", "last_states")
 """Columns that a batch may lack where others have them."""
+_DROPPABLE = ("env_infos", "episode_infos")
+"""Columns that a batch goes without where no column holds all of their values."""
+_MAX_EXACT = 1 << 53
 _OF_LAST_PART = ("terminated", "truncated", "last_observations", "last_values", "last_states")
 
 
@@ -79,6 +82,7 @@ def read_stream(responses: Iterable[bytes]) -> Arrays:
             account = message.account
     if not batches or account is None:
         raise ValueError("expected batches and an account")
+    _drop_misfits(batches, account.dropped_infos)
     joined, _ = joined_segments(concatenated_batches(batches))
     return {**joined, "account": account}
 
@@ -130,6 +134,32 @@ def _unstacked(frames: np.ndarray, count: int, lengths: Sequence[int]) -> tuple[
     return np.stack(observations), np.stack(last)
 
 
+def _drop_misfits(batches: Sequence[Arrays], dropped: MutableMapping[str, int]) -> None:
+    """Remove the infos that are not of the first shape of their name, or that no dtype holds, and count the values."""
+    headers = {name: np.concatenate([batch[name] for batch in batches]) for name in _HEADERS}
+    first = np.split(_first_parts(headers), np.cumsum([len(batch["lengths"]) for batch in batches])[:-1])
+    for group in _DROPPABLE:
+        for name in {name for batch in batches for name in batch[group] if not is_mask(name, batch[group])}:
+            present = [batch[group][name] for batch in batches if name in batch[group]]
+            shape = None if _common_dtype(present) is None else present[0].shape[1:]
+            for batch, is_first in zip(batches, first, strict=True):
+                if name in batch[group] and batch[group][name].shape[1:] != shape:
+                    column = batch[group].pop(name)
+                    mask = batch[group].pop(mask_name(name), np.ones(len(column), bool))
+                    dropped[name] += int((mask & is_first if group == "episode_infos" else mask).sum())
+
+
+def _common_dtype(arrays: Sequence[np.ndarray]) -> np.dtype | None:
+    """Return the dtype that holds each value of all arrays; None for none."""
+    dtype = np.result_type(*arrays)
+    integers = [int(value) for array in arrays if array.dtype.kind in "iu" for value in array.flat]
+    if dtype.kind == "f" and all(array.dtype.kind != "f" for array in arrays):
+        return np.dtype(np.uint64) if all(value >= 0 for value in integers) else None
+    if dtype.kind == "f" and any(abs(value) > _MAX_EXACT for value in integers):
+        return None
+    return dtype
+
+
 def concatenated_batches(batches: Sequence[Arrays]) -> Arrays:
     """Return the batches behind one another, with gaps where one lacks a column of infos."""
     result: Arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in _HEADERS}
@@ -169,10 +199,12 @@ def _with_gaps(columns: Sequence[dict[str, np.ndarray]], nums: Sequence[int]) ->
     names = dict.fromkeys(name for each in columns for name in each if not is_mask(name, each))
     for name in names:
         present = [each[name] for each in columns if name in each]
-        dtype, shape = np.result_type(*present), present[0].shape[1:]
+        dtype, shape = _common_dtype(present), present[0].shape[1:]
+        if dtype is None:
+            raise ValueError(f"{name!r}: expected numbers that one dtype can hold, got others")
         values, masks = [], []
         for each, num in zip(columns, nums, strict=True):
-            has_values = name in each and each[name].shape[1:] == shape
+            has_values = name in each
             values.append(each[name].astype(dtype) if has_values else np.zeros((num, *shape), dtype))
             full = np.full(num, has_values)
             masks.append(each.get(mask_name(name), full) if has_values else full)
@@ -199,14 +231,9 @@ def joined_segments(batch: Arrays, apart: np.ndarray | None = None) -> tuple[Arr
         batch: the batch.
         apart: whether each segment but the first is not to be joined to the one before it; None for no such segment.
     """
-    indices, lengths = batch["episode_indices"], batch["lengths"]
-    over = batch["terminated"] | batch["truncated"]
-    first = np.ones(len(lengths), bool)
-    for place in range(1, len(lengths)):
-        continues = batch["first_steps"][place] == batch["first_steps"][place - 1] + lengths[place - 1]
-        is_apart = apart is not None and apart[place - 1]
-        same = indices[place] == indices[place - 1]
-        first[place] = is_apart or not (same and continues and not over[place - 1])
+    lengths, first = batch["lengths"], _first_parts(batch)
+    if apart is not None:
+        first[1:] |= apart
     last = np.append(first[1:], True)
     result = dict(batch)
     for name in (*_HEADERS, *_BY_SEGMENT, "last_values"):
@@ -217,3 +244,15 @@ def joined_segments(batch: Arrays, apart: np.ndarray | None = None) -> tuple[Arr
         result["returns_before"] = batch["returns_before"][first]
     result["lengths"] = np.add.reduceat(lengths, np.flatnonzero(first))
     return result, first
+
+
+def _first_parts(headers: Arrays) -> np.ndarray:
+    """Return whether each segment does not continue the one before it, (N,)."""
+    indices, lengths = headers["episode_indices"], headers["lengths"]
+    over = headers["terminated"] | headers["truncated"]
+    first = np.ones(len(lengths), bool)
+    for place in range(1, len(lengths)):
+        continues = headers["first_steps"][place] == headers["first_steps"][place - 1] + lengths[place - 1]
+        same = indices[place] == indices[place - 1]
+        first[place] = not (same and continues and not over[place - 1])
+    return first

@@ -44,6 +44,11 @@ _COUNTERS = (
     _Field("delivered_steps", "Steps delivered.", "counters.num_steps"),
     _Field("delivered_episodes", "Episodes delivered; of fragments, the ended ones.", "counters.num_episodes"),
     _Field("delivered_bytes", "Bytes of messages delivered, as they are sent.", "counters.message_bytes"),
+    _Field(
+        "non_finite_steps",
+        "Delivered steps with a NaN or an infinity in the reward or an observation.",
+        "counters.num_non_finite_steps",
+    ),
     _Field("delivered_raw_bytes", "Bytes that they would have without compression.", "counters.raw_bytes"),
     _Field("environment_failures", "Errors that environments raised.", "counters.num_env_failures"),
     _Field("retried_episodes", "Episodes retried because something had failed.", "counters.num_retried_episodes"),

@@ -57,7 +57,7 @@ class FaultyRpcs(WrappedRpcs):
             handling.cancel()
             breaking.cancel()
             await asyncio.wait({handling})
-        if faulty.is_broken:
+        if faulty.is_broken and not faulty.is_aborted:
             await faulty.abort()
 
     async def _delay(self, name: str) -> None:
@@ -71,10 +71,12 @@ class _FaultyContext:
 
     Attributes:
         broken: set once the stream is broken.
+        is_aborted: whether the RPC was aborted, which gRPC allows once.
     """
 
     def __init__(self, context: Any, name: str, faults: Faults) -> None:
         self.broken = asyncio.Event()
+        self.is_aborted = False
         self._context = context
         self._name = name
         self._faults = faults
@@ -123,6 +125,7 @@ class _FaultyContext:
     ) -> None:
         if self.is_broken:  # a lost connection has no reason either
             code, details, metadata = grpc.StatusCode.UNAVAILABLE, f"the stream is broken: {_ASKED}", ()
+        self.is_aborted = True
         await self._context.abort(code, details, metadata)
 
 

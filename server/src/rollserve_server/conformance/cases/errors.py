@@ -24,6 +24,7 @@ _REASONS = {
     "SAMPLER_TAKEN JOURNAL_LOST CALL_TOO_LONG WORKER_OUT_OF_MEMORY",
     "UNAUTHENTICATED": "TOKEN_MISSING TOKEN_INVALID TOKEN_EXPIRED",
     "ALREADY_EXISTS": "SAMPLER_EXISTS",
+    "DEADLINE_EXCEEDED": "NO_PROGRESS",
     "INTERNAL": "ENV_FAILED INTERNAL",
 }
 """All reasons that servers send, by their status."""
@@ -100,6 +101,13 @@ def error_cases() -> list[Case]:
             {"timeout_seconds": 1},
             faults=[{"fault": "delay", "seconds": 3.0, "rpc": "GetSampler"}],
             client_errors={0: {"kind": "deadline"}},
+        ),
+        Case(
+            "deadline-of-environments",
+            "an update of environments that takes longer than the client waits for other answers",
+            [env()],
+            {"timeout_seconds": 1},
+            faults=[{"fault": "delay", "seconds": 2.0, "rpc": "UpdateEnv"}],
         ),
         Case(
             "deadline-of-a-stream",

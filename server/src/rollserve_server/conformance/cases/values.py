@@ -61,6 +61,8 @@ def value_cases() -> list[Case]:
         _recorded("dtypes", "recorded: each dtype, NaN and infinities, columns without elements"),
         _recorded("parts", "recorded: an episode in three messages, with states, flags and infos of its parts"),
         _recorded("gaps", "recorded: infos that messages lack, and whose type and shape change"),
+        _recorded("integers", "recorded: integers whose digits no dtype holds beside the other messages' numbers"),
+        _recorded("non-finite", "recorded: observations that are not finite, and how many steps have them"),
         _recorded("joined", "recorded: several messages in one"),
         _recorded("progress", "recorded: progress before and between batches"),
         _recorded("unknown", "recorded: unknown fields, enum values and kinds of content"),

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from rollserve_server.errors import AtWorkError, ClientStalledError, DomainError, InvalidValueError
-from rollserve_server.futures import ignore_result
+from rollserve_server.futures import in_background
 from rollserve_server.gateway.access import check_scope
 from rollserve_server.gateway.peers import charged_peer
 from rollserve_server.identity import ANONYMOUS, Scope
@@ -214,17 +214,19 @@ class OpenRpc:
     def begin_response(self) -> asyncio.Future[None]:
         """Begin to send the initial metadata, unless that has begun; return its end, which the first message awaits."""
         if self._initial_metadata is None:
-            self._initial_metadata = asyncio.ensure_future(self._context.send_initial_metadata(()))
-            self._initial_metadata.add_done_callback(ignore_result)  # nobody awaits it after the client has left
+            self._initial_metadata = in_background(self._context.send_initial_metadata(()))
         return self._initial_metadata
 
     async def write(self, message: bytes) -> None:
         """Send a message as soon as the client has room for it."""
         self.num_unread_bytes = len(message)
         with self.waiting_for_client():
-            await _finished(asyncio.shield(self.begin_response()))
-            await _finished(self._context.write(message))
+            await _finished(self._write(message))
         self.num_unread_bytes = 0
+
+    async def _write(self, message: bytes) -> None:
+        await self.begin_response()
+        await self._context.write(message)
 
     async def initial_metadata_sent(self) -> None:
         """Wait until the initial metadata is sent, if that has begun.
@@ -240,10 +242,13 @@ class OpenRpc:
             self._scope.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
-async def _finished(operation: Awaitable[Any]) -> Any:
-    """Return the result of an operation of gRPC. If the client has left, wait for gRPC to cancel the RPC."""
+async def _finished(operation: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of an operation of gRPC. If the client has left, wait for gRPC to cancel the RPC.
+
+    The operation outlives its caller: gRPC does not free the message of one that is cancelled by itself.
+    """
     try:
-        return await operation
+        return await asyncio.shield(in_background(operation))
     except grpc.aio.InternalError:
         await asyncio.sleep(_CANCEL_SECONDS)
         raise

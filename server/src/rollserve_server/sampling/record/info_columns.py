@@ -138,18 +138,14 @@ class InfoRecorder:
     def _unite_integers(self, columns: Sequence[InfoColumn]) -> None:
         """Make integers uint64 that numpy would promote to float64, because some are beyond int64.
 
-        Values are dropped if floats beside integers beyond 2**53 would change these.
+        Values are dropped if no dtype holds each of them.
         """
-        if np.result_type(*(column.key.dtype for column in columns)).kind != "f":
-            return
-        if any(column.key.dtype.kind == "f" for column in columns):
-            try:
-                exact_dtype([column.values for column in columns])
-            except ValueError:
-                self._give_up(columns)
-            return
-        if any(column.values.min(initial=0) < 0 for column in columns):
+        try:
+            dtype = exact_dtype([column.values for column in columns])
+        except ValueError:
             self._give_up(columns)
+            return
+        if dtype != np.uint64:
             return
         (united,) = (column for column in columns if column.key.dtype == np.uint64)
         others = [column for column in columns if column is not united]

@@ -82,6 +82,7 @@ class FragmentWork:
         # In the order: the steps that rows have made, and those among them that restored rows.
         self._num_simulated_steps = self._num_restoring_steps = 0
         self._assignment: FragmentAssignment | None = None
+        self._failed_call_id: int | None = None
         self._evaluator: Evaluator | None = None
         self._checked_step_bytes = 0
         self._num_steps_to_write = 0
@@ -95,7 +96,7 @@ class FragmentWork:
         is_stopped: Callable[[], bool],
         is_urgent: Callable[[], bool],
     ) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        """Carry out an order.
+        """Carry out an order. Further orders of a call that has failed do nothing.
 
         Args:
             order: the order.
@@ -114,21 +115,26 @@ class FragmentWork:
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
-            self._begin(assignment, build_agent, build_evaluator)
-            if order.enough_row_steps is not None:
-                self._shorten(order.enough_row_steps)
-            if order.seconds > 0:
-                self._sample(order.seconds, is_stopped, is_urgent)
-            sampled = time.perf_counter()
-            if assignment.columns is None:
-                messages = self._discard()
-            else:
-                encoding = Encoding(assignment.policy_version, self._worker_index, assignment.columns, self._evaluator)
-                messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
+            if assignment.call_id != self._failed_call_id:  # else a step may be half recorded
+                self._begin(assignment, build_agent, build_evaluator)
+                if order.enough_row_steps is not None:
+                    self._shorten(order.enough_row_steps)
+                if order.seconds > 0:
+                    self._sample(order.seconds, is_stopped, is_urgent)
+                sampled = time.perf_counter()
+                if assignment.columns is None:
+                    messages = self._discard()
+                else:
+                    encoding = Encoding(
+                        assignment.policy_version, self._worker_index, assignment.columns, self._evaluator
+                    )
+                    messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
         except DomainError as error:
             failure = error
         except SpillError as error:
             failure = self._not_spilled(assignment, error)
+        if failure is not None:
+            self._failed_call_id = assignment.call_id
         env_failures, _ = rows.attempts.take()
         environment_seconds, policy_seconds = current_activity().split(sampled - began)
         report = FragmentReport(

@@ -32,6 +32,8 @@ import rollserve.v1.EpisodeBatchOuterClass;
  * @param numBrokenOffEpisodes for fragments, episodes that broke off because their rows could not be restored
  * @param numMissingSteps for fragments with a fraction of workers, requested steps that were not made
  * @param numReassignedEpisodes for exact episodes, episodes that another worker simulated than the one they belong to
+ * @param numNonFiniteSteps delivered steps with a NaN or an infinity in their reward or an observation; after an
+ *     interruption, those since then
  * @param rowStepCount for fragments, the steps that each row had made in the row sequence before the call
  * @param numResumptions interruptions of the stream, each followed by a call that continued it
  * @param seed the root seed of the sequence of episodes
@@ -67,6 +69,7 @@ public record Account(
     long numBrokenOffEpisodes,
     long numMissingSteps,
     long numReassignedEpisodes,
+    long numNonFiniteSteps,
     long rowStepCount,
     int numResumptions,
     long seed,
@@ -134,6 +137,7 @@ public record Account(
             message.getBrokenOffEpisodeCount(),
             message.getMissingStepCount(),
             message.getReassignedEpisodeCount(),
+            message.getNonFiniteStepCount(),
             message.getRowStepCount(),
             numResumptions,
             message.getSeed(),

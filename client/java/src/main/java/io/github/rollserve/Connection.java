@@ -146,9 +146,12 @@ final class Connection {
      * Makes a call with a single answer. If a server that has answered before is away, or is lost before its answer,
      * the call is made again, within its time. An update may then be made twice, with the same result and a version
      * more.
+     *
+     * @param timeout the time that attempts go on after an interruption
+     * @param time the time of the call, at least the timeout
      */
-    <Q, R> R answer(MethodDescriptor<Q, R> method, Q request, Duration timeout) {
-        Deadline deadline = Deadline.after(timeout.toNanos(), TimeUnit.NANOSECONDS);
+    <Q, R> R answer(MethodDescriptor<Q, R> method, Q request, Duration timeout, Duration time) {
+        Deadline deadline = Deadline.after(time.toNanos(), TimeUnit.NANOSECONDS);
         Interruptions interruptions = new Interruptions(this, timeout, new CountDownLatch(1));
         while (true) {
             try {
@@ -157,21 +160,23 @@ final class Connection {
                 contact.record();
                 return response;
             } catch (StatusRuntimeException error) {
-                pause(interruptions, error, timeout);
+                pause(interruptions, error, time);
             }
         }
     }
 
-    private static void pause(Interruptions interruptions, StatusRuntimeException error, Duration timeout) {
+    private static void pause(Interruptions interruptions, StatusRuntimeException error, Duration time) {
         try {
             interruptions.pause(error, false, false);
         } catch (DeadlineException passed) {
+            if (!passed.reason().isEmpty()) {
+                throw passed; // a server at work says so
+            }
             if (interruptions.last() != null) {
                 throw interruptions.last(); // the last attempt had only the rest of the time
             }
-            String message = "timeout: no answer for " + timeout.toMillis() / 1000.0 + " s";
-            throw new DeadlineException(
-                new Details(message, passed.code(), passed.reason(), "timeout", "", passed.getCause()));
+            String message = "timeout: no answer for " + time.toMillis() / 1000.0 + " s";
+            throw new DeadlineException(new Details(message, passed.code(), "", "timeout", "", passed.getCause()));
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
             throw Errors.cancelled("the thread was interrupted", interrupted);

@@ -44,7 +44,7 @@ final class Contact {
             return known;
         }
         String hint = ": the connection was closed. If the server encrypts connections, give ca; if it asks for "
-            + "certificates, give cert and key, signed by an authority that it trusts";
+            + "certificates, give cert and key, signed by an authority that it trusts and not expired";
         return Errors.classify(known.details().withMessage(known.getMessage() + hint));
     }
 

@@ -1,10 +1,47 @@
 package io.github.rollserve;
 
 import java.nio.ByteBuffer;
+import java.util.List;
 
 /** Conversions of single elements between types that they fit into. */
 final class Conversions {
+    /** Magnitude up to which float64 holds every integer. */
+    private static final long MAX_EXACT = 1L << 53;
+
     private Conversions() {}
+
+    /**
+     * Returns the type that holds each value of all tensors: numpy's result_type, but uint64 for signed integers beside
+     * uint64.
+     *
+     * @throws ServerException a negative integer is beside uint64, or one beyond 2^53 beside floats
+     */
+    static DataType commonType(String field, List<Tensor> tensors) {
+        DataType promoted = tensors.stream().map(Tensor::dataType).reduce(DataType::promoted).orElseThrow();
+        boolean hasFloats = tensors.stream().anyMatch(tensor -> tensor.dataType().isFloating());
+        DataType common = promoted.isFloating() && !hasFloats ? DataType.UINT64 : promoted;
+        tensors.forEach(tensor -> checkFits(field, tensor, common));
+        return common;
+    }
+
+    private static void checkFits(String field, Tensor tensor, DataType common) {
+        DataType type = tensor.dataType();
+        boolean holdsAll = common != DataType.UINT64 && common != DataType.FLOAT64;
+        if (type == common || type.isFloating() || holdsAll) {
+            return;
+        }
+        for (int i = 0; i < tensor.size(); i++) {
+            long value = longAt(tensor, i);
+            boolean isUnsigned = type == DataType.UINT64;
+            boolean fits = common == DataType.FLOAT64
+                ? value <= MAX_EXACT && value >= (isUnsigned ? 0 : -MAX_EXACT)
+                : value >= 0;
+            if (!fits) {
+                String got = isUnsigned ? Long.toUnsignedString(value) : Long.toString(value);
+                throw Errors.malformed(field, "numbers that " + common + " can hold", got);
+            }
+        }
+    }
 
     /** Appends the elements of a tensor, as elements of a type that they fit into. */
     static void append(ByteBuffer target, DataType type, Tensor source) {

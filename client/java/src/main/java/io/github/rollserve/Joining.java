@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -122,7 +123,7 @@ final class Joining {
 
     /**
      * Returns the infos of all parts. An info that a part lacks is a gap of the part's length. An info of several types
-     * gets a type that all of them fit into.
+     * gets one that holds each value.
      */
     private static Columns concatenateInfos(String field, List<Columns> parts, int[] lengths) {
         Set<String> names = new LinkedHashSet<>();
@@ -141,7 +142,7 @@ final class Joining {
                     throw Errors.malformed(field + "['" + name + "']", "rows as in " + first, tensor);
                 }
             }
-            DataType type = tensors.stream().map(Tensor::dataType).reduce(DataType::promoted).orElseThrow();
+            DataType type = Conversions.commonType(field + "['" + name + "']", tensors);
             joined.put(name, concatenateInfo(name, parts, lengths, type, first));
             boolean[] mask = concatenateMasks(name, parts, lengths);
             if (!Columns.isTrue(mask)) {
@@ -217,20 +218,22 @@ final class Joining {
     }
 
     /**
-     * Returns the batches without the environment's infos whose shape is not the first one of their name, and counts
-     * the values that are dropped. A server does not mix shapes within a message, so which values are kept does not
-     * depend on how episodes are spread over messages.
+     * Returns the batches without the environment's infos whose shape is not the first one of their name, or that no
+     * common type holds, and counts the values that are dropped. A server does not mix shapes within a message, so
+     * which values are kept does not depend on how episodes are spread over messages.
      */
     private static List<EpisodeBatch> withOneShape(List<EpisodeBatch> batches, Map<String, Long> dropped) {
         Map<String, Tensor> models = new HashMap<>();
+        Set<String> misfits = misfits(batches);
         List<EpisodeBatch> kept = new ArrayList<>();
         EpisodeBatch before = null;
         for (EpisodeBatch batch : batches) {
             // The infos of an episode that goes on have been counted with its first segment.
             boolean goesOn = before != null && batch.headers().follows(0, before.headers(), before.numSegments() - 1);
             kept.add(batch.withColumns(ColumnField.each(field -> switch (field) {
-                case ENVIRONMENT_INFOS -> withFirstShapes(field, batch.columns(field), models, dropped, 0);
-                case EPISODE_INFOS -> withFirstShapes(field, batch.columns(field), models, dropped, goesOn ? 1 : 0);
+                case ENVIRONMENT_INFOS -> withFirstShapes(field, batch.columns(field), models, misfits, dropped, 0);
+                case EPISODE_INFOS ->
+                    withFirstShapes(field, batch.columns(field), models, misfits, dropped, goesOn ? 1 : 0);
                 default -> batch.columns(field);
             })));
             before = batch;
@@ -238,16 +241,42 @@ final class Joining {
         return kept;
     }
 
+    /** Returns the fields and names of the environment's infos that no common type holds. */
+    private static Set<String> misfits(List<EpisodeBatch> batches) {
+        Map<String, List<Tensor>> tensors = new HashMap<>();
+        for (EpisodeBatch batch : batches) {
+            for (ColumnField field : List.of(ColumnField.ENVIRONMENT_INFOS, ColumnField.EPISODE_INFOS)) {
+                batch.columns(field).tensors().forEach(
+                    (name, tensor) -> tensors.computeIfAbsent(field + "/" + name, key -> new ArrayList<>()).add(tensor));
+            }
+        }
+        Set<String> misfits = new HashSet<>();
+        tensors.forEach((key, each) -> {
+            try {
+                Conversions.commonType(key, each);
+            } catch (ServerException misfit) {
+                misfits.add(key);
+            }
+        });
+        return misfits;
+    }
+
     private static Columns withFirstShapes(
-        ColumnField field, Columns infos, Map<String, Tensor> models, Map<String, Long> dropped, int firstRow) {
+        ColumnField field,
+        Columns infos,
+        Map<String, Tensor> models,
+        Set<String> misfits,
+        Map<String, Long> dropped,
+        int firstRow) {
         Map<String, Tensor> kept = new LinkedHashMap<>();
         infos.tensors().forEach((name, tensor) -> {
             if (infos.isMask(name)) {
                 return;
             }
-            Tensor model = models.computeIfAbsent(field + "/" + name, key -> tensor);
+            String key = field + "/" + name;
+            Tensor model = models.computeIfAbsent(key, absent -> tensor);
             String maskName = Columns.maskName(name);
-            if (tensor.hasRowsLike(model)) {
+            if (tensor.hasRowsLike(model) && !misfits.contains(key)) {
                 kept.put(name, tensor);
                 infos.mask(name).ifPresent(mask -> kept.put(maskName, infos.tensors().get(maskName)));
                 return;

@@ -39,14 +39,18 @@ import rollserve.v1.SamplerServiceOuterClass.UpdateEnvRequest;
  */
 public final class Sampler implements AutoCloseable {
     private static final MethodDescriptor<EvaluateRequest, EvaluateResponse> EVALUATE = evaluateMethod();
+    /** How long a server may make environments, while it can be reached. */
+    private static final Duration MAKING_TIME = Duration.ofMinutes(10);
 
     private final Connection connection;
     private final Duration timeout;
+    private final Duration makingTimeout;
     private final SampleStreams<EpisodeBatch> streams;
 
-    private Sampler(Connection connection, Duration timeout) {
+    private Sampler(Connection connection, Duration timeout, Duration makingTimeout) {
         this.connection = connection;
         this.timeout = timeout;
+        this.makingTimeout = makingTimeout;
         this.streams = new SampleStreams<>(connection, timeout, BatchKind.ONE_AGENT);
     }
 
@@ -70,7 +74,8 @@ public final class Sampler implements AutoCloseable {
      * @throws InvalidArgumentException if the target or an option cannot be used
      */
     public static Sampler connect(String target, ConnectionOptions options) {
-        return new Sampler(Connection.to(target, options), options.timeout());
+        Duration timeout = options.timeout();
+        return new Sampler(Connection.to(target, options), timeout, timeout.plus(MAKING_TIME));
     }
 
     /**
@@ -81,7 +86,8 @@ public final class Sampler implements AutoCloseable {
      */
     @CheckReturnValue
     public Sampler withTimeout(Duration time) {
-        return new Sampler(connection, Timeouts.positive("timeout", time));
+        Duration timeout = Timeouts.positive("timeout", time);
+        return new Sampler(connection, timeout, timeout);
     }
 
     /**
@@ -151,7 +157,7 @@ public final class Sampler implements AutoCloseable {
     private long update(UpdateAgentRequest.Builder request) {
         connection.own().expectIn(request.setSampler(name()));
         UpdateAgentResponse response =
-            connection.answer(SamplerServiceGrpc.getUpdateAgentMethod(), request.build(), timeout);
+            connection.answer(SamplerServiceGrpc.getUpdateAgentMethod(), request.build(), timeout, timeout);
         connection.own().setAgent(response.getPolicyVersion(), response.getEnvironmentVersion());
         return response.getPolicyVersion();
     }
@@ -224,7 +230,7 @@ public final class Sampler implements AutoCloseable {
         }
         connection.own().expectIn(request);
         CallEnvironmentsResponse response =
-            connection.answer(SamplerServiceGrpc.getCallEnvironmentsMethod(), request.build(), timeout);
+            connection.answer(SamplerServiceGrpc.getCallEnvironmentsMethod(), request.build(), timeout, makingTimeout);
         List<Object> values = new ArrayList<>(); // which can be null
         response.getValuesJsonList().forEach(value -> values.add(Json.readValue("values_json", value)));
         return Collections.unmodifiableList(values);
@@ -233,7 +239,7 @@ public final class Sampler implements AutoCloseable {
     private EnvUpdated update(UpdateEnvRequest.Builder request) {
         connection.own().expectIn(request.setSampler(name()));
         EnvUpdated updated = EnvUpdated.from(
-            connection.answer(SamplerServiceGrpc.getUpdateEnvMethod(), request.build(), timeout));
+            connection.answer(SamplerServiceGrpc.getUpdateEnvMethod(), request.build(), timeout, makingTimeout));
         connection.own().setEnv(updated.envVersion());
         return updated;
     }
@@ -241,7 +247,8 @@ public final class Sampler implements AutoCloseable {
     /** {@return the state of the sampler and of its workers} */
     public SamplerStatus status() {
         GetSamplerRequest request = GetSamplerRequest.newBuilder().setSampler(name()).build();
-        return SamplerStatus.from(connection.answer(SamplerServiceGrpc.getGetSamplerMethod(), request, timeout));
+        return SamplerStatus.from(
+            connection.answer(SamplerServiceGrpc.getGetSamplerMethod(), request, timeout, timeout));
     }
 
     /**

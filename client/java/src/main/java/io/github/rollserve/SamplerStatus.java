@@ -120,6 +120,7 @@ public record SamplerStatus(
      * @param numRetriedEpisodes episodes that ran again after something had failed
      * @param numFailedEpisodes episodes that were skipped
      * @param numStragglerEpisodes episodes that were started a second time because the first run took long
+     * @param numNonFiniteSteps delivered steps with a NaN or an infinity
      */
     public record Counters(
         long numCompletedCalls,
@@ -134,7 +135,8 @@ public record SamplerStatus(
         long numEnvFailures,
         long numRetriedEpisodes,
         long numFailedEpisodes,
-        long numStragglerEpisodes) {}
+        long numStragglerEpisodes,
+        long numNonFiniteSteps) {}
 
     /**
      * An environment that the server's operator has declared: the id {@code profile:NAME} requests it.
@@ -216,7 +218,8 @@ public record SamplerStatus(
             message.getEnvironmentFailureCount(),
             message.getRetriedEpisodeCount(),
             message.getFailedEpisodeCount(),
-            message.getStragglerEpisodeCount());
+            message.getStragglerEpisodeCount(),
+            message.getNonFiniteStepCount());
     }
 
     private static EnvProfile profile(SamplerServiceOuterClass.EnvironmentProfile message) {
