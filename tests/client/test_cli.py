@@ -165,7 +165,7 @@ def test_sample_logs_its_progress_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rollserve._calls.progress_displays.LINE_SECONDS", 0.05)
+    monkeypatch.setattr("rollserve.progress_displays.LINE_SECONDS", 0.05)
     cartpole.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02})
     assert main(["sample", server.address, "--steps", "80", "--random-agent"]) == 0
     lines = capsys.readouterr().err.splitlines()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import raises
 
 import rollserve
-from rollserve._codec.frame_stacks import unstack_frames
+from rollserve._calls.responses import unstack_frames
 from rollserve_wire.compression import decompress
 from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto, tensor_to_proto
 from rollserve_wire.v1 import tensor_pb2

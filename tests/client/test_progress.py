@@ -309,7 +309,7 @@ def test_lines_are_shown_without_a_terminal(
 ) -> None:
     sampler.obtain_samples(500, progress=True)
     assert capsys.readouterr() == ("", "")  # a line is due every 10 seconds
-    monkeypatch.setattr("rollserve._calls.progress_displays.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("rollserve.progress_displays.LINE_SECONDS", 0.0)
     sampler.obtain_samples(500, progress=True)
     sampler.obtain_exact_episodes(3, progress=True)
     sampler.evaluate(3, progress=True)

@@ -49,8 +49,8 @@ def has_cancelled(sampler: rollserve.Sampler) -> bool:
 @pytest.fixture
 def short_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that send their first keepalive ping after 2 s."""
-    monkeypatch.setattr("rollserve._calls.channel._KEEPALIVE_MILLISECONDS", 2000)
-    monkeypatch.setattr("rollserve._calls.channel._KEEPALIVE_TIMEOUT_MILLISECONDS", 1000)
+    monkeypatch.setattr("rollserve._calls.connection._KEEPALIVE_MILLISECONDS", 2000)
+    monkeypatch.setattr("rollserve._calls.connection._KEEPALIVE_TIMEOUT_MILLISECONDS", 1000)
 
 
 def test_vanished_client_frees_its_place(tmp_path: Path) -> None:

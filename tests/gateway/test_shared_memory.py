@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from support import equal, raises, server_environment
 
 import rollserve
-from rollserve._calls.shared_memory import SharedRing
+from rollserve._calls.stream_reader import SharedRing
 from rollserve_server.gateway.shared_memory import Rings
 from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.v1 import sampler_service_pb2 as pb

@@ -19,7 +19,7 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve._calls.agent_parameters import read_parameters
+from rollserve.agent_versions import read_parameters
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
 from rollserve_server.agents.onnx import preparing

@@ -11,7 +11,7 @@ from typing import Any
 from pools import adds_up, sample
 
 import rollserve
-from rollserve._calls.round_reader import RoundReader
+from rollserve._calls.base_round_stream import RoundReader
 from rollserve_server.gateway.responses import delivered_messages, round_response, sample_response
 from rollserve_server.pool import (
     Account,

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import rollserve
-from rollserve._calls.responses import read_response
+from rollserve._calls.responses import read_response, unstack_frames
 from rollserve._calls.rpc_errors import error_from_rpc
-from rollserve._codec.frame_stacks import unstack_frames
 from rollserve_wire.columns import columns_of, leaves_of
 from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve_wire.v1 import episode_batch_pb2, tensor_pb2

@@ -9,10 +9,10 @@ import grpc
 
 import rollserve
 from rollserve._calls.connection import Connection
+from rollserve._calls.credentials import tls_of
 from rollserve._calls.gateways import Gateways
 from rollserve._calls.requests import DEFAULT_MESSAGE_BYTES, Reception
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
-from rollserve._calls.tls import tls_of
 
 __all__ = ["CountingSampler"]
 

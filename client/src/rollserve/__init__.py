@@ -10,8 +10,6 @@ import importlib.metadata
 
 from rollserve import bridges, data, spaces, transforms
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
-from rollserve.agent_inputs import ActionMask
-from rollserve.agent_returns import AgentReturns, PolicyVersion
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import (
     Agent,
@@ -31,21 +29,20 @@ from rollserve.cross_play import CrossPlay
 from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
-from rollserve.episode_records import CallKind, EpisodeRecords, RecordPosition
-from rollserve.evaluation import Evaluation, PopulationEvaluation
+from rollserve.episode_records import AsyncRecordStream, CallKind, EpisodeRecords, RecordPosition, RecordStream
+from rollserve.evaluation import AgentReturns, Evaluation, PolicyVersion, PopulationEvaluation
 from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
+from rollserve.mlp_agent import ActionMask
 from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
-from rollserve.record_streams import AsyncRecordStream, RecordStream
 from rollserve.recordings import Recording
 from rollserve.replay import ReplayBuffer
 from rollserve.round_stream import RoundStream
 from rollserve.rounds import Round, StreamProgress
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
-from rollserve.samplers import Quota, SamplerSummary
-from rollserve.status import Counters, EnvProfile, SamplerStatus, WorkerStatus
+from rollserve.status import Counters, EnvProfile, Quota, SamplerStatus, SamplerSummary, WorkerStatus
 from rollserve.video import Video
 from rollserve_wire.columns import text_infos
 from rollserve_wire.environments import (

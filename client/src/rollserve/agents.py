@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import export_module, mlp_model
-from rollserve.mlp_agent import MlpAgent, mlp_from_proto, mlp_to_proto, normalizing, parameters_to_proto
+from rollserve.mlp_agent import (
+    ActionMask,
+    MlpAgent,
+    check_mask,
+    mask_from_proto,
+    mask_to_proto,
+    mlp_from_proto,
+    mlp_to_proto,
+    normalizing,
+    parameters_to_proto,
+)
 from rollserve.python_agents import AgentChange, PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve_wire.checks import check_names, check_text, check_type, choices_text, type_error
 from rollserve_wire.errors import mismatch

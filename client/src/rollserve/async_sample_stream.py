@@ -18,7 +18,7 @@ from rollserve._calls.time_limits import countable
 from rollserve_wire.errors import closed_error
 
 if TYPE_CHECKING:
-    from rollserve._calls.contact import Contact
+    from rollserve._calls.interruptions import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits

@@ -10,31 +10,29 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import grpc
 
 from rollserve._calls import requests
-from rollserve._calls.agent_parameters import (
+from rollserve._calls.answers import receive_answer_async
+from rollserve._calls.cancellation import closed_unless_task_cancelled
+from rollserve._calls.connection import Connection
+from rollserve._calls.evaluation_readers import Reader, receive_async
+from rollserve._calls.receipts import acting_version, with_receipt
+from rollserve._calls.saving import read_saved_async, restore_request
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT
+from rollserve.agent_versions import (
     agent_request,
+    agent_versions_from_proto,
     parameters_request,
     read_agent_async,
     read_parameters_async,
 )
-from rollserve._calls.answers import receive_answer_async
-from rollserve._calls.base_sampler import BaseSampler
-from rollserve._calls.cancellation import closed_unless_task_cancelled
-from rollserve._calls.connection import Connection
-from rollserve._calls.evaluations import Reader, receive_async
-from rollserve._calls.receipts import acting_version, with_receipt
-from rollserve._calls.rendering import DEFAULT_RENDER_SECONDS, read_video_async, render_request
-from rollserve._calls.saving import read_saved_async, restore_request
-from rollserve._calls.time_limits import DEFAULT_TIMEOUT
-from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_round_stream import AsyncRoundStream
 from rollserve.async_sample_stream import AsyncSampleStream
+from rollserve.base_sampler import BaseSampler
 from rollserve.cross_play import CrossPlay, Pairings
 from rollserve.dataset_streams import AsyncDatasetStream
-from rollserve.episode_records import EpisodeRecords
+from rollserve.episode_records import AsyncRecordStream, EpisodeRecords, records_request
 from rollserve.options import list_options
-from rollserve.record_streams import AsyncRecordStream, records_request
-from rollserve.samplers import samplers_from_proto
-from rollserve.status import SamplerStatus, status_from_proto
+from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
+from rollserve.video import DEFAULT_RENDER_SECONDS, read_video_async, render_request
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
 from rollserve_wire.errors import PreconditionError
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -59,12 +57,13 @@ if TYPE_CHECKING:
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
-    from rollserve.samplers import Quota, SamplerSummary
+    from rollserve.status import Quota, SamplerSummary
     from rollserve.video import Overlay, Video, VideoFormat
     from rollserve_wire.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve_wire.moments import RunningMoments
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
+
 
 _Result = TypeVar("_Result")
 

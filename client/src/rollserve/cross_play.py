@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.agent_returns import PolicyVersion, means_over_agents
+from rollserve.evaluation import PolicyVersion, means_over_agents
 from rollserve_wire.checks import check_integer, check_type, type_error
 from rollserve_wire.errors import InvalidArgumentError
 from rollserve_wire.policy_map import PolicyMap
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rollserve.options import EvaluationOptions
 
 __all__ = ["CrossPlay", "Pairings", "Player", "Seat"]
+
 
 Player = str | tuple[str, int]
 """A policy, or a pair of its name and a version as in a policy map."""

@@ -53,13 +53,14 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from rollserve.account import Account
-    from rollserve.agent_inputs import ActionMask
     from rollserve.learning import Advantages, PolicyEstimates, Transitions
+    from rollserve.mlp_agent import ActionMask
     from rollserve.rounds import Round
     from rollserve_wire.moments import RunningMoments
     from rollserve_wire.spaces import Space
 
 __all__ = ["EpisodeBatch", "StepType", "concatenated", "derived", "with_spaces"]
+
 
 _RECEIPT = "receipt"
 """Column of a saved batch that holds the receipt's JSON."""

@@ -1,22 +1,53 @@
-"""Records of ended episodes."""
+"""Records of ended episodes: their values, and the streams of the next ones."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import grpc
+import grpc.aio
 import numpy as np
 
+from rollserve._calls.cancellation import closed_unless_task_cancelled
+from rollserve._calls.rpc_errors import error_from_rpc
+from rollserve_wire.checks import check_type
 from rollserve_wire.errors import malformed_error, mismatch
 from rollserve_wire.representations import briefly, value_html
 from rollserve_wire.v1 import episode_records_pb2 as pb
+from rollserve_wire.v1.episode_records_pb2 import GetMetricsRequest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CallKind", "EpisodeRecords", "RecordPosition", "records_from_proto"]
+__all__ = [
+    "AsyncRecordStream",
+    "CallKind",
+    "EpisodeRecords",
+    "RecordPosition",
+    "RecordStream",
+    "records_from_proto",
+    "records_request",
+]
+
+
+_DTYPES = {
+    "episode_indices": np.uint64,
+    "returns": np.float64,
+    "lengths": np.uint32,
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    "policy_versions": np.int64,
+    "env_versions": np.int64,
+    "seconds": np.float32,
+    "worker_indices": np.uint32,
+    "rows": np.uint32,
+    "call_kinds": np.uint8,
+    "delivered": np.bool_,
+    "unix_seconds": np.float64,
+}
 
 
 class CallKind(enum.IntEnum):
@@ -106,21 +137,6 @@ class EpisodeRecords:
         return cls(RecordPosition(last.log_id, last.position - num_records), num_missed, *columns)
 
 
-_DTYPES = {
-    "episode_indices": np.uint64,
-    "returns": np.float64,
-    "lengths": np.uint32,
-    "terminated": np.bool_,
-    "truncated": np.bool_,
-    "policy_versions": np.int64,
-    "env_versions": np.int64,
-    "seconds": np.float32,
-    "worker_indices": np.uint32,
-    "rows": np.uint32,
-    "call_kinds": np.uint8,
-    "delivered": np.bool_,
-    "unix_seconds": np.float64,
-}
 if list(_DTYPES) != [field.name for field in fields(EpisodeRecords)][2:]:
     raise AssertionError("expected a dtype for each column of EpisodeRecords, in their order")
 
@@ -140,3 +156,85 @@ def records_from_proto(response: pb.GetMetricsResponse) -> EpisodeRecords:
         raise malformed_error(text)
     start = RecordPosition(response.log_id, response.position)
     return EpisodeRecords(start, response.missed_count, *columns)
+
+
+def records_request(sampler: str, since: RecordPosition | None, *, follow: bool) -> GetMetricsRequest:
+    """Return the request for records; for the arguments, see `rollserve.Sampler.metrics`.
+
+    Raises:
+        TypeError: `since` of the wrong type.
+    """
+    if since is None:
+        return GetMetricsRequest(sampler=sampler, follow=follow)
+    check_type("since", since, RecordPosition, "a position, such as the `end` of earlier records")
+    return GetMetricsRequest(sampler=sampler, since=since.position, log_id=since.log_id, follow=follow)
+
+
+class RecordStream(Iterator[EpisodeRecords]):
+    """Iterator over records of ended episodes, some at a time, as they come.
+
+    Closing the stream, or leaving its `with` block, cancels the call. It ends with an error if the server is lost; then
+    another one goes on at `end`.
+
+    Attributes:
+        end: position of the next record; None before the first response.
+
+    Raises:
+        RollserveError: from iteration, if the call fails.
+    """
+
+    def __init__(self, method: Callable[..., Any], request: GetMetricsRequest, seconds: float | None) -> None:
+        self.end: RecordPosition | None = None
+        self._call = method(request, timeout=seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __next__(self) -> EpisodeRecords:
+        try:
+            records = records_from_proto(next(self._call))
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        self.end = records.end
+        return records
+
+    def close(self) -> None:
+        """Cancel the call. Another thread may do so while one waits for records."""
+        self._call.cancel()
+
+
+class AsyncRecordStream(AsyncIterator[EpisodeRecords]):
+    """Asynchronous iterator over records of ended episodes; see `rollserve.RecordStream`.
+
+    Attributes:
+        end: position of the next record; None before the first response.
+    """
+
+    def __init__(self, method: Callable[..., Any], request: GetMetricsRequest, seconds: float | None) -> None:
+        self.end: RecordPosition | None = None
+        self._call = method(request, timeout=seconds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __anext__(self) -> EpisodeRecords:
+        try:
+            with closed_unless_task_cancelled("stream"):
+                response = await self._call.read()
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        if response is grpc.aio.EOF:
+            raise StopAsyncIteration
+        records = records_from_proto(response)
+        self.end = records.end
+        return records
+
+    def close(self) -> None:
+        """Cancel the call."""
+        self._call.cancel()

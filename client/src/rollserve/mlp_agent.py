@@ -1,4 +1,4 @@
-"""Multilayer perceptrons as callers specify them; the server evaluates them."""
+"""Multilayer perceptrons as callers specify them, and action masks; the server evaluates them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,33 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from rollserve.agent_inputs import ActionMask, check_mask, mask_from_proto, mask_to_proto
 from rollserve.bridges import mlp_of_modules
-from rollserve_wire.checks import check_flag, check_names, check_type, choices_text
+from rollserve_wire.checks import check_flag, check_names, check_text, check_type, choices_text
 from rollserve_wire.errors import mismatch
 from rollserve_wire.representations import briefly
 from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, named_leaves
 from rollserve_wire.tensors import named_tensors_from_proto, named_tensors_to_proto
 from rollserve_wire.v1 import agent_pb2
 
-__all__ = ["MlpAgent", "mlp_from_proto", "mlp_to_proto", "normalizing", "parameters_to_proto"]
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = [
+    "ActionMask",
+    "MlpAgent",
+    "check_mask",
+    "mask_from_proto",
+    "mask_to_proto",
+    "mlp_from_proto",
+    "mlp_to_proto",
+    "normalizing",
+    "parameters_to_proto",
+]
+
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
 Head = Literal[
@@ -52,6 +65,67 @@ _SETTINGS: dict[str, tuple[Head, ...]] = {
     "temperature": ("boltzmann",),
 }
 """Heads that have a setting, by the setting's name."""
+
+
+@briefly
+@dataclass(frozen=True)
+class ActionMask:
+    """The source of an agent's action mask: which actions are legal at a step.
+
+    A mask has a zero or one for each action of a Discrete space, or for each value of each element of a MultiDiscrete
+    action, one element after the other. For a MultiBinary space, it has a number for each element: 0 or 1 if that is
+    the only legal value, 2 if both are. For a Dict or Tuple space, it has the structure of the space, as
+    `gymnasium.Space.sample` takes it: a mapping or tuple of masks. Those of Box leaves do not matter.
+
+    Batches have it as the info `agent_infos["action_mask"]`, (T, S) bool, with a truth value for each value of each
+    element; of a Dict or Tuple space, as an info for each leaf, such as `agent_infos["action_mask/turn"]`.
+
+    >>> agent = rollserve.RandomAgent(action_mask=rollserve.ActionMask(info="action_mask"))  # doctest: +SKIP
+
+    Attributes:
+        info: name of an info that the environment returns with each observation; nested names are joined by `/`.
+        observation: name of a leaf of the observation space, or of a Dict or Tuple of such leaves. An MLP or a model
+            does not get these as observations.
+
+    Raises:
+        TypeError: a name that is not a string.
+        ValueError: not exactly one of the two.
+        InvalidArgumentError: a name that UTF-8 cannot encode.
+    """
+
+    info: str | None = None
+    observation: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.info is None) == (self.observation is None):
+            raise ValueError(f"info: {mismatch('either info or observation', f'{self.info!r}, {self.observation!r}')}")
+        for name in ("info", "observation"):
+            if getattr(self, name) is not None:
+                check_text(name, getattr(self, name))
+
+
+def check_mask(mask: ActionMask | None) -> None:
+    """Raise TypeError unless an agent's `action_mask` is one, or None."""
+    if mask is not None:
+        check_type("action_mask", mask, ActionMask, "a rollserve.ActionMask, or None")
+
+
+def mask_to_proto(mask: ActionMask | None) -> agent_pb2.ActionMask | None:
+    """Return the mask as a message; None without a mask."""
+    if mask is None:
+        return None
+    if mask.info is not None:
+        return agent_pb2.ActionMask(info=mask.info)
+    return agent_pb2.ActionMask(observation=mask.observation or "")
+
+
+def mask_from_proto(agent: Message) -> ActionMask | None:
+    """Return the mask of an agent's message; None without a mask. Raises ValueError for a mask without a source."""
+    if not agent.HasField("action_mask"):
+        return None
+    mask: agent_pb2.ActionMask = agent.action_mask  # type: ignore[attr-defined]  # of all kinds of agents
+    source = mask.WhichOneof("source")
+    return ActionMask(**{source: getattr(mask, source)}) if source else ActionMask()
 
 
 @briefly

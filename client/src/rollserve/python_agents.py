@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve.agent_inputs import ActionMask, check_mask, mask_to_proto
-from rollserve.mlp_agent import parameters_to_proto
+from rollserve.mlp_agent import ActionMask, check_mask, mask_to_proto, parameters_to_proto
 from rollserve_wire.checks import check_text, check_type, type_error
 from rollserve_wire.json_arguments import kwargs_to_json
 from rollserve_wire.representations import briefly

@@ -1,18 +1,36 @@
-"""Results of recordings."""
+"""Recordings of datasets on the server: the request, and the result."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rollserve._calls.evaluation_readers import Reader
+from rollserve._calls.requests import sampling_options
 from rollserve.account import Account, account_from_proto
+from rollserve_wire.checks import check_integer, check_names, check_type
+from rollserve_wire.errors import InvalidArgumentError, mismatch
 from rollserve_wire.records import record_from_message
 from rollserve_wire.representations import briefly
+from rollserve_wire.v1 import datasets_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve_wire.v1 import datasets_pb2
+    from rollserve._calls.requests import Reception
+    from rollserve.options import SamplingOptions
 
-__all__ = ["Recording", "recording_from_proto"]
+__all__ = ["Recording", "RecordingReader", "recording_from_proto"]
+
+
+_DESCRIPTION = {
+    "author": "authors",
+    "author_email": "author_emails",
+    "algorithm_name": "algorithm_name",
+    "description": "description",
+    "code_permalink": "code_permalink",
+}
+"""Fields of the description by Minari's names."""
 
 
 @briefly
@@ -66,3 +84,78 @@ def recording_from_proto(message: datasets_pb2.Recording) -> Recording:
         num_added_steps=message.added_step_count,
         account=account,
     )
+
+
+class RecordingReader(Reader[Recording]):
+    """Reader of the responses of RecordDataset. A call that is repeated goes on where the dataset ends."""
+
+    def __init__(
+        self,
+        sampler: str,
+        dataset_id: str,
+        num_episodes: int | None,
+        num_steps: int | None,
+        metadata: Mapping[str, Any] | None,
+        reception: Reception,
+        options: SamplingOptions,
+    ) -> None:
+        """Build the request.
+
+        Raises:
+            TypeError: an unknown option, or an argument of the wrong type.
+            InvalidArgumentError: an integer out of range, neither episodes nor steps, or both.
+        """
+        check_type("dataset_id", dataset_id, str, "an id such as cartpole/expert-v0")
+        given = {
+            name: value
+            for name, value in (("num_episodes", num_episodes), ("num_steps", num_steps))
+            if value is not None
+        }
+        if len(given) != 1:
+            raise InvalidArgumentError.of("num_episodes", expected="it or num_steps", got=sorted(given) or "neither")
+        for name, value in given.items():
+            check_integer(name, value, 63, signed=False)
+        request = pb.RecordDatasetRequest(
+            sampler=sampler,
+            dataset=dataset_id,
+            options=sampling_options(reception, options),
+            description=_description(metadata or {}),
+        )
+        if num_episodes is not None:
+            request.episode_count = num_episodes
+        if num_steps is not None:
+            request.step_count = num_steps
+        super().__init__(request, num_episodes, options)
+        self._num_received_steps = self._num_received_episodes = 0
+
+    def _num_received(self) -> tuple[int, int]:
+        return self._num_received_steps, self._num_received_episodes
+
+    def _read(self, response: bytes) -> None:
+        content = pb.RecordDatasetResponse.FromString(response)
+        match content.WhichOneof("content"):
+            case "progress":
+                progress = content.progress
+                self.has_begun = self.can_repeat = True
+                self._num_received_episodes, self._num_received_steps = progress.episode_count, progress.step_count
+                self._num_simulated_steps = max(self._num_simulated_steps, progress.simulated_step_count)
+                self.waiting_for = progress.waiting_for
+            case "recording":
+                self._result = recording_from_proto(content.recording)
+                self._num_received_episodes = self._result.num_episodes
+                self._num_received_steps = self._result.num_steps
+
+
+def _description(metadata: Mapping[str, Any]) -> datasets_pb2.DatasetDescription:
+    fields: dict[str, Any] = {}
+    for name, value in metadata.items():
+        if name not in _DESCRIPTION:
+            raise TypeError(f"metadata: {mismatch(f'names among {sorted(_DESCRIPTION)}', name)}")
+        if name.startswith("author"):
+            texts: Sequence[str] = [value] if isinstance(value, str) else sorted(value)
+            check_names(f"metadata[{name!r}]", texts)
+            fields[_DESCRIPTION[name]] = texts
+        else:
+            check_type(f"metadata[{name!r}]", value, str, "a text")
+            fields[name] = value
+    return datasets_pb2.DatasetDescription(**fields)

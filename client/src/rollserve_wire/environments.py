@@ -1,4 +1,4 @@
-"""Environments as callers specify them, and the results of updating them."""
+"""Environments as callers specify them, the results of updating them, and which unit of work repeats."""
 
 from __future__ import annotations
 

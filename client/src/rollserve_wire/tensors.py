@@ -1,4 +1,4 @@
-"""Tensors in serialized messages, read where their bytes are and written without intermediate copies."""
+"""Tensors: numpy arrays as messages and back, read where their bytes are and written without intermediate copies."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from faults.chaos.events import EventLog
 from faults.chaos.recorder import Recorder, Recording
 
 import rollserve
-from rollserve._calls.evaluations import EvaluationReader, PopulationReader, Reader, receive
+from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader, Reader, receive
 from rollserve._calls.time_limits import TimeLimits
 from rollserve_server.serving.parent import end_with_parent
 from rollserve_wire.v1.episode_batch_pb2 import Beginning

@@ -15,9 +15,10 @@ from rollserve._calls.time_limits import TimeLimits
 from rollserve_wire.errors import DeadlineError, RollserveError
 
 if TYPE_CHECKING:
-    from rollserve._calls.contact import Contact
+    from rollserve._calls.interruptions import Contact
 
 __all__ = ["MAKING_SECONDS", "receive_answer", "receive_answer_async"]
+
 
 MAKING_SECONDS = 600.0
 """How long a server may make environments, while it can be reached."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from rollserve._calls.interruptions import Interruptions
-from rollserve._calls.progress import Reporter
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.learning import return_moments_of
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.progress import CallProgress
+from rollserve.progress_displays import Reporter
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import PreconditionError, ServerError, mismatch
 from rollserve_wire.moments import PolicyMoments, RunningMoments
@@ -21,7 +21,7 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 if TYPE_CHECKING:
     import grpc
 
-    from rollserve._calls.contact import Contact
+    from rollserve._calls.interruptions import Contact
     from rollserve._calls.own_versions import OwnVersions
     from rollserve._calls.responses import Bytes
     from rollserve._calls.resumption import AnyBatch, Request

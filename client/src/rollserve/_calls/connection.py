@@ -1,24 +1,21 @@
-"""Arguments of a connection, from which a sampler is made, and made again where it is unpickled."""
+"""Arguments of a connection, from which a sampler is made, and made again where it is unpickled; its gRPC channel."""
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import grpc.aio
 
-from rollserve._calls.channel import channel_options
 from rollserve._calls.contexts import find_server
-from rollserve._calls.gateways import Address, Gateways
-from rollserve._calls.proxies import is_loopback
+from rollserve._calls.credentials import TlsFiles, TokenSource, check_encrypted, tls_of
+from rollserve._calls.gateways import Address, AsyncSwitchingChannel, Gateways, SwitchingChannel
 from rollserve._calls.requests import Reception
-from rollserve._calls.switching_channel import AsyncSwitchingChannel, SwitchingChannel
-from rollserve._calls.tls import TlsFiles, tls_of
-from rollserve._calls.token import TokenSource, check_encrypted
-from rollserve._calls.trace_context import trace_metadata
+from rollserve._calls.rpc_errors import is_loopback
 from rollserve_wire.checks import check_connection, check_flag
 from rollserve_wire.errors import mismatch
 from rollserve_wire.memory import reuse_message_memory
@@ -29,6 +26,13 @@ if TYPE_CHECKING:
     from rollserve.options import Compression
 
 __all__ = ["Connection"]
+
+
+_GRPC_MESSAGE_BYTES = 4 << 20  # gRPC's own limit for messages that clients receive
+_KEEPALIVE_MILLISECONDS = 20_000  # silence after which the server is pinged, while calls run
+_KEEPALIVE_TIMEOUT_MILLISECONDS = 10_000  # time to answer before the connection is closed; the next call opens another
+
+_FIRST_RECONNECT_MILLISECONDS, _MAX_RECONNECT_MILLISECONDS = 100, 2000  # pauses between attempts to connect
 
 
 @dataclass(frozen=True)
@@ -133,3 +137,34 @@ class Connection:
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         return self.tls.credentials() if isinstance(self.tls, TlsFiles) else self.tls
+
+
+def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:
+    """Return the options of a channel that receives messages up to a size, or up to gRPC's default for None."""
+    options = [
+        ("SingleThreadedUnaryStream", 1),
+        # Channels with the same options share connections, and the pause after a lost one: a new client would fail.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MILLISECONDS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
+        # A server that is back should be noticed within seconds; gRPC's own pauses grow to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", _FIRST_RECONNECT_MILLISECONDS),
+        ("grpc.max_reconnect_backoff_ms", _MAX_RECONNECT_MILLISECONDS),
+        ("grpc.http2.max_pings_without_data", 0),  # no limit, because a long update brings no data
+    ]
+    if max_message_bytes is not None:
+        # Messages that are not streamed may have gRPC's usual size.
+        options.append(("grpc.max_receive_message_length", max(max_message_bytes, _GRPC_MESSAGE_BYTES)))
+    return options
+
+
+def trace_metadata() -> tuple[tuple[str, str], ...]:
+    """Return the metadata that names the current span of OpenTelemetry; nothing in programs that do not use it."""
+    if "opentelemetry.trace" not in sys.modules:
+        return ()
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    metadata: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(metadata)
+    return tuple(metadata.items())

@@ -1,4 +1,4 @@
-"""Interruptions of calls: how often a call is made again, after which pause, and the error at the end."""
+"""Interruptions of calls: which gateway is asked, how often and after which pause, and the error at the end."""
 
 from __future__ import annotations
 
@@ -8,19 +8,43 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from rollserve._calls.gateways import Search
+from rollserve._calls.gateways import Gateways, Search
 from rollserve._calls.rpc_errors import error_from_rpc, reason_of
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve._calls.contact import Contact
+    from rollserve._calls.connection import Connection
     from rollserve._calls.time_limits import TimeLimits
     from rollserve_wire.errors import DeadlineError, RollserveError
 
-__all__ = ["Backoff", "Interruptions"]
+__all__ = ["Backoff", "Contact", "Interruptions"]
+
 
 # The server itself has tried again before it sends the first three, and has lost a worker each time.
 _FINAL = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG, Reason.WORKER_OUT_OF_MEMORY, Reason.TLS_FAILED)
+
+
+class Contact:
+    """Contact with the server of one connection.
+
+    A call that begins while the server is away, or that loses it before its own beginning, waits for the server, within
+    the call's own time limits, if the server has answered before. Otherwise the address may be wrong, so the call fails
+    at once.
+
+    Attributes:
+        connection: arguments of the connection.
+        gateways: gateways that the connection's target stands for.
+        was_made: whether the server has answered.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.gateways = Gateways(connection.target)
+        self.was_made = False
+
+    def is_lost(self, error: grpc.RpcError) -> bool:
+        """Whether an error means that a server which has answered before is away, without an error of its own."""
+        return self.was_made and error.code() is grpc.StatusCode.UNAVAILABLE and not reason_of(error)
 
 
 class Interruptions:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
+from numpy.lib.stride_tricks import as_strided
 
-from rollserve._codec.frame_stacks import unstack_frames
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.multi_agent_batch import MultiAgentBatch, PolicyBatch
 from rollserve_wire.columns import columns_of
+from rollserve_wire.compression import MAX_RAW_BYTES
 from rollserve_wire.errors import in_named, mismatch
 from rollserve_wire.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
 from rollserve_wire.tensors import NO_TENSOR, add_named_tensor, array_from_tensor, read_tensor
@@ -26,14 +27,17 @@ from rollserve_wire.v1 import multi_agent_batch_pb2 as many_pb2
 from rollserve_wire.v1.sampler_service_pb2 import JoinedResponses, StreamRound, StreamSamplesResponse
 from rollserve_wire.v1.tensor_pb2 import NamedTensor
 
-__all__ = ["Bytes", "Content", "holds_batch", "read_response", "responses_of"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Bytes", "Content", "holds_batch", "read_response", "responses_of", "unstack_frames"]
+
 
 Bytes = bytes | bytearray | memoryview
 """Memory that holds a serialized response."""
 
 Content = EpisodeBatch | MultiAgentBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage | StreamRound
 """Content of a response."""
-
 
 _BATCH = keys_of(StreamSamplesResponse.DESCRIPTOR)["batch"]
 _OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage | StreamRound]] = {
@@ -304,3 +308,45 @@ def _add_stack(
             raise ValueError(mismatch("unique names", "this name twice"))
         array = array_from_tensor(NO_TENSOR, b"") if frames is None else read_tensor(data, *frames)
         observations[name], last_observations[name] = unstack_frames(array, stack.frame_count, lengths)
+
+
+def unstack_frames(frames: np.ndarray, frame_count: int, lengths: NDArray[np.integer]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the observations and last observations of S segments with T steps in all.
+
+    Args:
+        frames: (T + S*K, *F), for each segment K frames more than it has steps.
+        frame_count: K, the number of frames in an observation.
+        lengths: (S,), integers, number of steps of each segment.
+
+    Returns:
+        (T, K, *F), a view of the frames if there is one segment, and (S, K, *F). Both are read-only.
+
+    Raises:
+        ValueError: fewer than two frames in an observation, a length below 1, a number of frames that does not fit the
+            lengths, or observations larger than any message.
+    """
+    if frame_count < 2:
+        raise ValueError(f"frame_count: {mismatch('at least 2', frame_count)}")
+    if lengths.min(initial=1) < 1:
+        raise ValueError(f"lengths: {mismatch('at least 1', lengths.min())}")
+    lengths = lengths.astype(np.int64)
+    num_steps = int(lengths.sum())
+    num_frames = num_steps + len(lengths) * frame_count
+    if frames.ndim < 1 or len(frames) != num_frames:
+        raise ValueError(f"frames: {mismatch(f'{num_frames} frames', f'shape {frames.shape}')}")
+    num_bytes = (num_steps + len(lengths)) * frame_count * frames[:1].nbytes
+    if num_bytes > MAX_RAW_BYTES:
+        raise ValueError(f"frames: {mismatch(f'at most {MAX_RAW_BYTES} bytes of observations', num_bytes)}")
+    positions = np.arange(frame_count)
+    last_frames = np.cumsum(lengths + frame_count) - frame_count
+    last_observations = frames[last_frames[:, np.newaxis] + positions]
+    if len(lengths) == 1:
+        shape, strides = (num_steps, frame_count, *frames.shape[1:]), (frames.strides[0], *frames.strides)
+        observations = as_strided(frames, shape, strides)
+    else:
+        # The first frame of each observation: its row, plus K for each segment before its own.
+        first_frames = np.arange(num_steps) + np.repeat(np.arange(len(lengths)) * frame_count, lengths)
+        observations = frames[first_frames[:, np.newaxis] + positions]
+    for array in (observations, last_observations):
+        array.flags.writeable = False
+    return observations, last_observations

@@ -1,28 +1,103 @@
-"""Reader that turns the responses of a sampling stream into episode batches."""
+"""Readers that turn the responses of a sampling stream into batches, also out of memory shared with the server."""
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from typing import TYPE_CHECKING
 
-from rollserve._calls.base_reader import BaseReader
-from rollserve._calls.responses import read_response
+import numpy as np
+
+from rollserve._calls.responses import read_response, responses_of
 from rollserve._calls.resumption import Resumption
-from rollserve._calls.server_warnings import warn_of
 from rollserve.account import Account, account_from_proto
-from rollserve.episode_batch import EpisodeBatch
+from rollserve.episode_batch import EpisodeBatch, with_spaces
 from rollserve.multi_agent_batch import MultiAgentBatch
-from rollserve_wire.errors import malformed_error
+from rollserve_wire.errors import malformed_error, mismatch
+from rollserve_wire.spaces import space_from_proto
 from rollserve_wire.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve_wire.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rollserve._calls.responses import Bytes, Content
     from rollserve._calls.resumption import AnyBatch, Request
-    from rollserve._calls.shared_memory import SharedRing
+    from rollserve.account import Account
+    from rollserve_wire.spaces import Space
+    from rollserve_wire.v1.episode_batch_pb2 import SharedMemory
 
-__all__ = ["StreamReader"]
+
+__all__ = ["BaseReader", "SharedRing", "StreamReader", "warn_of"]
+
+
+# The link of a server's memory in /proc. No other file is ever opened, whatever a server offers.
+_NAME = "/memfd:rollserve (deleted)"
+_NUM_WORDS = 3
+_NONCE, _ECHO, _NUM_RELEASED = range(_NUM_WORDS)
+
+
+class BaseReader:
+    """Reader of one stream's responses, over all calls that deliver the stream."""
+
+    def __init__(self, on_beginning: Callable[[Beginning], object]) -> None:
+        """Start without responses.
+
+        Args:
+            on_beginning: takes the beginning of the stream, once it is known.
+        """
+        self._on_beginning = on_beginning
+        self._account: Account | None = None
+        self._ring: SharedRing | None = None
+        self._spaces: tuple[Space, Space] | None = None
+
+    def split(self, message: Bytes) -> Sequence[Bytes]:
+        """Return the serialized responses of a message, in their order.
+
+        Raises:
+            ServerError: a malformed message.
+        """
+        try:
+            return responses_of(message)
+        except ValueError as error:
+            raise malformed_error(str(error)) from None
+
+    def _take_beginning(self, beginning: Beginning, *, is_first: bool) -> None:
+        """Take the beginning of a call: the first one of the stream, or one that resumes it."""
+        if is_first:
+            self._on_beginning(beginning)
+        if beginning.HasField("observation_space") and self._spaces is None:
+            try:
+                spaces = beginning.observation_space, beginning.action_space
+                self._spaces = space_from_proto(spaces[0]), space_from_proto(spaces[1])
+            except ValueError as error:
+                raise malformed_error(str(error)) from None
+        self._ring = SharedRing.attach(beginning.shared_memory) if beginning.HasField("shared_memory") else None
+
+    def _in_ring(self, shared: SharedMessage) -> tuple[SharedRing, memoryview]:
+        """Return the shared memory, and the message in it, which has to be released.
+
+        Raises:
+            ValueError: the client has accepted no shared memory, or the message is outside it.
+        """
+        if self._ring is None:
+            raise ValueError("shared: the message is in shared memory that this client has not accepted")
+        return self._ring, self._ring.read(shared)
+
+    def _with_spaces(self, batch: AnyBatch) -> AnyBatch:
+        """Return a batch with the spaces, if the call has asked for them."""
+        if self._spaces is None:
+            return batch
+        return (
+            batch.with_spaces(self._spaces) if isinstance(batch, MultiAgentBatch) else with_spaces(batch, self._spaces)
+        )
+
+    def _received_account(self) -> Account:
+        """Return the last call's account; raise ServerError if the stream ended without one."""
+        if self._account is None:
+            raise malformed_error("the stream ended without its account")
+        return self._account
 
 
 class StreamReader(BaseReader):
@@ -124,3 +199,64 @@ class StreamReader(BaseReader):
         if self._held is not None:
             self._held.release()
         self._held = None
+
+
+if sys.platform == "linux":
+    import fcntl
+    import mmap
+
+
+class SharedRing:
+    """Memory that holds the messages of one stream."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        """Accept memory that has the right nonce, which tells the server that the client reads it."""
+        self._memory = memory
+        self._words = memory[: 8 * _NUM_WORDS].view("<u8")
+        self._words[_ECHO] = self._words[_NONCE]
+
+    @classmethod
+    def attach(cls, offer: SharedMemory) -> SharedRing | None:
+        """Map the memory that a server offers; None if the server runs elsewhere or belongs to another user."""
+        if sys.platform != "linux":
+            return None
+        path = f"/proc/{offer.process_id}/fd/{offer.file_descriptor}"
+        try:
+            if os.readlink(path) != _NAME:
+                return None
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            is_same = os.readlink(f"/proc/self/fd/{descriptor}") == _NAME  # the link may have changed before `open`
+            is_sealed = is_same and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+            if not is_sealed or os.fstat(descriptor).st_size != offer.size or offer.size < 8 * _NUM_WORDS:
+                return None
+            memory = np.frombuffer(mmap.mmap(descriptor, offer.size), np.uint8)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return cls(memory) if memory[:8].view("<u8")[_NONCE] == offer.nonce else None
+
+    def read(self, message: SharedMessage) -> memoryview:
+        """Return a view of a message, which is valid until `release`.
+
+        Raises:
+            ValueError: a message beyond the memory.
+        """
+        start, stop = message.offset, message.offset + message.size
+        if not 8 * _NUM_WORDS <= start <= stop <= len(self._memory):
+            expected = f"a message in shared memory of {len(self._memory)} bytes"
+            raise ValueError(f"shared: {mismatch(expected, f'one from {start} to {stop}')}")
+        return self._memory[start:stop].data.toreadonly()
+
+    def release(self) -> None:
+        """Allow the server to overwrite the message that was read last, and all messages before it."""
+        self._words[_NUM_RELEASED] += np.uint64(1)
+
+
+def warn_of(progress: Progress) -> None:
+    """Issue the warning of a progress message, if it has one, as a RuntimeWarning."""
+    if progress.warning:
+        warnings.warn(progress.warning, RuntimeWarning, stacklevel=2)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve._codec.histograms import Histogram, bars, histogram
 from rollserve_wire.columns import HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
 from rollserve_wire.representations import html_table
 
 __all__ = ["batch_html", "batch_line", "batch_table", "range_text"]
+
 
 _MAX_LEAVES = 8
 """Number of a field's leaves that are shown at most."""
 _MAX_NAME = 60
 """Number of a name's characters that are shown at most."""
 _BAR_PIXELS, _CHART_PIXELS = 10, 60
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MAX_BINS = 24
 
 
 def batch_line(batch: Any) -> str:
@@ -140,3 +143,44 @@ def _html_chart(returns: Histogram) -> str:
     style = f"display: flex; justify-content: space-between; min-width: {width}px"
     caption = f'<div style="{style}">{labels}</div>'
     return f'<div style="display: inline-block; margin: 4px"><div>returns</div>{chart}{caption}</div>'
+
+
+class Histogram(NamedTuple):
+    """Counts of finite numbers in bins of equal width.
+
+    Attributes:
+        counts: number of values in each bin.
+        low: smallest value, where the first bin begins.
+        high: largest value, where the last bin ends.
+    """
+
+    counts: tuple[int, ...]
+    low: float
+    high: float
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Ends of the bins: one more than there are bins."""
+        parts = np.linspace(0, 1, len(self.counts) + 1)
+        return tuple(float(self.low * (1 - part) + self.high * part) for part in parts)
+
+
+def histogram(values: np.ndarray) -> Histogram | None:
+    """Return the histogram of the finite values; None if there are not two different ones."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if not len(finite) or finite.min() == finite.max():
+        return None
+    low, high = float(finite.min()), float(finite.max())
+    num_bins = min(_MAX_BINS, max(2, int(np.ceil(np.sqrt(len(finite))))))
+    scale = max(abs(low), abs(high))  # otherwise the difference of two numbers could overflow
+    positions = (finite / scale - low / scale) / (high / scale - low / scale)
+    bins = np.minimum((positions * num_bins).astype(np.int64), num_bins - 1)
+    return Histogram(tuple(np.bincount(bins, minlength=num_bins).tolist()), low, high)
+
+
+def bars(counts: Iterable[int]) -> str:
+    """Return a bar for each count, as high as the count's part of the largest one; a blank for 0."""
+    counts = list(counts)
+    largest = max(counts, default=0)
+    heights = [-(-count * len(_BARS) // largest) if largest else 0 for count in counts]  # rounded up
+    return "".join(_BARS[height - 1] if height else " " for height in heights)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from rollserve.cli.argument_types import count, json_object
 from rollserve.cli.descriptions import describe, table_of, to_json
-from rollserve.samplers import Quota
+from rollserve.status import Quota
 from rollserve.top import show_top
 from rollserve_wire.environments import EnvSpec, MultiAgentApi
 from rollserve_wire.errors import InvalidArgumentError

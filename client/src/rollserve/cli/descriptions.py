@@ -12,8 +12,7 @@ from rollserve_wire.errors import mismatch
 from rollserve_wire.spaces import Space
 
 if TYPE_CHECKING:
-    from rollserve.samplers import SamplerSummary
-    from rollserve.status import EnvProfile, SamplerStatus, WorkerStatus
+    from rollserve.status import EnvProfile, SamplerStatus, SamplerSummary, WorkerStatus
     from rollserve_wire.environments import EnvSpec
 
 __all__ = ["describe", "table_of", "to_json"]

@@ -15,11 +15,10 @@ from google.protobuf.message import DecodeError
 
 from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.joining import Joining
-from rollserve._calls.progress import Reporter
 from rollserve._calls.requests import check_options, exploration_of
 from rollserve._calls.responses import holds_batch, read_response
 from rollserve._calls.resumption import REPEATABLE
-from rollserve._calls.server_warnings import warn_of
+from rollserve._calls.stream_reader import warn_of
 from rollserve._calls.time_limits import countable
 from rollserve._calls.watchdog import Watchdog
 from rollserve.account import account_from_proto
@@ -34,6 +33,7 @@ from rollserve.evaluation import (
 from rollserve.multi_agent_batch import MultiAgentBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
+from rollserve.progress_displays import Reporter
 from rollserve_wire.checks import check_flag, check_integer, check_text, check_type
 from rollserve_wire.environments import EnvSpec, env_spec_to_proto
 from rollserve_wire.errors import InvalidArgumentError, malformed_error
@@ -42,7 +42,7 @@ from rollserve_wire.v1 import episode_batch_pb2, evaluation_pb2
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from rollserve._calls.contact import Contact
+    from rollserve._calls.interruptions import Contact
     from rollserve._calls.requests import Reception
     from rollserve._calls.resumption import AnyBatch
     from rollserve._calls.time_limits import TimeLimits
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from rollserve.options import PolicyMapOption
 
 __all__ = ["EvaluationReader", "PopulationReader", "Reader", "receive", "receive_async"]
+
 
 _Result = TypeVar("_Result")
 

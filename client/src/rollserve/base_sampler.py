@@ -9,32 +9,33 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from rollserve._calls import requests
 from rollserve._calls.answers import MAKING_SECONDS
 from rollserve._calls.base_round_stream import StreamParts
-from rollserve._calls.contact import Contact
-from rollserve._calls.dataset_reads import mix_request
-from rollserve._calls.evaluations import EvaluationReader, PopulationReader
+from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader
+from rollserve._calls.interruptions import Contact
 from rollserve._calls.own_versions import OwnVersions
-from rollserve._calls.recordings import RecordingReader
-from rollserve._calls.stream_requests import stream_spec
-from rollserve._calls.stub import RawStreamsStub
+from rollserve._calls.requests import stream_spec
 from rollserve._calls.time_limits import TimeLimits
 from rollserve.data.reader import Position
 from rollserve.data.sources import Files, Live, MixPosition
+from rollserve.dataset_streams import mix_request
+from rollserve.recordings import RecordingReader
 from rollserve_wire.checks import check_seconds
 from rollserve_wire.errors import closed_error
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 from rollserve_wire.v1 import samplers_pb2
+from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 if TYPE_CHECKING:
     import os
 
     from rollserve._calls.connection import Connection
+    from rollserve._calls.requests import ApplyUpdate, WhenFull
     from rollserve._calls.resumption import Request
-    from rollserve._calls.stream_requests import ApplyUpdate, WhenFull
     from rollserve.agents import MemberParameters
     from rollserve.data.opening import Format
     from rollserve.options import EvaluationOptions, SamplingOptions
 
 __all__ = ["BaseSampler"]
+
 
 _Stream = TypeVar("_Stream")
 _Rounds = TypeVar("_Rounds")
@@ -373,3 +374,49 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
                 raise closed_error("sampler") from None
 
         return call
+
+
+class RawStreamsStub(SamplerServiceStub):
+    """The generated stub, except that responses of streams are the serialized bytes.
+
+    The request of UpdateAgent may be serialized, too.
+    """
+
+    def __init__(self, channel: Any, metadata: Callable[[], Sequence[tuple[str, str]]] | None = None) -> None:
+        """Take the methods of a channel.
+
+        Args:
+            channel: the channel.
+            metadata: returns the metadata of each call; None for no metadata.
+        """
+        super().__init__(channel)
+        service, *_ = pb.DESCRIPTOR.services_by_name.values()
+        for name, request in (
+            ("ObtainSamples", pb.ObtainSamplesRequest),
+            ("ObtainExactEpisodes", pb.ObtainExactEpisodesRequest),
+            ("Evaluate", pb.EvaluateRequest),
+            ("EvaluatePopulation", pb.EvaluatePopulationRequest),
+            ("RecordDataset", pb.RecordDatasetRequest),
+            ("ReadDataset", pb.ReadDatasetRequest),
+        ):
+            method = channel.unary_stream(f"/{service.full_name}/{name}", request.SerializeToString, None)
+            setattr(self, name, method)
+        serialize = pb.StreamSamplesRequest.SerializeToString
+        self.StreamSamples = channel.stream_stream(f"/{service.full_name}/StreamSamples", serialize, None)
+        response = pb.UpdateAgentResponse.FromString
+        self.UpdateAgent = channel.unary_unary(f"/{service.full_name}/UpdateAgent", _serialize, response)
+        if metadata is not None:
+            for each in service.methods:
+                setattr(self, each.name, _with_metadata(getattr(self, each.name), metadata))
+
+
+def _with_metadata(method: Callable[..., Any], metadata: Callable[[], Sequence[tuple[str, str]]]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(request: object, **options: Any) -> Any:
+        return method(request, metadata=metadata(), **options)
+
+    return call
+
+
+def _serialize(request: bytes | pb.UpdateAgentRequest) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
