@@ -13,7 +13,7 @@ from typing import Any
 from rollserve import __version__
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.cli.administration import add_create, add_delete, add_resize, add_samplers, add_status, add_top
-from rollserve.cli.recording import add_record
+from rollserve.cli.recording import add_record, add_repair
 from rollserve.cli.sampling import add_evaluate, add_sample
 from rollserve.cli.saving import add_agent, add_restore, add_save
 from rollserve.cli.verifying import add_verify
@@ -131,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         add_restore,
     ):
         add(commands, common)
+    add_repair(commands)
     add_verify(commands)
     return parser
 
