@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -82,6 +83,7 @@ class RecordedDataset:
         env_spec: Any,
         metadata: Mapping[str, Any],
         origin: Mapping[str, Any],
+        receipt: Mapping[str, Any] | None,
     ) -> Self:
         """Create a dataset without episodes.
 
@@ -92,16 +94,21 @@ class RecordedDataset:
             env_spec: specification of gymnasium's environment; None if there is none.
             metadata: further metadata.
             origin: what the episodes are a function of.
+            receipt: what receipts have in common, by the names of `Receipt`; None for no receipts.
 
         Raises:
             ImportError: Minari or h5py is not installed.
             OSError: the dataset cannot be written.
         """
-        state = {"origin": origin, "next_episode_index": origin["first_episode_index"]}
-        metadata = {**metadata, _STATE: state}
+        start = {"origin": origin, "next_episode_index": origin["first_episode_index"]}
+        metadata = {**metadata, _STATE: {**start, "state": "recording", "receipt": receipt}}
         (folder / _LOG_FILE).unlink(missing_ok=True)
         MinariWriter.create(folder, dataset_id, spaces, env_spec=env_spec, metadata=metadata).close()
         return cls(folder)
+
+    def close(self) -> None:
+        """Close the dataset's files; `end` has closed the log."""
+        self._writer.close()
 
     @property
     def num_episodes(self) -> int:
@@ -124,14 +131,7 @@ class RecordedDataset:
         return sum(array.nbytes for part, _ in self._parts for _, array in named_arrays(part))
 
     def note(self, **changes: Any) -> None:
-        """Change the state in the metadata.
-
-        Before the first message, it needs `receipt`: what the receipts have in common, by the names of `Receipt`, or
-        None for no receipts.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Change the state in the metadata; raise OSError if it cannot be written."""
         state = {**self.state, **changes}
         self._writer.update_metadata({_STATE: state})
         self.state = state
@@ -223,7 +223,7 @@ class _Log:
         for part in (_head_of(message), message):
             view = memoryview(part)
             while view:
-                view = view[self._file.write(view) :]
+                view = view[os.write(self._file.fileno(), view) :]
 
     def restart(self, messages: Sequence[bytes | memoryview]) -> None:
         """Replace the log, at once, by one of some messages; raise OSError if it cannot be written."""
@@ -248,12 +248,13 @@ def repair(folder: Path) -> tuple[int, int]:
         OSError: a file cannot be opened or written, or another process writes the dataset.
         ValueError: the folder holds no Minari dataset in HDF5.
     """
-    locked(folder)
-    dataset = RecordedDataset(folder)
-    if dataset.state:
-        state = dataset.state["state"]
-        dataset.end(state="repaired" if state == "recording" else state)
-    return dataset.num_episodes, dataset.num_recovered
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, locked(folder))
+        dataset = stack.enter_context(contextlib.closing(RecordedDataset(folder)))
+        if dataset.state:
+            state = dataset.state["state"]
+            dataset.end(state="repaired" if state == "recording" else state)
+        return dataset.num_episodes, dataset.num_recovered
 
 
 def locked(folder: Path) -> int:

@@ -47,7 +47,8 @@ class _Recording:
             text = "expected a dataset that nothing records, got one in use"
             raise RefusedError("DATASET_IN_USE", text) from None
         origin: dict[str, Any] = dict(request["origin"])
-        dataset = _opened(folder, origin) if MinariWriter.exists(folder) else None
+        receipt: Mapping[str, Any] | None = request["receipt"]
+        dataset = _opened(folder, origin, receipt) if MinariWriter.exists(folder) else None
         if dataset is None:
             if origin["seed"] is None:
                 origin["seed"] = int.from_bytes(os.urandom(8), "little")
@@ -58,8 +59,8 @@ class _Recording:
                 env_spec=_env_spec(**request["env"]),
                 metadata=request["metadata"],
                 origin=origin,
+                receipt=receipt,
             )
-        dataset.note(state="recording", receipt=request["receipt"])
         self._dataset = dataset
         self._error: Exception | None = None
         self._num_bytes, self._converted = 0, time.monotonic()
@@ -106,7 +107,7 @@ class _Recording:
         }
 
 
-def _opened(folder: Path, origin: Mapping[str, Any]) -> RecordedDataset | None:
+def _opened(folder: Path, origin: Mapping[str, Any], receipt: Mapping[str, Any] | None) -> RecordedDataset | None:
     """Return the dataset that exists; None if a recording has failed before its first episode."""
     try:
         dataset = RecordedDataset(folder)
@@ -120,6 +121,7 @@ def _opened(folder: Path, origin: Mapping[str, Any]) -> RecordedDataset | None:
     for name, value in origin.items():
         if known.get(name) != value and not (name == "seed" and value is None):
             raise RefusedError("DATASET_DIFFERS", f"expected {name} {known.get(name)!r}, as recorded, got {value!r}")
+    dataset.note(state="recording", receipt=receipt)
     return dataset
 
 
