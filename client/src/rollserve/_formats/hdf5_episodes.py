@@ -23,7 +23,6 @@ __all__ = ["INFO_HINT", "Episode", "Hdf5Episodes", "converted", "num_steps_of"]
 
 INFO_HINT = "`read(…, infos=False)` leaves all infos out"
 _INFOS = b"infos"
-_CACHE_BYTES = 1 << 19
 
 
 class Episode(NamedTuple):
@@ -67,7 +66,6 @@ class Hdf5Episodes:
         self._h5 = load("h5py", EXTRA)
         self._file = self._h5.File(path, "r")
         self._with_infos = infos
-        _keep_little(self._file)
         first = group_of(0)
         rewards = self._file[first + b"/rewards"].dtype if first in self._file else np.dtype(np.float64)
         check_numbers("rewards", np.empty(0, rewards))
@@ -197,15 +195,6 @@ class Hdf5Episodes:
         space = dataset.get_space()
         check_bytes(field, known.dtype.itemsize * math.prod(space.shape))
         return self._values(dataset, space, known.dtype, known.memory)
-
-
-def _keep_little(file: Any) -> None:
-    """Bound the cache of HDF5 for descriptions of objects, each of which is used once: freeing many takes longer."""
-    config = file.id.get_mdc_config()
-    config.set_initial_size = True
-    config.initial_size = config.min_size = config.max_size = _CACHE_BYTES
-    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0
-    file.id.set_mdc_config(config)
 
 
 def num_steps_of(shape: tuple[int, ...]) -> int:

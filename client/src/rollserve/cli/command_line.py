@@ -37,7 +37,7 @@ exit status:
   1    the server rejected the call, the call failed, or a verified file differs
   2    the command line is wrong
   3    the server is out of reach
-  4    the result cannot be written, or a file cannot be verified
+  4    the result cannot be written, or a file cannot be verified or repaired
   5    the server is up and does not permit the call: no valid token, or no scope
   130  interrupted
 """

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import gymnasium
 
 from rollserve import Reason
-from rollserve._formats.fixed_shapes import FixedShapes
+from rollserve.data.fixed_shapes import FixedShapes
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
 
 __all__ = [

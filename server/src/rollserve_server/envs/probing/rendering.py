@@ -12,7 +12,7 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve._formats.replays import RecordedEpisode, frame_of, replayed
-from rollserve._formats.videos import mp4_parts
+from rollserve.data.videos import mp4_parts
 from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, make_env
