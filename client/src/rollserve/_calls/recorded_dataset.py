@@ -107,8 +107,10 @@ class RecordedDataset:
         return cls(folder)
 
     def close(self) -> None:
-        """Close the dataset's files; `end` has closed the log."""
+        """Close the files."""
         self._writer.close()
+        if self.state:
+            self._log.close()
 
     @property
     def num_episodes(self) -> int:
@@ -231,9 +233,13 @@ class _Log:
         self._file.close()
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
 
+    def close(self) -> None:
+        """Close the log."""
+        self._file.close()
+
     def end(self) -> None:
         """Close and remove the log."""
-        self._file.close()
+        self.close()
         self._path.unlink()
 
 

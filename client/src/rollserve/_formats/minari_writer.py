@@ -17,7 +17,7 @@ from rollserve._formats.minari_episodes import check_info_names, write_episodes
 from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape, group_of
 from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
-from rollserve._formats.staged_file import StagedFile, replace_file
+from rollserve._formats.staged_file import StagedFile, journal_of, replace_file
 from rollserve.bridges.loading import load
 from rollserve.errors import mismatch
 
@@ -103,7 +103,8 @@ class MinariWriter:
         }
         data = folder / _DATA_FOLDER
         data.mkdir(parents=True, exist_ok=True)
-        (data / DATA_FILE).unlink(missing_ok=True)
+        for file in (data / DATA_FILE, journal_of(data / DATA_FILE)):
+            file.unlink(missing_ok=True)
         h5.File(data / DATA_FILE, "w", libver=_VERSIONS).close()
         replace_file(data / METADATA_FILE, _json_bytes(content))
         return cls(folder)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["StagedFile", "replace_file"]
+__all__ = ["StagedFile", "journal_of", "replace_file"]
 
 _PAGE_BYTES = 1 << 12
 _ENTRY = struct.Struct("<Q")
@@ -35,7 +35,7 @@ class StagedFile(io.RawIOBase):
         Raises:
             OSError: the file cannot be opened or written.
         """
-        self._journal = path.with_name(f".{path.name}.changes")
+        self._journal = journal_of(path)
         self._file = open(path, "r+b" if path.exists() else "w+b", buffering=0)  # noqa: SIM115  # `close` closes it
         try:
             if self._journal.exists():
@@ -149,6 +149,11 @@ class StagedFile(io.RawIOBase):
             os.lseek(self._file.fileno(), position, os.SEEK_SET)
         while view:
             view = view[os.write(self._file.fileno(), view) :]
+
+
+def journal_of(path: Path) -> Path:
+    """Return the journal of a file."""
+    return path.with_name(f".{path.name}.changes")
 
 
 def replace_file(path: Path, content: bytes) -> None:

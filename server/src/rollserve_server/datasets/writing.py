@@ -117,6 +117,7 @@ def _opened(folder: Path, origin: Mapping[str, Any], receipt: Mapping[str, Any] 
     if known is None:
         raise RefusedError("DATASET_DIFFERS", "expected a dataset that a server recorded, got another one")
     if not dataset.num_episodes:
+        dataset.close()
         return None
     for name, value in origin.items():
         if known.get(name) != value and not (name == "seed" and value is None):
