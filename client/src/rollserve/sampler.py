@@ -134,7 +134,7 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
     `connect`, and the unpickled sampler connects with its first call.
 
     All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do (see
-    `rollserve.errors`). An argument of the wrong type raises a TypeError. The keyword argument `timeout` of a method
+    `rollserve_wire.errors`). An argument of the wrong type raises a TypeError. The keyword argument `timeout` of a method
     replaces the timeout given to `connect` for one call.
 
     Calls sample with the agent and the environment that this client set, or fail with a PreconditionError

@@ -61,18 +61,16 @@ class Recorder:
             raise
         return recorder
 
-    async def add(self, messages: Sequence[bytes]) -> None:
-        """Write the episodes of messages that are whole by now.
+    async def add(self, messages: Sequence[bytes], *, convert: bool = False) -> None:
+        """Write messages to the log, and their whole episodes into the dataset at intervals, or at once.
+
+        The beginning of an episode is dropped if a message comes in place of its rest.
 
         Raises:
             OverLimitError: the disk is full, or an episode is too large.
             NotReadyError: the dataset cannot be written.
         """
-        await self._command({}, messages)
-
-    async def drop_part(self) -> None:
-        """Drop the beginning of an episode whose rest does not arrive."""
-        await self._command({}, ())
+        await self._command({"convert": convert}, messages)
 
     async def end(self, state: str, **details: object) -> None:
         """Note how the recording has ended; raises as `add`."""
