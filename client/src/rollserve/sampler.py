@@ -133,9 +133,9 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
     `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the arguments of
     `connect`, and the unpickled sampler connects with its first call.
 
-    All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do (see
-    `rollserve_wire.errors`). An argument of the wrong type raises a TypeError. The keyword argument `timeout` of a method
-    replaces the timeout given to `connect` for one call.
+    All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do. An argument of
+    the wrong type raises a TypeError. The keyword argument `timeout` of a method replaces the timeout given to `connect`
+    for one call.
 
     Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
     (`Reason.UNEXPECTED_VERSION`) if another client has updated them since, unless `shared=True` was given to `connect`.
