@@ -134,8 +134,8 @@ class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
     `connect`, and the unpickled sampler connects with its first call.
 
     All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do. An argument of
-    the wrong type raises a TypeError. The keyword argument `timeout` of a method replaces the timeout given to `connect`
-    for one call.
+    the wrong type raises a TypeError. The keyword argument `timeout` of a method replaces the one of `connect` for a
+    call.
 
     Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
     (`Reason.UNEXPECTED_VERSION`) if another client has updated them since, unless `shared=True` was given to `connect`.

@@ -41,7 +41,7 @@ from rollserve_wire.v1 import datasets_pb2
 if TYPE_CHECKING:
     from rollserve_server.datasets import DataFolder, Written
     from rollserve_server.gateway.messages.dataset_requests import RecordingRequest
-    from rollserve_server.gateway.messages.privacy import PrivateArguments
+    from rollserve_server.gateway.messages.environments import PrivateArguments
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import Pool, PoolStatus
 
