@@ -19,7 +19,7 @@ import rollserve
 from rollserve import EpisodeBatch
 from rollserve._calls.responses import read_response
 from rollserve.cli import main
-from rollserve_server.datasets.encoding import encoded
+from rollserve_server.datasets.reading import encoded
 
 ID = "some/episodes-v0"
 
@@ -62,7 +62,7 @@ import numpy as np
 from rollserve import EpisodeBatch
 from rollserve.spaces import Box, Discrete
 from rollserve._calls.recorded_dataset import RecordedDataset, locked
-from rollserve_server.datasets.encoding import encoded
+from rollserve_server.datasets.reading import encoded
 batch, stride = EpisodeBatch.load(root / "batch.npz"), int(sys.argv[2])
 messages = [message for message, _ in encoded(batch, 1 << 10)]
 spaces = Box(-np.inf, np.inf, (2,), np.dtype(float)), Discrete(6000)
