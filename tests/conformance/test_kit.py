@@ -16,12 +16,12 @@ from support import read_batch
 
 from rollserve import Reason
 from rollserve_server.conformance.cases import CASES
+from rollserve_server.conformance.cli import table_of
 from rollserve_server.conformance.description import describe_batch
 from rollserve_server.conformance.kit import Outcome
 from rollserve_server.conformance.operations import array_of
 from rollserve_server.conformance.reading import read_stream
 from rollserve_server.conformance.recordings import FOLDER, recording
-from rollserve_server.conformance.table import table_of
 
 KIT = Path(sys.executable).with_name("rollserve-conformance")
 ADAPTER = (sys.executable, "-m", "rollserve_server.conformance.python_adapter")

@@ -11,43 +11,82 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import minari
+import numpy as np
 import pytest
 from data.conftest import assert_same, whole_episodes
 
 import rollserve
 from rollserve import EpisodeBatch
+from rollserve._calls.responses import read_response
+from rollserve.cli import main
+from rollserve_server.datasets.reading import encoded
 
 ID = "some/episodes-v0"
 
 KILLED = """
-import itertools, os, shutil, sys
+import itertools, os, shutil, signal, sys
 from pathlib import Path
-from rollserve import EpisodeBatch
-batch, root, num_last = EpisodeBatch.load(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-def run(folder, stop):
-    counts = itertools.count()
-    def ending(function):
-        def call(*arguments, **options):
-            if next(counts) == stop:
-                os._exit(1)
-            return function(*arguments, **options)
-        return call
-    for name in ("write", "ftruncate", "fsync", "unlink", "rename", "replace"):
-        setattr(os, name, ending(getattr(os, name)))
-    batch.to_minari("some/episodes-v0", root=folder, append=True)
-    (root / "count").write_text(str(next(counts)))
-    os._exit(0)
-def fork(name, stop):
-    shutil.copytree(root / "whole", root / name)
+def killed_at(number, name, run):
+    # Run in a process that is killed at a call that changes a file; return how many there are up to its end.
     if os.fork() == 0:
-        run(root / name, stop)
+        counts = itertools.count()
+        def killing(function):
+            def call(*arguments, **options):
+                if next(counts) == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return function(*arguments, **options)
+            return call
+        for each in ("write", "ftruncate", "fsync", "unlink", "rename", "replace"):
+            setattr(os, each, killing(getattr(os, each)))
+        run(name)
+        (root / "count").write_text(str(next(counts)))
+        os._exit(0)
     os.wait()
-fork("0", -1)
-count = int((root / "count").read_text())
-for number in range(1, num_last):
-    fork(str(number), count - number)
+root = Path(sys.argv[1])
 """
-"""Adds a batch to copies of a dataset, and is killed at each of the last calls that change a file in turn."""
+"""Kills processes at each of the calls by which they change files."""
+
+ADDITIONS = """
+from rollserve import EpisodeBatch
+batch, num_last = EpisodeBatch.load(root / "batch.npz"), int(sys.argv[2])
+def run(name):
+    batch.to_minari("some/episodes-v0", root=root / name, append=True)
+for number in range(num_last):
+    shutil.copytree(root / "whole", root / str(number))
+    killed_at(int((root / "count").read_text()) - number if number else -1, str(number), run)
+"""
+"""Adds a batch to copies of a dataset, and is killed at each of the last calls in turn."""
+
+RECORDINGS = """
+import numpy as np
+from rollserve import EpisodeBatch
+from rollserve.spaces import Box, Discrete
+from rollserve._calls.recorded_dataset import RecordedDataset, locked
+from rollserve_server.datasets.reading import encoded
+batch, stride = EpisodeBatch.load(root / "batch.npz"), int(sys.argv[2])
+messages = [message for message, _ in encoded(batch, 1 << 10)]
+spaces = Box(-np.inf, np.inf, (2,), np.dtype(float)), Discrete(6000)
+def run(name):
+    folder = root / name
+    folder.mkdir()
+    locked(folder)
+    origin = {"seed": 1, "first_episode_index": 10, "rows_of_a_block": None}
+    receipt = {"environment": {"id": "X-v0"}}
+    dataset = RecordedDataset.create(
+        folder, "some-v0", spaces, env_spec=None, metadata={}, origin=origin, receipt=receipt
+    )
+    for number, message in enumerate(messages):
+        dataset.append([message])
+        (folder / "num_messages").touch()
+        os.truncate(folder / "num_messages", number + 1)
+        if number % 3 == 2:
+            dataset.convert()
+    dataset.end(state="complete")
+killed_at(-1, "whole", run)
+for number in range(0, int((root / "count").read_text()), stride):
+    killed_at(number, str(number), run)
+"""
+"""Records messages and is killed at every so many calls."""
 
 
 def content(folder: Path) -> EpisodeBatch:
@@ -81,22 +120,55 @@ def test_addition_that_finds_no_room_leaves_the_dataset_as_it_was(tmp_path: Path
     assert_same(EpisodeBatch.concatenate(batch, batch), content(folder))
 
 
+def run_killed(script: str, *arguments: object) -> None:
+    subprocess.run([sys.executable, "-c", KILLED + script, *map(str, arguments)], check=True, timeout=120)
+
+
 def test_addition_that_is_killed_anywhere_leaves_a_dataset_that_grows_on(tmp_path: Path) -> None:
     batch, num_last = whole_episodes(), 16
     batch.save(tmp_path / "batch.npz")
     whole = EpisodeBatch.concatenate(*[batch] * 3)
     whole.to_minari(ID, root=tmp_path / "whole")
-    command = [sys.executable, "-c", KILLED, tmp_path / "batch.npz", tmp_path, str(num_last)]
-    subprocess.run(command, check=True, timeout=60)
+    run_killed(ADDITIONS, tmp_path, num_last)
     before, after = len(whole), len(whole) + len(batch)
     counts = []
     for number in range(num_last):
         folder = tmp_path / str(number) / ID
+        if number % 2:  # what `append` does itself
+            assert main(["repair", str(folder)]) == 0
         counts.append(minari.MinariDataset(folder / "data").total_episodes)
         if counts[-1] == before:
+            if number % 2:
+                assert_same(whole, content(folder))
             batch.to_minari(ID, root=tmp_path / str(number), append=True)
         assert_same(EpisodeBatch.concatenate(whole, batch), content(folder))
     assert set(counts) == {before, after}
+
+
+def test_recording_that_is_killed_anywhere_is_repaired_from_its_log(tmp_path: Path) -> None:
+    batch = whole_episodes()
+    batch.save(tmp_path / "batch.npz")
+    run_killed(RECORDINGS, tmp_path, 11)
+    assert_same(batch, content(tmp_path / "whole"))
+    messages = [message for message, _ in encoded(batch, 1 << 10)]
+    assert len(messages) > len(batch)  # so that there are beginnings of episodes
+    ended = np.cumsum([sum(read_response(each).terminated | read_response(each).truncated) for each in messages])
+    recovered = []
+    for folder in tmp_path.iterdir():
+        if not (folder / "data/metadata.json").exists():
+            continue  # killed before there was a dataset
+        converted = minari.MinariDataset(folder / "data").total_episodes
+        assert main(["repair", str(folder)]) == 0
+        assert not (folder / "recording.log").exists()
+        num_messages = (folder / "num_messages").stat().st_size if (folder / "num_messages").exists() else 0
+        least = int(ended[num_messages - 1]) if num_messages else 0
+        num_episodes = minari.MinariDataset(folder / "data").total_episodes
+        assert num_episodes in (least, int(ended[min(num_messages, len(ended) - 1)]))
+        if num_episodes:
+            assert_same(batch.take(slice(0, num_episodes)), content(folder))
+        recovered.append(num_episodes - converted)
+    assert 0 in recovered
+    assert any(recovered)
 
 
 def test_same_additions_are_the_same_bytes(tmp_path: Path) -> None:

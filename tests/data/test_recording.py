@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import os
@@ -168,12 +167,14 @@ def test_recording_that_fills_the_disk_fails_and_goes_on_with_room(
     num_steps = minari.MinariDataset(folder / "data").total_steps
     assert state_of(folder)["state"] == "failed"
     assert_recorded(folder, sampler.obtain_samples(num_steps, seed=5))
-    sampler.record(name, num_steps=num_steps + 500)
-    assert_recorded(folder, sampler.obtain_samples(num_steps + 500, seed=5))
+    # What had reached the log is in the dataset, too.
+    assert sampler.record(name, num_steps=num_steps + 500).num_steps >= num_steps + 500
+    assert_recorded(folder, sampler.obtain_samples(read(folder).num_steps, seed=5))
+    assert not (folder / "recording.log").exists()
 
 
 @pytest.mark.slow
-def test_recording_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
+def test_recording_is_repaired_and_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
     options = (*OPTIONS, "--data-dir", str(tmp_path))
     serving = {"log": tmp_path / "log", "environment": server_environment()}
     with local_server(*options, **serving) as server, rollserve.connect(server.address) as sampler:  # type: ignore[arg-type]
@@ -182,17 +183,15 @@ def test_recording_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGKILL)
             server.process.wait()
     before = minari.MinariDataset(tmp_path / "a-v0/data").total_steps
+    # The process that writes may still end a conversion.
+    assert soon(lambda: main(["repair", str(tmp_path / "a-v0")]) == 0)
+    assert state_of(tmp_path / "a-v0")["state"] == "repaired"
+    repaired = read(tmp_path / "a-v0").num_steps
+    assert repaired >= before
     with local_server(*options, **serving) as server, rollserve.connect(server.address) as sampler:  # type: ignore[arg-type]
         sampler.update_agent(EXPERT)
-        # The process that writes may still end an addition.
-        assert soon(lambda: _is_recorded(sampler, before + 1000))
-        assert_recorded(tmp_path / "a-v0", sampler.obtain_samples(read(tmp_path / "a-v0").num_steps, seed=5))
-
-
-def _is_recorded(sampler: rollserve.Sampler, num_steps: int) -> bool:
-    with contextlib.suppress(rollserve.PreconditionError):
-        return sampler.record("a-v0", num_steps=num_steps).num_steps >= num_steps
-    return False
+        sampler.record("a-v0", num_steps=repaired + 1000)
+        assert_recorded(tmp_path / "a-v0", sampler.obtain_samples(repaired + 1000, seed=5))
 
 
 @pytest.mark.parametrize("path", ["/tmp/a-v0", "../a-v0", "a/../../b-v0", "outside/a-v0", ""])

@@ -29,7 +29,7 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.datasets import max_read_bytes
 from rollserve_server.errors import OverLimitError, StoppingError
-from rollserve_server.gateway.messages.privacy import PrivateArguments
+from rollserve_server.gateway.messages.environments import PrivateArguments
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.rpcs import open_rpcs
 from rollserve_server.gateway.rpcs.places import Places

@@ -14,7 +14,7 @@ from raw_calls import SERVICE
 from support import server_environment
 
 import rollserve
-from rollserve_server.gateway.requests.limits import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, max_elements
+from rollserve_server.gateway.requests.parsing import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, max_elements
 from rollserve_server.local import LocalServer, local_server
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 

@@ -11,7 +11,7 @@ from support import raises
 from rollserve import Reason
 from rollserve_server.errors import ClientStalledError, OverLimitError
 from rollserve_server.gateway.access import Access
-from rollserve_server.gateway.peers import charged_host, charged_peer
+from rollserve_server.gateway.connections import charged_host, charged_peer
 from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.identity import Authentication, Grant, Principal, Scope

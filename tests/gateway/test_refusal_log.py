@@ -14,7 +14,7 @@ import pytest
 import rollserve
 from rollserve import Reason
 from rollserve_server.errors import NotFoundError
-from rollserve_server.gateway.rpcs.refusal_log import RefusalLog
+from rollserve_server.gateway.rpcs.statuses import RefusalLog
 from rollserve_server.identity import Principal
 from rollserve_server.local import local_server
 

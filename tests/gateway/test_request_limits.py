@@ -14,8 +14,8 @@ from support import raises
 
 from rollserve import Reason
 from rollserve_server.errors import OverLimitError
-from rollserve_server.gateway.requests import limits as request_limits
-from rollserve_server.gateway.requests.limits import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, check_fields
+from rollserve_server.gateway.requests import parsing as request_limits
+from rollserve_server.gateway.requests.parsing import MAX_FIELDS, MAX_NAME_BYTES, MAX_TEXT_BYTES, check_fields
 from rollserve_wire.tensors import named_tensors_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb
 

@@ -17,6 +17,7 @@ from support import equal, raises, server_environment
 import rollserve
 from rollserve import Reason
 from rollserve_server.local import LocalServer, local_server
+from rollserve_wire.tensors import tensor_to_proto
 from rollserve_wire.v1 import saved_sampler_pb2 as pb
 
 OPTIONS = (
@@ -374,10 +375,7 @@ CHANGES: dict[str, tuple[Callable[[list[pb.SavedRecord]], None], str]] = {
     "actions too many": (widen_actions, "rows[0].rows[0].actions"),
     "state not finite": (
         lambda parts: (
-            part(parts, "rows")
-            .rows[0]
-            .recurrent_state.add(name="h")
-            .tensor.CopyFrom(rollserve._codec.tensors.tensor_to_proto(np.array(np.nan)))
+            part(parts, "rows").rows[0].recurrent_state.add(name="h").tensor.CopyFrom(tensor_to_proto(np.array(np.nan)))
         ),
         "rows[0].rows[0].recurrent_state['h']",
     ),

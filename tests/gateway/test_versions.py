@@ -24,7 +24,7 @@ from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
 from rollserve_server.agents.onnx import preparing
 from rollserve_server.errors import NotReadyError, OverLimitError
-from rollserve_server.gateway.messages.agent_versions import parameter_messages
+from rollserve_server.gateway.messages.agents import parameter_messages
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
 from rollserve_server.sampling import Worker

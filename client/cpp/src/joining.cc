@@ -19,7 +19,7 @@ namespace {
 class ShapeFilter {
  public:
   /// Make a filter for infos of batches, that adds to counts by name.
-  ShapeFilter(const std::vector<EpisodeBatch>& batches, Columns EpisodeBatch::* infos,
+  ShapeFilter(const std::vector<EpisodeBatch>& batches, Columns EpisodeBatch::*infos,
               std::map<std::string, std::uint64_t>& dropped)
       : dropped_(dropped) {
     std::map<std::string, std::vector<const Array*>> arrays;

@@ -6,11 +6,10 @@
 ...     batch = sampler.obtain_samples(10_000)
 """
 
-import importlib.metadata
+import importlib
+from typing import TYPE_CHECKING
 
-from rollserve import bridges, data, spaces, transforms
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
-from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import (
     Agent,
     AgentChange,
@@ -22,28 +21,14 @@ from rollserve.agents import (
     PythonAgent,
     RandomAgent,
 )
-from rollserve.async_round_stream import AsyncRoundStream
-from rollserve.async_sample_stream import AsyncSampleStream
-from rollserve.async_sampler import AsyncSampler, aconnect
-from rollserve.cross_play import CrossPlay
-from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
 from rollserve.episode_batch import EpisodeBatch, StepType
-from rollserve.episode_buffer import EpisodeBuffer
-from rollserve.episode_records import AsyncRecordStream, CallKind, EpisodeRecords, RecordPosition, RecordStream
-from rollserve.evaluation import AgentReturns, Evaluation, PolicyVersion, PopulationEvaluation
-from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
 from rollserve.mlp_agent import ActionMask
-from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
 from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.progress import CallProgress
-from rollserve.recordings import Recording
-from rollserve.replay import ReplayBuffer
-from rollserve.round_stream import RoundStream
 from rollserve.rounds import Round, StreamProgress
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
 from rollserve.status import Counters, EnvProfile, Quota, SamplerStatus, SamplerSummary, WorkerStatus
-from rollserve.video import Video
 from rollserve_wire.columns import text_infos
 from rollserve_wire.environments import (
     EnvChange,
@@ -73,7 +58,25 @@ from rollserve_wire.reasons import Reason
 from rollserve_wire.receipts import Receipt
 from rollserve_wire.summaries import Summary
 
-__version__ = importlib.metadata.version("rollserve")
+if TYPE_CHECKING:
+    from rollserve import bridges, data, spaces, transforms
+    from rollserve.agent_versions import AgentVersion, HeldAgent
+    from rollserve.async_round_stream import AsyncRoundStream
+    from rollserve.async_sample_stream import AsyncSampleStream
+    from rollserve.async_sampler import AsyncSampler, aconnect
+    from rollserve.cross_play import CrossPlay
+    from rollserve.dataset_streams import AsyncDatasetStream, DatasetStream
+    from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.episode_records import AsyncRecordStream, CallKind, EpisodeRecords, RecordPosition, RecordStream
+    from rollserve.evaluation import AgentReturns, Evaluation, PolicyVersion, PopulationEvaluation
+    from rollserve.learning import Advantages, Estimate, PolicyEstimates, RunningReturns, Transitions
+    from rollserve.multi_agent_batch import AgentSteps, MultiAgentBatch, PolicyBatch
+    from rollserve.recordings import Recording
+    from rollserve.replay import ReplayBuffer
+    from rollserve.round_stream import RoundStream
+    from rollserve.video import Video
+
+    __version__: str
 
 __all__ = [
     "AccessError",
@@ -167,6 +170,45 @@ __all__ = [
     "text_infos",
     "transforms",
 ]
+
+_LATE = {
+    name: module
+    for module, names in {
+        "agent_versions": "AgentVersion HeldAgent",
+        "async_round_stream": "AsyncRoundStream",
+        "async_sample_stream": "AsyncSampleStream",
+        "async_sampler": "AsyncSampler aconnect",
+        "cross_play": "CrossPlay",
+        "dataset_streams": "AsyncDatasetStream DatasetStream",
+        "episode_buffer": "EpisodeBuffer",
+        "episode_records": "AsyncRecordStream CallKind EpisodeRecords RecordPosition RecordStream",
+        "evaluation": "AgentReturns Evaluation PolicyVersion PopulationEvaluation",
+        "learning": "Advantages Estimate PolicyEstimates RunningReturns Transitions",
+        "multi_agent_batch": "AgentSteps MultiAgentBatch PolicyBatch",
+        "recordings": "Recording",
+        "replay": "ReplayBuffer",
+        "round_stream": "RoundStream",
+        "video": "Video",
+    }.items()
+    for name in names.split()
+}
+"""The module of each name that is imported when it is first used."""
+
+
+def __getattr__(name: str) -> object:
+    """Import what is first used now: the module that has the name, or a public module itself."""
+    if name == "__version__":
+        from importlib.metadata import version  # it takes as long as some modules together
+
+        value: object = version("rollserve")
+    elif name in _LATE:
+        value = getattr(importlib.import_module(f"rollserve.{_LATE[name]}"), name)
+    elif name in __all__:
+        value = importlib.import_module(f"rollserve.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -13,26 +13,11 @@ from rollserve._calls import requests
 from rollserve._calls.answers import receive_answer_async
 from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.connection import Connection
-from rollserve._calls.evaluation_readers import Reader, receive_async
-from rollserve._calls.receipts import acting_version, with_receipt
-from rollserve._calls.saving import read_saved_async, restore_request
-from rollserve._calls.time_limits import DEFAULT_TIMEOUT
-from rollserve.agent_versions import (
-    agent_request,
-    agent_versions_from_proto,
-    parameters_request,
-    read_agent_async,
-    read_parameters_async,
-)
-from rollserve.async_round_stream import AsyncRoundStream
+from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.base_sampler import BaseSampler
-from rollserve.cross_play import CrossPlay, Pairings
-from rollserve.dataset_streams import AsyncDatasetStream
-from rollserve.episode_records import AsyncRecordStream, EpisodeRecords, records_request
 from rollserve.options import list_options
 from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
-from rollserve.video import DEFAULT_RENDER_SECONDS, read_video_async, render_request
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
 from rollserve_wire.errors import PreconditionError
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -46,14 +31,17 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve._calls.base_round_stream import StreamParts
+    from rollserve._calls.evaluation_readers import Reader
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate, MemberParameters
-    from rollserve.cross_play import Player, Seat
+    from rollserve.async_round_stream import AsyncRoundStream
+    from rollserve.cross_play import CrossPlay, Player, Seat
+    from rollserve.dataset_streams import AsyncDatasetStream
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
-    from rollserve.episode_records import RecordPosition
+    from rollserve.episode_records import AsyncRecordStream, EpisodeRecords, RecordPosition
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
@@ -112,7 +100,7 @@ def aconnect(
 
 
 @list_options
-class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDatasetStream]):
+class AsyncSampler(BaseSampler[AsyncSampleStream, "AsyncRoundStream", "AsyncDatasetStream"]):
     """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
 
     `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end. A pickle
@@ -265,6 +253,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
         For arguments and errors, see `rollserve.Sampler.cross_play`.
         """
+        from rollserve.cross_play import Pairings
+
         pairings = Pairings.of(players, opponents, seats)
         with pairings.evaluated():
             evaluation = await self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
@@ -321,6 +311,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
             ValueError: a batch without an account, another version of the environment, environments that differ between
                 rows, arguments of the environment that clients do not see, or an agent that is not the one that acted.
         """
+        from rollserve._calls.receipts import acting_version, with_receipt
+
         held = None
         if agent is not None:
             with contextlib.suppress(PreconditionError):  # it is not kept any more, or a pickle
@@ -337,6 +329,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
         For arguments and errors, see `rollserve.Sampler.metrics`.
         """
+        from rollserve.episode_records import AsyncRecordStream, EpisodeRecords, records_request
+
         request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
         async with AsyncRecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
             return EpisodeRecords.concatenate([records async for records in stream])
@@ -346,6 +340,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
         For arguments and errors, see `rollserve.Sampler.stream_metrics`.
         """
+        from rollserve.episode_records import AsyncRecordStream, records_request
+
         request = records_request(self._name, since, follow=True)
         return AsyncRecordStream(self._opened(self._stub.GetMetrics), request, None)
 
@@ -378,11 +374,15 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
     async def save(self, *, timeout: float | None = None) -> bytes:
         """Return all that another server needs to go on as the sampler would; see `rollserve.Sampler.save`."""
+        from rollserve._calls.saving import read_saved_async
+
         request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
         return await self._call(read_saved_async(self._stub.SaveSampler), request, timeout)
 
     async def restore(self, saved: bytes | str | os.PathLike[str], *, timeout: float | None = None) -> None:
         """Replace the sampler by a saved one; for arguments and errors, see `rollserve.Sampler.restore`."""
+        from rollserve._calls.saving import restore_request
+
         request = restore_request(self._name, self._own_versions, saved)
         self._own_versions.restore(await self._call(self._stub.RestoreSampler, request, timeout))
 
@@ -393,6 +393,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
     async def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
         """Return the versions of the agent that the sampler holds, in rising order."""
+        from rollserve.agent_versions import agent_versions_from_proto
+
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
 
@@ -413,6 +415,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         timeout: float | None = DEFAULT_RENDER_SECONDS,
     ) -> Video:
         """Return a video of an episode; for arguments and errors, see `rollserve.Sampler.render`."""
+        from rollserve.video import read_video_async, render_request
+
         request = render_request(
             self._name,
             self._own_versions,
@@ -439,6 +443,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         timeout: float | None = None,
     ) -> Agent:
         """Return an agent that the sampler holds; for arguments and errors, see `rollserve.Sampler.agent`."""
+        from rollserve.agent_versions import agent_request, read_agent_async
+
         request = agent_request(self._name, version, worker, policy)
         return await self._call(read_agent_async(self._stub.GetAgent), request, timeout)
 
@@ -454,6 +460,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
 
         For arguments and errors, see `rollserve.Sampler.agent_parameters`.
         """
+        from rollserve.agent_versions import parameters_request, read_parameters_async
+
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return await self._call(read_parameters_async(self._stub.GetAgentParameters), request, timeout)
 
@@ -463,9 +471,13 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
         return channel
 
     def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> AsyncDatasetStream:
+        from rollserve.dataset_streams import AsyncDatasetStream
+
         return AsyncDatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
 
     def _round_stream(self, parts: StreamParts) -> AsyncRoundStream:
+        from rollserve.async_round_stream import AsyncRoundStream
+
         return AsyncRoundStream(parts)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
@@ -477,6 +489,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream, AsyncRoundStream, AsyncDataset
     async def _receive(
         self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions | SamplingOptions
     ) -> _Result:
+        from rollserve._calls.evaluation_readers import receive_async
+
         with closed_unless_task_cancelled("sampler"):
             return await receive_async(self._opened(method), reader, self._time_limits(options), self._contact)
 

@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from rollserve._calls import requests
 from rollserve._calls.answers import MAKING_SECONDS
-from rollserve._calls.base_round_stream import StreamParts
-from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader
 from rollserve._calls.interruptions import Contact
 from rollserve._calls.own_versions import OwnVersions
 from rollserve._calls.requests import stream_spec
 from rollserve._calls.time_limits import TimeLimits
-from rollserve.data.reader import Position
-from rollserve.data.sources import Files, Live, MixPosition
-from rollserve.dataset_streams import mix_request
-from rollserve.recordings import RecordingReader
 from rollserve_wire.checks import check_seconds
 from rollserve_wire.errors import closed_error
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -27,12 +21,17 @@ from rollserve_wire.v1.sampler_service_pb2_grpc import SamplerServiceStub
 if TYPE_CHECKING:
     import os
 
+    from rollserve._calls.base_round_stream import StreamParts
     from rollserve._calls.connection import Connection
+    from rollserve._calls.evaluation_readers import EvaluationReader, PopulationReader
     from rollserve._calls.requests import ApplyUpdate, WhenFull
     from rollserve._calls.resumption import Request
     from rollserve.agents import MemberParameters
     from rollserve.data.opening import Format
+    from rollserve.data.reader import Position
+    from rollserve.data.sources import Files, Live, MixPosition
     from rollserve.options import EvaluationOptions, SamplingOptions
+    from rollserve.recordings import RecordingReader
 
 __all__ = ["BaseSampler"]
 
@@ -191,6 +190,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
             TypeError: an argument of the wrong type, or both or neither of `num_steps` and `fragment_length`.
             InvalidArgumentError: an argument out of range.
         """
+        from rollserve._calls.base_round_stream import StreamParts
+
         if buffer_rounds is None:
             buffer_rounds = 1 if max_policy_lag is None else 0
         spec = stream_spec(
@@ -265,6 +266,9 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
             TypeError: an argument of the wrong type.
             InvalidArgumentError: an argument out of range.
         """
+        from rollserve.data.reader import Position
+        from rollserve.data.sources import Files, MixPosition
+
         files = Files(path, format, length, num_epochs, shuffle_seed, shuffle_steps, shard, infos, dones)
         mix_position = None if position is None else MixPosition((Position(*position),), 0)
         return self.read_mix([(files, 1.0)], batch_size=batch_size, position=mix_position, timeout=timeout)
@@ -299,6 +303,9 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
             TypeError: an argument of the wrong type, or an unknown option.
             InvalidArgumentError: an argument out of range.
         """
+        from rollserve.data.sources import Live
+        from rollserve.dataset_streams import mix_request
+
         request = mix_request(
             self._name,
             sources,
@@ -319,6 +326,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
     def _evaluation_reader(
         self, num_episodes: int, return_episodes: bool, options: EvaluationOptions
     ) -> EvaluationReader:
+        from rollserve._calls.evaluation_readers import EvaluationReader
+
         reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
         self._own_versions.expect_in_call(reader.request.options)
         return reader
@@ -331,6 +340,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
         metadata: Mapping[str, Any] | None,
         options: SamplingOptions,
     ) -> RecordingReader:
+        from rollserve.recordings import RecordingReader
+
         reader = RecordingReader(self._name, dataset_id, num_episodes, num_steps, metadata, self._reception, options)
         self._own_versions.expect_in_call(reader.request.options)
         return reader
@@ -342,6 +353,8 @@ class BaseSampler(Generic[_Stream, _Rounds, _Reads]):
         same_episodes: bool,
         options: EvaluationOptions,
     ) -> PopulationReader:
+        from rollserve._calls.evaluation_readers import PopulationReader
+
         reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
         self._own_versions.expect_in_call(reader.request.options)
         return reader

@@ -9,26 +9,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from rollserve._calls import requests
 from rollserve._calls.answers import receive_answer
 from rollserve._calls.connection import Connection
-from rollserve._calls.evaluation_readers import receive
-from rollserve._calls.receipts import acting_version, with_receipt
-from rollserve._calls.saving import read_saved, restore_request
-from rollserve._calls.time_limits import DEFAULT_TIMEOUT
-from rollserve.agent_versions import (
-    agent_request,
-    agent_versions_from_proto,
-    parameters_request,
-    read_agent,
-    read_parameters,
-)
+from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS, DEFAULT_TIMEOUT
 from rollserve.base_sampler import BaseSampler
-from rollserve.cross_play import CrossPlay, Pairings
-from rollserve.dataset_streams import DatasetStream
-from rollserve.episode_records import EpisodeRecords, RecordStream, records_request
 from rollserve.options import list_options
-from rollserve.round_stream import RoundStream
 from rollserve.sample_stream import SampleStream
 from rollserve.status import SamplerStatus, samplers_from_proto, status_from_proto
-from rollserve.video import DEFAULT_RENDER_SECONDS, read_video, render_request
 from rollserve_wire.environments import env_update_from_proto, env_values_from_proto
 from rollserve_wire.errors import PreconditionError
 from rollserve_wire.v1 import sampler_service_pb2 as pb
@@ -46,13 +31,15 @@ if TYPE_CHECKING:
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.agent_versions import AgentVersion
     from rollserve.agents import Agent, AgentUpdate, MemberParameters
-    from rollserve.cross_play import Player, Seat
+    from rollserve.cross_play import CrossPlay, Player, Seat
+    from rollserve.dataset_streams import DatasetStream
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
-    from rollserve.episode_records import RecordPosition
+    from rollserve.episode_records import EpisodeRecords, RecordPosition, RecordStream
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.options import Compression, EvaluationOptions, SamplingOptions
     from rollserve.recordings import Recording
+    from rollserve.round_stream import RoundStream
     from rollserve.status import Quota, SamplerSummary
     from rollserve.video import Overlay, Video, VideoFormat
     from rollserve_wire.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
@@ -140,15 +127,15 @@ def connect(
 
 
 @list_options
-class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
+class Sampler(BaseSampler[SampleStream, "RoundStream", "DatasetStream"]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
     `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the arguments of
     `connect`, and the unpickled sampler connects with its first call.
 
-    All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do (see
-    `rollserve.errors`). An argument of the wrong type raises a TypeError. The keyword argument `timeout` of a method
-    replaces the timeout given to `connect` for one call.
+    All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do. An argument of
+    the wrong type raises a TypeError. The keyword argument `timeout` of a method replaces the one of `connect` for a
+    call.
 
     Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
     (`Reason.UNEXPECTED_VERSION`) if another client has updated them since, unless `shared=True` was given to `connect`.
@@ -428,6 +415,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
         """
+        from rollserve._calls.evaluation_readers import receive
+
         reader = self._evaluation_reader(num_episodes, return_episodes, options)
         return receive(self._opened(self._stub.Evaluate), reader, self._time_limits(options), self._contact)
 
@@ -462,6 +451,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             InvalidArgumentError: too few players, one twice, seats that no agent has or that leave out one, or a return
                 that is NaN.
         """
+        from rollserve.cross_play import Pairings
+
         pairings = Pairings.of(players, opponents, seats)
         with pairings.evaluated():
             evaluation = self.evaluate(pairings.num_episodes(num_episodes), **pairings.options(options))
@@ -502,6 +493,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             TypeError: an argument of the wrong type, or an unknown option.
             ValueError: an array of a dtype that cannot be sent.
         """
+        from rollserve._calls.evaluation_readers import receive
+
         reader = self._population_reader(parameters, num_episodes, same_episodes, options)
         return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options), self._contact)
 
@@ -556,6 +549,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
                 episode.
             RollserveError: the call failed for another reason.
         """
+        from rollserve.video import read_video, render_request
+
         request = render_request(
             self._name,
             self._own_versions,
@@ -609,6 +604,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
         """
+        from rollserve._calls.evaluation_readers import receive
+
         reader = self._recording_reader(dataset_id, num_episodes, num_steps, metadata, options)
         return receive(self._opened(self._stub.RecordDataset), reader, self._time_limits(options), self._contact)
 
@@ -633,6 +630,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             ValueError: a batch without an account, another version of the environment, environments that differ between
                 rows, arguments of the environment that clients do not see, or an agent that is not the one that acted.
         """
+        from rollserve._calls.receipts import acting_version, with_receipt
+
         held = None
         if agent is not None:
             with contextlib.suppress(PreconditionError):  # it is not kept any more, or a pickle
@@ -664,6 +663,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             RollserveError: the call failed.
             TypeError: an argument of the wrong type.
         """
+        from rollserve.episode_records import EpisodeRecords, RecordStream, records_request
+
         request, seconds = records_request(self._name, since, follow=False), self._answer_seconds(timeout)
         with RecordStream(self._opened(self._stub.GetMetrics), request, seconds) as stream:
             return EpisodeRecords.concatenate(list(stream))
@@ -680,6 +681,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
         Args:
             since: as of `metrics`.
         """
+        from rollserve.episode_records import RecordStream, records_request
+
         request = records_request(self._name, since, follow=True)
         return RecordStream(self._opened(self._stub.GetMetrics), request, None)
 
@@ -753,6 +756,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             PreconditionError: an agent is a pickle, which cannot be saved.
             RollserveError: the call failed.
         """
+        from rollserve._calls.saving import read_saved
+
         request = samplers_pb2.SaveSamplerRequest(sampler=self._name)
         return self._call(read_saved(self._stub.SaveSampler), request, timeout)
 
@@ -778,6 +783,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             TypeError: neither bytes nor a path.
             OSError: the file cannot be read.
         """
+        from rollserve._calls.saving import restore_request
+
         request = restore_request(self._name, self._own_versions, saved)
         self._own_versions.restore(self._call(self._stub.RestoreSampler, request, timeout))
 
@@ -788,6 +795,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
 
     def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
         """Return the versions of the agent that the sampler holds, in rising order."""
+        from rollserve.agent_versions import agent_versions_from_proto
+
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(self._call(self._stub.ListAgentVersions, request, timeout))
 
@@ -818,6 +827,8 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             TypeError: an argument of the wrong type.
             ValueError: version 0.
         """
+        from rollserve.agent_versions import agent_request, read_agent
+
         request = agent_request(self._name, version, worker, policy)
         return self._call(read_agent(self._stub.GetAgent), request, timeout)
 
@@ -845,13 +856,19 @@ class Sampler(BaseSampler[SampleStream, RoundStream, DatasetStream]):
             TypeError: an argument of the wrong type.
             ValueError: version 0, or empty `names`.
         """
+        from rollserve.agent_versions import parameters_request, read_parameters
+
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
 
     def _read_stream(self, request: pb.ReadDatasetRequest, limits: TimeLimits) -> DatasetStream:
+        from rollserve.dataset_streams import DatasetStream
+
         return DatasetStream(self._opened(self._stub.ReadDataset), request, limits, self._contact)
 
     def _round_stream(self, parts: StreamParts) -> RoundStream:
+        from rollserve.round_stream import RoundStream
+
         return RoundStream(parts)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rollserve._calls.own_versions import OwnVersions
 
 __all__ = [
-    "DEFAULT_RENDER_SECONDS",
     "Overlay",
     "Video",
     "VideoFormat",
@@ -42,8 +41,6 @@ VideoFormat = Literal["mp4", "raw"]
 Overlay = Literal["step", "reward", "action", "value"]
 """A line of text in pictures."""
 
-DEFAULT_RENDER_SECONDS = 600.0
-"""Seconds that a video may take, with the episode that is sampled for it."""
 
 _FORMATS: Mapping[VideoFormat, video_pb2.VideoFormat.ValueType] = {
     "mp4": video_pb2.VIDEO_FORMAT_MP4,

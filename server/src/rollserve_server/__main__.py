@@ -6,7 +6,7 @@ import sys
 __all__ = ["run"]
 
 _HASH_SEED = "PYTHONHASHSEED", "0"
-"""As `rollserve.receipts` has it, which takes half a second to import."""
+"""As `rollserve_wire.receipts` has it, which imports numpy."""
 
 
 def run() -> None:

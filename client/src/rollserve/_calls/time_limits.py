@@ -11,10 +11,13 @@ from rollserve_wire.checks import check_seconds
 from rollserve_wire.errors import DeadlineError, RollserveError
 from rollserve_wire.reasons import Reason
 
-__all__ = ["DEFAULT_TIMEOUT", "TimeLimits", "countable"]
+__all__ = ["DEFAULT_RENDER_SECONDS", "DEFAULT_TIMEOUT", "TimeLimits", "countable"]
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that a call may take without an answer or any progress."""
+
+DEFAULT_RENDER_SECONDS = 600.0
+"""Seconds that a video may take, with the episode that is sampled for it."""
 
 _MAX_SECONDS = 1e9  # about thirty years; clocks that count nanoseconds in 64 bits overflow only beyond
 

@@ -1,4 +1,4 @@
-"""Episodes of a Minari dataset in one HDF5 file, by HDF5 or by the forms of their headers."""
+"""Episodes of a Minari dataset in one HDF5 file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve._formats.alike_groups import AlikeGroups, Group
 from rollserve._formats.gymnasium_spaces import leaf_spaces
 from rollserve._formats.minari_layout import ATTRIBUTES, RECEIPT, dtype_and_shape, group_of, hdf5_path
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
@@ -24,7 +23,6 @@ __all__ = ["INFO_HINT", "Episode", "Hdf5Episodes", "converted", "num_steps_of"]
 
 INFO_HINT = "`read(…, infos=False)` leaves all infos out"
 _INFOS = b"infos"
-_CACHE_BYTES = 1 << 19
 
 
 class Episode(NamedTuple):
@@ -56,8 +54,7 @@ class _InfoType(NamedTuple):
 class Hdf5Episodes:
     """Episodes in one HDF5 file.
 
-    HDF5 reads an episode with few calls and without conversions by h5py. Episodes whose headers are alike are read
-    without HDF5, which takes longer to open the objects of a short episode than to read them.
+    They are read by h5py's low-level interface, straight into arrays of the dtypes of the spaces.
 
     Args:
         path: the file.
@@ -69,7 +66,6 @@ class Hdf5Episodes:
         self._h5 = load("h5py", EXTRA)
         self._file = self._h5.File(path, "r")
         self._with_infos = infos
-        _keep_little(self._file)
         first = group_of(0)
         rewards = self._file[first + b"/rewards"].dtype if first in self._file else np.dtype(np.float64)
         check_numbers("rewards", np.empty(0, rewards))
@@ -84,15 +80,12 @@ class Hdf5Episodes:
         ]
         self._info_types: dict[bytes, _InfoType] = {}
         self._int64 = self._h5.h5t.py_create(np.dtype(np.int64))
-        names = {column.path.split(b"/")[0] for column in self._datasets} | ({_INFOS} if infos else set())
-        self._alike = AlikeGroups(path, self._file, names)
 
     def __len__(self) -> int:
         return len(self._file)
 
     def close(self) -> None:
         """Close the file."""
-        self._alike.close()
         self._file.close()
 
     def receipts(self, units: range) -> Iterator[str]:
@@ -118,41 +111,14 @@ class Hdf5Episodes:
         Raises:
             ValueError: an episode that does not fit the spaces, or more bytes than a chunk may have.
         """
-        alike = self._alike.find(units, self._example)
         num_bytes = 0
         for unit in units:
-            group = alike.get(unit)
-            if group is None:
-                episode = self._by_hdf5(unit)
-                num_bytes += sum(column.nbytes for column in episode.columns.values())
-                check_bytes("episodes", num_bytes)
-            else:
-                num_bytes += group.num_bytes
-                check_bytes("episodes", num_bytes)
-                arrays, attributes = group.load()
-                infos = {
-                    path.removeprefix("infos/"): each for path, each in arrays.items() if path.startswith("infos/")
-                }
-                episode = Episode(arrays, infos, attributes)
-            yield episode
-
-    def _example(self, unit: int) -> Group | None:
-        """Return an episode as HDF5 reads it; None if the file has other bytes than the arrays."""
-        columns, infos, attributes = self._by_hdf5(unit)
-        group = self._group(unit)
-        if not all(self._h5.h5d.open(group, each.path).get_type().equal(each.memory) for each in self._datasets):
-            return None
-        if not all(known.own.equal(known.memory) for known in self._info_types.values()):
-            return None
-        if not all(self._h5.h5a.open(group, name.encode()).get_type().equal(self._int64) for name in attributes):
-            return None
-        return Group({**columns, **{f"infos/{name}": each for name, each in infos.items()}}, attributes)
-
-    def _by_hdf5(self, unit: int) -> Episode:
-        group = self._group(unit)
-        columns = self._columns(group)
-        infos = self._infos(group) if self._with_infos and _INFOS in group else {}
-        return Episode(columns, infos, dict(self._attributes(group)))
+            group = self._group(unit)
+            columns = self._columns(group)
+            num_bytes += sum(column.nbytes for column in columns.values())
+            check_bytes("episodes", num_bytes)
+            infos = self._infos(group) if self._with_infos and _INFOS in group else {}
+            yield Episode(columns, infos, dict(self._attributes(group)))
 
     def _group(self, unit: int) -> Any:
         return self._h5.h5g.open(self._file.id, group_of(unit))
@@ -229,15 +195,6 @@ class Hdf5Episodes:
         space = dataset.get_space()
         check_bytes(field, known.dtype.itemsize * math.prod(space.shape))
         return self._values(dataset, space, known.dtype, known.memory)
-
-
-def _keep_little(file: Any) -> None:
-    """Bound the cache of HDF5 for descriptions of objects, each of which is used once: freeing many takes longer."""
-    config = file.id.get_mdc_config()
-    config.set_initial_size = True
-    config.initial_size = config.min_size = config.max_size = _CACHE_BYTES
-    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0
-    file.id.set_mdc_config(config)
 
 
 def num_steps_of(shape: tuple[int, ...]) -> int:

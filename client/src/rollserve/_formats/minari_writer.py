@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rollserve._formats.growing_file import GrowingFile
 from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
-from rollserve._formats.hdf5_objects import ObjectEncoder, link_groups
-from rollserve._formats.minari_episodes import check_info_names, encode_episodes
+from rollserve._formats.minari_episodes import check_info_names, write_episodes
 from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape, group_of
 from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
+from rollserve._formats.staged_file import StagedFile, journal_of, replace_file
 from rollserve.bridges.loading import load
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
@@ -31,6 +30,8 @@ __all__ = ["MinariWriter", "env_spec_of", "write_minari"]
 
 _DATA_FOLDER = "data"
 _SEED = ATTRIBUTES["env_seeds"]
+_VERSIONS = "v108", "latest"
+"""Versions of HDF5's format: 1.8 links groups by few pages, and has no mark of an open file that a kill would leave."""
 
 
 class MinariWriter:
@@ -66,7 +67,7 @@ class MinariWriter:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder}: {mismatch('a Minari dataset with its spaces', error)}") from None
         self.spaces: tuple[Space, Space] = spaces[0], spaces[1]
-        self._file = GrowingFile(self._data / DATA_FILE)
+        self._file = StagedFile(self._data / DATA_FILE)
         self._has_seeds: bool | None = None
 
     @classmethod
@@ -102,11 +103,10 @@ class MinariWriter:
         }
         data = folder / _DATA_FOLDER
         data.mkdir(parents=True, exist_ok=True)
-        (data / DATA_FILE).unlink(missing_ok=True)
-        with contextlib.closing(GrowingFile(data / DATA_FILE)) as file:
-            _create_file(h5, file)
-            file.commit()
-        _write_json(data / METADATA_FILE, content)
+        for file in (data / DATA_FILE, journal_of(data / DATA_FILE)):
+            file.unlink(missing_ok=True)
+        h5.File(data / DATA_FILE, "w", libver=_VERSIONS).close()
+        replace_file(data / METADATA_FILE, _json_bytes(content))
         return cls(folder)
 
     @staticmethod
@@ -166,51 +166,30 @@ class MinariWriter:
         return bool(self._has_seeds)
 
     def _write_episodes(self, batches: Sequence[Any], receipts: Sequence[str | None]) -> None:
-        """Write the objects of episodes behind the end, then link them."""
         has_seeds = self.has_seeds() if self.num_episodes else None
-        encoder, first = ObjectEncoder(self._h5, len(self._file)), self.num_episodes
-        groups: list[tuple[np.ndarray, np.ndarray]] = []
-        for batch, receipt in zip(batches, receipts, strict=True):
-            if not len(batch):
-                continue
-            with_seeds = has_own_seeds(batch) and has_seeds is not False
-            has_seeds = with_seeds if has_seeds is None else has_seeds
-            groups += encode_episodes(encoder, batch, self.spaces, first, with_seeds=with_seeds, receipt=receipt)
-            first += len(batch)
-        self._file.append(encoder.parts)
+        first = self.num_episodes
         with self._opened() as file:
-            for unit in range(self.num_episodes, len(file)):
+            for unit in range(first, len(file)):
                 del file[group_of(unit)]
-            for numbers, addresses in groups:
-                link_groups(self._h5, file, list(map(group_of, numbers.tolist())), addresses)
-        # HDF5 has counted links that the groups' headers count already.
-        starts = [int(addresses[0]) for _, addresses in groups]
-        self._file.write_parts({start: encoder.parts[start] for start in starts})
+            for batch, receipt in zip(batches, receipts, strict=True):
+                with_seeds = has_own_seeds(batch) and has_seeds is not False
+                has_seeds = with_seeds if has_seeds is None else has_seeds
+                write_episodes(file, batch, self.spaces, first, with_seeds=with_seeds, receipt=receipt)
+                first += len(batch)
 
     def update_metadata(self, changes: Mapping[str, Any]) -> None:
         """Change metadata; raise OSError if they cannot be written."""
         metadata = {**self.metadata, **changes}
-        _write_json(self._data / METADATA_FILE, metadata)
+        replace_file(self._data / METADATA_FILE, _json_bytes(metadata))
         self.metadata = metadata
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        # Version 1.8 of the format links groups by few pages, and has no mark of an open file that a killed process
-        # would leave.
-        file = self._h5.File(self._file, "r+", libver=("v108", "latest"))
+        file = self._h5.File(self._file, "r+", libver=_VERSIONS)
         try:
             yield file
         finally:
             file.close()
-
-
-def _create_file(h5: Any, file: GrowingFile) -> None:
-    """Create a file of HDF5 without times, so that the same episodes are the same bytes; h5py's own have times."""
-    access, creation = h5.h5p.create(h5.h5p.FILE_ACCESS), h5.h5p.create(h5.h5p.FILE_CREATE)
-    access.set_libver_bounds(h5.h5f.LIBVER_V18, h5.h5f.LIBVER_V18)
-    access.set_fileobj_driver(h5.h5fd.fileobj_driver, file)
-    creation.set_obj_track_times(False)
-    h5.h5f.create(DATA_FILE.encode(), h5.h5f.ACC_TRUNC, creation, access).close()
 
 
 def write_minari(
@@ -319,18 +298,8 @@ def _default_folder(dataset_id: str) -> Path:
     return Path(load("minari.storage.datasets_root_dir", EXTRA).get_dataset_path(dataset_id))
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file by JSON, at once."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with open(temporary, "w") as file:
-            json.dump(content, file, default=_json_value)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+def _json_bytes(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, default=_json_value).encode()
 
 
 def _json_value(value: Any) -> Any:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import pickletools
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,14 +34,9 @@ _NAMES = {
 }
 """Names of numpy that its pickles of arrays have."""
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_INTEGERS = {"BININT": "<i", "BININT1": "<B", "BININT2": "<H"}
-_TEXTS = {"SHORT_BINUNICODE": "<B", "BINUNICODE": "<I"}
-_BYTES = {"LONG1": "<B", "SHORT_BINBYTES": "<B", "BINBYTES": "<I", "BINBYTES8": "<Q", "BYTEARRAY8": "<Q"}
-_OTHERS = {"PROTO": "<B", "FRAME": "<Q", "BINGET": "<B", "LONG_BINGET": "<I"}
-_ARGUMENTS = {name: struct.Struct(form) for name, form in (_INTEGERS | _TEXTS | _BYTES | _OTHERS).items()}
-"""Numbers behind opcodes: the argument, or the size of a text or of bytes."""
-_OPCODES = {ord(code.code): (code.name, _ARGUMENTS.get(code.name)) for code in pickletools.opcodes}
-_VALUES = _INTEGERS.keys() | _TEXTS.keys() | _BYTES.keys()
+_VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "SHORT_BINUNICODE", "BINUNICODE"}
+_VALUES |= {"SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"}
+"""Opcodes whose argument is the value."""
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _MARK = object()
 
@@ -86,7 +80,7 @@ def unpack_array(name: str, text: str) -> np.ndarray:
         raise ValueError(f"{name}: {text}")
     try:
         return check_numbers(name, _array(_read(data)))
-    except (_UnknownError, IndexError, TypeError, ValueError, struct.error) as error:
+    except (_UnknownError, IndexError, TypeError, ValueError) as error:
         hint = "" if str(error).startswith("expected") else "nothing is unpickled"
         raise ValueError(f"{name}: {mismatch('a packed array of numbers', error, hint)}") from None
 
@@ -108,7 +102,9 @@ def _read(data: bytes) -> Any:
     """Return what the opcodes of a pickle describe."""
     stack: list[Any] = []
     memo: list[Any] = []
-    for name, argument in _opcodes(data):
+    opcodes: Iterable[tuple[pickletools.OpcodeInfo, Any, int | None]] = pickletools.genops(data)
+    for opcode, argument, _ in opcodes:
+        name = opcode.name
         if name == "MEMOIZE":
             memo.append(stack[-1])
         elif name in _VALUES:
@@ -140,38 +136,11 @@ def _read(data: bytes) -> Any:
             if not isinstance(call, _Call) or not isinstance(state, tuple):
                 raise _UnknownError("a pickle that sets the state of another object")
             stack[-2:] = [call._replace(state=state)]
-        elif name not in ("PROTO", "FRAME"):
+        elif name not in ("PROTO", "FRAME", "STOP"):
             raise _UnknownError(f"a pickle with the opcode {name}")
     if len(stack) != 1:
         raise _UnknownError("a pickle of several values")
     return stack[0]
-
-
-def _opcodes(data: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the names of a pickle's opcodes up to its end, and their arguments, of which bytes are views."""
-    view, position = memoryview(data), 0
-    while position < len(data):
-        name, form = _OPCODES.get(data[position], (str(data[position]), None))
-        position += 1
-        if name == "STOP":
-            return
-        if form is None:
-            yield name, None
-            continue
-        (number,) = form.unpack_from(data, position)
-        position += form.size
-        if name not in _TEXTS and name not in _BYTES:
-            yield name, number
-            continue
-        content = view[position : position + number]
-        position += number
-        if len(content) < number:
-            break
-        if name in _TEXTS:
-            yield name, str(content, "utf-8")
-        else:
-            yield name, int.from_bytes(content, "little", signed=True) if name == "LONG1" else content
-    raise _UnknownError("a pickle that is cut off")
 
 
 def _array(call: Any) -> np.ndarray:

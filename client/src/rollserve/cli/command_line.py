@@ -13,7 +13,7 @@ from typing import Any
 from rollserve import __version__
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.cli.administration import add_create, add_delete, add_resize, add_samplers, add_status, add_top
-from rollserve.cli.recording import add_record
+from rollserve.cli.recording import add_record, add_repair
 from rollserve.cli.sampling import add_evaluate, add_sample
 from rollserve.cli.saving import add_agent, add_restore, add_save
 from rollserve.cli.verifying import add_verify
@@ -37,7 +37,7 @@ exit status:
   1    the server rejected the call, the call failed, or a verified file differs
   2    the command line is wrong
   3    the server is out of reach
-  4    the result cannot be written, or a file cannot be verified
+  4    the result cannot be written, or a file cannot be verified or repaired
   5    the server is up and does not permit the call: no valid token, or no scope
   130  interrupted
 """
@@ -131,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         add_restore,
     ):
         add(commands, common)
+    add_repair(commands)
     add_verify(commands)
     return parser
 

@@ -1,11 +1,14 @@
-"""Command that records datasets on the server."""
+"""Commands that record datasets on the server, and repair those that were interrupted."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollserve._calls.recorded_dataset import repair
 from rollserve.agents import RandomAgent
 from rollserve.cli.argument_types import count
 from rollserve.cli.sampling import add_acting
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve.cli.argument_types import Commands
     from rollserve.sampler import Sampler
 
-__all__ = ["add_record"]
+__all__ = ["add_record", "add_repair"]
 
 
 def add_record(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -60,3 +63,25 @@ def _record(sampler: Sampler, options: argparse.Namespace) -> None:
     rate = recording.num_added_steps / max(time.monotonic() - began, 1e-9)
     print(f"{recording}, {rate:.0f} steps/s")
     print(f"seed {recording.seed}, next episode {recording.next_episode_index}")
+
+
+def add_repair(commands: Commands) -> None:
+    """Add the command that finishes what a kill has left of a dataset."""
+    parser = commands.add_parser(
+        "repair",
+        help="finish a Minari dataset whose writing was killed",
+        description="Write what a killed server or process has left beside a Minari dataset into it. Needs Minari: "
+        "pip install 'rollserve[data]'. The exit status is 4 if the dataset cannot be written.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the dataset, which holds `data`")
+    parser.set_defaults(run_here=_repair)
+
+
+def _repair(options: argparse.Namespace) -> int:
+    try:
+        num_episodes, num_recovered = repair(options.folder)
+    except (ImportError, OSError, ValueError) as error:
+        print(f"rollserve: {' '.join(str(error).split())}", file=sys.stderr)
+        return 4
+    print(f"{options.folder}: {num_episodes} episodes ({num_recovered} episodes recovered)")
+    return 0

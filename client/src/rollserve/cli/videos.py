@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from rollserve._calls.time_limits import DEFAULT_RENDER_SECONDS
 from rollserve.cli.files import check_writable, write
-from rollserve.video import DEFAULT_RENDER_SECONDS, Overlay
+from rollserve.video import Overlay
 from rollserve_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

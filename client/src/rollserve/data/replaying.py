@@ -141,7 +141,7 @@ def _member(name: str) -> Any:
 
 def _own_wrapper(name: str) -> Any:
     """Return the wrapper of this name that gymnasium does not have; None for others."""
-    return load("rollserve._formats.fixed_shapes", EXTRA).FixedShapes if name == "FixedShapes" else None
+    return load("rollserve.data.fixed_shapes", EXTRA).FixedShapes if name == "FixedShapes" else None
 
 
 def _wrapped(env: Any, wrapper: Wrapper) -> Any:

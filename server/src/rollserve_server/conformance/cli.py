@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -13,12 +13,14 @@ import click
 from rollserve_server.conformance.adapter import AdapterError
 from rollserve_server.conformance.cases import CASES, Case
 from rollserve_server.conformance.kit import Outcome, line_of, prepared_server, run_cases
-from rollserve_server.conformance.table import table_of
 
-__all__ = ["main"]
+__all__ = ["main", "table_of"]
+
 
 _NUMBERS = {name: number for number, name in enumerate(CASES, start=1)}
 _WIDTH = max(map(len, CASES))
+
+_SIGNS = {"passed": "✓", "failed": "✗"}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -103,3 +105,22 @@ def _show(outcome: Outcome) -> None:
     click.echo(f"{number:3}  {outcome.case:{_WIDTH}}  {outcome.verdict:11}  {outcome.seconds:5.1f} s")
     if outcome.text:
         click.echo("\n".join(f"     {line}" for line in outcome.text.splitlines()))
+
+
+def table_of(clients: Mapping[str, Sequence[Outcome]]) -> str:
+    """Return a table in Markdown: a row for each case, a column for each client, and notes on what one lacks."""
+    notes: dict[str, int] = {}
+    by_client = {name: {outcome.case: outcome for outcome in outcomes} for name, outcomes in clients.items()}
+    lines = [f"| | case | {' | '.join(clients)} |", f"|---|---|{'---|' * len(clients)}"]
+    for number, case in enumerate(CASES.values(), start=1):
+        signs = [_sign(outcomes.get(case.name), notes) for outcomes in by_client.values()]
+        lines.append(f"| {number} | `{case.name}`: {case.about} | {' | '.join(signs)} |")
+    return "\n".join([*lines, *(f"\n{number}. {text}" for text, number in notes.items())])
+
+
+def _sign(outcome: Outcome | None, notes: dict[str, int]) -> str:
+    if outcome is None:
+        return ""
+    if outcome.verdict == "unsupported":
+        return f"- ({notes.setdefault(outcome.text, len(notes) + 1)})"
+    return _SIGNS[outcome.verdict]

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import gymnasium
 
-from rollserve._formats.fixed_shapes import FixedShapes
+from rollserve.data.fixed_shapes import FixedShapes
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
 from rollserve_wire.reasons import Reason
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import socket
@@ -16,10 +17,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
-from rollserve_server.gateway.peers import address_of, charged_host, plain_host
+__all__ = ["ConnectionLimit", "Traffic", "charged_host", "charged_peer"]
 
-__all__ = ["ConnectionLimit", "Traffic"]
 
 _LOOK_SECONDS = 1.0
 _OPEN_FILES = Path("/dev/fd")
@@ -35,6 +36,9 @@ _COUNTS_BYTES = sys.platform == "linux" and _HAS_OPEN_FILES
 _Address = tuple[str, int]
 
 _log = logging.getLogger(__name__)
+
+_NETWORK_BITS = 64
+"""Leading bits of an IPv6 address that name a network; its owner has all addresses in it."""
 
 
 class Traffic:
@@ -159,3 +163,32 @@ def _duplicate(number: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def charged_peer(peer: str) -> str:
+    """Return whom a connection is charged to, given its name from gRPC, such as `ipv4:10.0.0.1:4711`."""
+    return charged_host(address_of(peer)[0])
+
+
+def address_of(peer: str) -> tuple[str, int]:
+    """Return host and port of a connection's client, given its name from gRPC; port 0 for other kinds of sockets."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return plain_host(host.strip("[]")), int(port) if port.isdecimal() else 0
+
+
+def plain_host(host: str) -> str:
+    """Return a numeric address without its interface, one of IPv4 as such where a socket of IPv6 has it."""
+    return host.partition("%")[0].removeprefix("::ffff:")
+
+
+def charged_host(host: str) -> str:
+    """Return whom a connection is charged to, given its numeric address: that, or its network of IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:  # a kind of socket without addresses
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))

@@ -41,7 +41,7 @@ from rollserve_wire.v1 import datasets_pb2
 if TYPE_CHECKING:
     from rollserve_server.datasets import DataFolder, Written
     from rollserve_server.gateway.messages.dataset_requests import RecordingRequest
-    from rollserve_server.gateway.messages.privacy import PrivateArguments
+    from rollserve_server.gateway.messages.environments import PrivateArguments
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import Pool, PoolStatus
 
@@ -51,10 +51,10 @@ _log = logging.getLogger(__name__)
 
 _FORMAT = MessageFormat(256 << 20, ColumnFormat(None, True))
 """Messages have about 2 MiB; the limit is for steps that take more."""
-_ADD_BYTES, _MAX_WAITING_BYTES = 4 << 20, 32 << 20
-"""Bytes of messages that an addition is worth, and that wait for the one before it at most."""
+_MAX_WAITING_BYTES = 32 << 20
+"""Bytes of messages that wait at most for the addition before them."""
 _ADD_SECONDS = 1.0
-"""How long messages wait for an addition."""
+"""How often there is an addition, and a report, at least."""
 _MAX_RECORDINGS, _MAX_CLIENT_RECORDINGS, _RECORDING_BYTES = 16, 8, 512 << 20
 """Recordings at a time, in all and by client; memory of the process of each that counts, of a half of the machine's."""
 _END_SECONDS = 30.0
@@ -197,7 +197,6 @@ class _Job:
                 await self._write_rest()
                 if self._recorder.written.num_episodes == before.num_episodes:
                     raise
-                await self._recorder.drop_part()
         await self._write_rest()
         yield self._recording()
 
@@ -243,24 +242,23 @@ class _Job:
                     yield self._reported()
 
     def _begin_addition(self) -> None:
-        """Begin to write the messages that wait, if the addition before has ended and they are worth another one."""
+        """Begin to write the messages that wait, if the addition before has ended."""
         if self._adding is not None:
             if not self._adding.done():
                 return
             adding, self._adding = self._adding, None
             self._added = time.monotonic()
             adding.result()
-        if self._messages and (self._num_bytes >= _ADD_BYTES or time.monotonic() - self._added >= _ADD_SECONDS):
+        if self._messages or time.monotonic() - self._added >= _ADD_SECONDS:  # whole episodes may wait
             messages, self._messages, self._num_bytes = self._messages, [], 0
             self._adding = in_background(self._recorder.add(messages))
 
     async def _write_rest(self) -> None:
-        """Write all messages that have arrived."""
+        """Write all messages that have arrived, and all whole episodes into the dataset."""
         await self._addition_ended()
         messages, self._messages, self._num_bytes = self._messages, [], 0
-        if messages:
-            self._adding = in_background(self._recorder.add(messages))
-            await self._addition_ended()
+        self._adding = in_background(self._recorder.add(messages, convert=True))
+        await self._addition_ended()
 
     async def _addition_ended(self) -> None:
         if self._adding is not None:

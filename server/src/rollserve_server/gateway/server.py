@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,9 @@ from rollserve_server.errors import StoppingError
 from rollserve_server.gateway.access import Access
 from rollserve_server.gateway.audit import AuditLog
 from rollserve_server.gateway.certificates import CertificateFiles
-from rollserve_server.gateway.channel import channel_options
 from rollserve_server.gateway.connections import ConnectionLimit, Traffic
-from rollserve_server.gateway.health import HEALTH_SERVICE, Health
-from rollserve_server.gateway.health_listener import HealthListener
-from rollserve_server.gateway.listening import listen
-from rollserve_server.gateway.messages.privacy import PrivateArguments
+from rollserve_server.gateway.health import HEALTH_SERVICE, MAX_CHECK_BYTES, Health
+from rollserve_server.gateway.messages.environments import PrivateArguments
 from rollserve_server.gateway.reflection import REFLECTION_SERVICES, Reflection
 from rollserve_server.gateway.requests.intake import Intake
 from rollserve_server.gateway.requests.reader import RequestReader
@@ -32,14 +29,17 @@ from rollserve_server.gateway.shared_memory import SamplerRings
 from rollserve_server.identity import Authentication, ExpiryLog
 from rollserve_server.metrics import Metrics
 from rollserve_server.tracing import Tracing
+from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
     from rollserve_server.identity import Expiry
     from rollserve_server.samplers import Samplers
-    from rollserve_server.settings import GatewaySettings
+    from rollserve_server.settings import ClientLimits, GatewaySettings
     from rollserve_wire.environments import EnvSpec
 
+
 __all__ = ["Gateway", "Interceptor"]
+
 
 Interceptor = grpc.aio.ServerInterceptor
 """What stands between gRPC and the handlers of RPCs."""
@@ -53,6 +53,16 @@ _FLUSH_SECONDS = 1.0
 _EXPIRY_LOOK_SECONDS = 3600.0
 _ACCEPTED_SECONDS = 0.2
 """How long gRPC may take to start the RPCs in its queue; when the server stops, it cancels those left there."""
+
+_FOREVER = 2**31 - 1
+"""Number of milliseconds that gRPC takes for no limit."""
+_MIN_PING_SECONDS = 0.5
+"""Least time between the pings of a client; gRPC closes the connection of a client that pings more often. Clients are
+told 1 s, which leaves room for pings that arrive closer together than they were sent."""
+
+_IDENTITY, _GZIP = 1 << 0, 1 << 2
+"""Compressions of requests, by gRPC's numbers. Others end with UNIMPLEMENTED, as gRPC specifies."""
+
 
 # gRPC logs a traceback when a client leaves while a message is being sent to it, which is the client's right.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: "ExecuteBatchError" not in record.getMessage())
@@ -206,3 +216,81 @@ class Gateway:
         await asyncio.wait({ended, hurried}, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         hurried.cancel()
+
+
+class HealthListener:
+    """A server of gRPC that has the health service alone, with connections and places of its own."""
+
+    def __init__(self, address: str, limits: ClientLimits, services: Collection[str], metrics: Metrics) -> None:
+        """Prepare to listen.
+
+        Args:
+            address: where to listen, as HOST:PORT.
+            limits: limits of connections.
+            services: names of the services.
+            metrics: counts the RPCs.
+        """
+        self._address = address
+        self._server = grpc.aio.server(options=channel_options(limits, MAX_CHECK_BYTES))
+        self.health = Health(services, limits.client_stall_seconds, Intake(MAX_CHECK_BYTES, 0), metrics)
+        self._server.add_generic_rpc_handlers((self.health.handler(),))
+
+    async def start(self) -> None:
+        """Start to listen.
+
+        Raises:
+            OSError: the server cannot listen there.
+        """
+        listen(self._server, self._address, "health_listen")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End all RPCs, and listen no more."""
+        await self._server.stop(None)
+
+
+def listen(
+    server: grpc.aio.Server, address: str, setting: str, credentials: grpc.ServerCredentials | None = None
+) -> int:
+    """Have a server listen at an address, which a setting names, and return the port; without credentials, in plain.
+
+    Raises:
+        OSError: the server cannot listen there.
+    """
+    try:
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        text = mismatch("an address to listen at", address, "is the port in use?")
+        raise OSError(f"{setting}: {text}") from error
+
+
+def channel_options(limits: ClientLimits, max_request_bytes: int) -> list[tuple[str, int]]:
+    """Return the options of a server of gRPC, by gRPC's names."""
+    return [
+        ("grpc.max_receive_message_length", max_request_bytes),
+        # Requests are decompressed within their own limits, by `requests/decompression.py`.
+        ("grpc.per_message_decompression", 0),
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | _GZIP),
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(limits.handshake_seconds)),
+        ("grpc.max_concurrent_streams", limits.max_connection_rpcs),
+        ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_seconds)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
+        ("grpc.http2.ping_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(_MIN_PING_SECONDS)),
+        # Off: with the probe, a connection moves megabytes of requests into memory before anything reads them.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
+        ("grpc.max_connection_age_ms", _milliseconds(limits.max_connection_age_seconds)),
+        ("grpc.max_connection_age_grace_ms", _milliseconds(limits.max_connection_age_grace_seconds)),
+    ]
+
+
+def _milliseconds(seconds: float) -> int:
+    """Return a limit in milliseconds; 0 seconds mean no limit."""
+    return min(round(seconds * 1000), _FOREVER) or _FOREVER

@@ -17,18 +17,16 @@ from rollserve_server.envs import check_not_free, requested, specs_of_rows
 from rollserve_server.errors import DomainError, NotAllowedError, OverLimitError, within
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.gateway.audit import digest_of
-from rollserve_server.gateway.following import RecordStreams
-from rollserve_server.gateway.messages.agent_specs import agent_to_proto
-from rollserve_server.gateway.messages.agent_versions import (
+from rollserve_server.gateway.following import RecordStreams, episode_records_to_proto
+from rollserve_server.gateway.messages.agents import (
+    agent_to_proto,
     agent_versions_to_proto,
     parameter_messages,
     select_parameters,
 )
 from rollserve_server.gateway.messages.environments import env_updated_to_proto
-from rollserve_server.gateway.messages.episode_records import episode_records_to_proto
-from rollserve_server.gateway.messages.samplers import created_to_proto, summary_to_proto
 from rollserve_server.gateway.messages.saved_samplers import saved_sampler_parts
-from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.messages.status import created_to_proto, status_to_proto, summary_to_proto
 from rollserve_server.gateway.reading import DatasetReads
 from rollserve_server.gateway.recording import Recordings
 from rollserve_server.gateway.rendering import rendered
@@ -61,7 +59,7 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.datasets import DataFolder
-    from rollserve_server.gateway.messages.privacy import PrivateArguments
+    from rollserve_server.gateway.messages.environments import PrivateArguments
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.requests.reader import RequestReader
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rollserve_server.conformance.cases.case import Case, Json
-from rollserve_server.conformance.cases.parts import RANDOM, abort, env, samples
+from rollserve_server.conformance.cases.case import RANDOM, Case, Json, abort, env, samples
 from rollserve_server.conformance.recordings import recording, sending
 
-__all__ = ["error_cases"]
+__all__ = ["access_cases", "error_cases"]
+
 
 _REASONS = {
     "INVALID_ARGUMENT": "INVALID_VALUE ENV_REFUSED AGENT_REFUSED ENV_NOT_RENDERABLE",
@@ -28,6 +28,8 @@ _REASONS = {
     "INTERNAL": "ENV_FAILED INTERNAL",
 }
 """All reasons that servers send, by their status."""
+
+_STATUS: Json = {"do": "status"}
 
 
 def error_cases() -> list[Case]:
@@ -116,5 +118,41 @@ def error_cases() -> list[Case]:
             {"timeout_seconds": 1},
             scripts=[{"rpc": "ObtainSamples", "steps": [*batch[:2], {"wait": 30}]}],
             client_errors={0: {"kind": "deadline"}},
+        ),
+    ]
+
+
+def access_cases() -> list[Case]:
+    """Return the cases."""
+    return [
+        Case(
+            "tls-and-token",
+            "TLS by an authority, and a token",
+            [env(), RANDOM, samples(20), _STATUS],
+            secure=True,
+        ),
+        Case(
+            "tls-other-authority",
+            "a server whose certificate another authority has signed",
+            [_STATUS],
+            {"ca": "@other_ca"},
+            secure=True,
+            client_errors={0: {"reason": "TLS_FAILED"}},
+        ),
+        *(
+            Case(
+                name,
+                about,
+                [operation],
+                {"token": token},
+                secure=True,
+                expected={0: {"error": {"kind": "access", "reason": name.upper().replace("-", "_")}}},
+            )
+            for name, about, operation, token in (
+                ("token-missing", "no token", _STATUS, None),
+                ("token-invalid", "a wrong token", _STATUS, "rst_wrong"),
+                ("token-expired", "a token that has expired", _STATUS, "@expired_token"),
+                ("scope-missing", "a token that permits less", RANDOM, "@limited_token"),
+            )
         ),
     ]

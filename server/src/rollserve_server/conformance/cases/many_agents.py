@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollserve_server.conformance.cases.case import Case, Json
-from rollserve_server.conformance.cases.parts import RANDOM, breaking, env, fragments, mlp, samples
+from rollserve_server.conformance.cases.case import RANDOM, Case, Json, breaking, env, fragments, mlp, samples
 from rollserve_server.conformance.operations import array
 
 __all__ = ["many_agent_cases"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rollserve._formats.replays import RecordedEpisode, frame_of, replayed
-from rollserve._formats.videos import mp4_parts
+from rollserve.data.videos import mp4_parts
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.probing.memory import naming_memory_limit

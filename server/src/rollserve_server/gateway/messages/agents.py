@@ -1,10 +1,12 @@
-"""Agents, and their updates."""
+"""Agents, their updates and their versions, as messages and back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from rollserve_server.agents import (
     DEFAULT_HEAD_SETTINGS,
@@ -19,40 +21,56 @@ from rollserve_server.agents import (
     MlpSpec,
     Normalization,
     OnnxModel,
+    OnnxSpec,
     PickledFactory,
     PolicySource,
     PythonSource,
+    PythonSpec,
     RandomSpec,
+    join_model,
 )
 from rollserve_server.envs import check_arguments
-from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import in_field, updates_from_proto
+from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, listed
+from rollserve_server.gateway.messages.fields import in_field, timestamp_of, updates_from_proto
 from rollserve_server.pool import AgentChange, PolicyUpdates
 from rollserve_wire.errors import InvalidArgumentError
-from rollserve_wire.json_arguments import kwargs_from_json
+from rollserve_wire.json_arguments import kwargs_from_json, kwargs_to_json
 from rollserve_wire.policy_map import policy_map_from_proto
-from rollserve_wire.tensors import named_tensors_from_proto
-from rollserve_wire.v1 import agent_pb2
+from rollserve_wire.reasons import Reason
+from rollserve_wire.records import message_from_record
+from rollserve_wire.tensors import dtype_to_proto, named_tensors_from_proto, named_tensors_to_proto
+from rollserve_wire.v1 import agent_pb2, agent_versions_pb2
+from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Mapping
 
-    from rollserve_server.agents import Activation, HeadKind, MlpHeadKind, Value
-    from rollserve_server.pool import AgentUpdate, PolicyUpdate
+    from rollserve_server.agents import (
+        Activation,
+        AgentSource,
+        HeadKind,
+        MlpHeadKind,
+        Value,
+    )
+    from rollserve_server.pool import AgentUpdate, AgentVersionStatus, PolicyUpdate
     from rollserve_wire.policy_map import PolicyMap
     from rollserve_wire.v1 import policies_pb2
-    from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 __all__ = [
     "ACTIVATIONS",
     "agent_from_proto",
+    "agent_to_proto",
     "agent_update_from_proto",
     "agent_updates_from_proto",
+    "agent_versions_to_proto",
     "has_pickle",
     "is_pickle",
     "mlp_from_proto",
+    "parameter_messages",
     "policy_map_in",
+    "select_parameters",
 ]
+
 
 ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -75,6 +93,11 @@ _WITHOUT_MODELS = ("epsilon_greedy", "boltzmann")
 """Heads that models have for no leaf."""
 _NORM_EPSILON = 1e-5
 """Epsilon of the layer norm if the request has none."""
+
+_MAX_MESSAGE_BYTES = 2 << 20
+"""Largest size of a message with parameters. Larger messages are not sent any faster."""
+_FIELD_BYTES = 16
+"""More bytes than a key takes with a number or a length behind it."""
 
 
 def agent_updates_from_proto(
@@ -294,3 +317,168 @@ def _kwargs_from_proto(
 def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:
     with in_field("parameters"):
         return named_tensors_from_proto(parameters.tensors)
+
+
+def agent_to_proto(agent: AgentSource) -> agent_pb2.Agent:
+    """Return an accepted agent as a message; the inverse of what `UpdateAgent` reads.
+
+    Raises:
+        NotReadyError: the agent is a pickle.
+    """
+    match agent:
+        case MlpSpec():
+            return agent_pb2.Agent(mlp=_mlp_to_proto(agent))
+        case RandomSpec():
+            return agent_pb2.Agent(random=agent_pb2.RandomAgent(action_mask=_mask_to_proto(agent.inputs)))
+        case ConstantSpec():
+            action, mask = named_tensors_to_proto(agent.action), _mask_to_proto(agent.inputs)
+            return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=action, action_mask=mask))
+        case OnnxSpec():
+            return agent_pb2.Agent(onnx=_onnx_to_proto(agent))
+        case PythonSpec(factory=InstalledFactory(name, kwargs)):
+            python = agent_pb2.PythonAgent(
+                name=name,
+                kwargs_json=kwargs_to_json("kwargs", kwargs),
+                parameters=_parameters_to_proto(agent.parameters),
+                action_mask=_mask_to_proto(agent.inputs),
+            )
+            return agent_pb2.Agent(python=python)
+    expected = "an agent without pickles, which a file could not be read without executing"
+    raise NotReadyError.of("agents", expected=expected, got="a pickled one", reason=Reason.SAVED_SAMPLER)
+
+
+def _mlp_to_proto(spec: MlpSpec) -> agent_pb2.MlpAgent:
+    message = agent_pb2.MlpAgent(
+        layer_sizes=spec.layer_sizes,
+        parameters=_parameters_to_proto(spec.parameters),
+        action_mask=_mask_to_proto(spec.inputs),
+        previous_action=spec.inputs.previous_action,
+        previous_reward=spec.inputs.previous_reward,
+    )
+    numbers = {activation: number for number, activation in ACTIVATIONS.items()}
+    if spec.activation is not None:
+        message.activation = numbers[spec.activation]
+    if spec.head == "hybrid":
+        _write_leaf_heads(message.hybrid, spec.leaf_heads)
+    else:
+        _write_settings(message, spec.head, spec.settings)
+    if spec.norm_epsilon is not None:
+        message.layer_norm.epsilon = spec.norm_epsilon
+    if spec.value == "shared":
+        message.shared_value.SetInParent()
+    elif spec.value is not None:
+        message.separate_value.SetInParent()
+        message.separate_value.hidden_sizes.extend(spec.value)
+    if spec.core is not None:
+        getattr(message, spec.core.kind).size = spec.core.size
+    if spec.normalization is not None:
+        message.normalization.epsilon, message.normalization.clip = spec.normalization
+    return message
+
+
+def _onnx_to_proto(spec: OnnxSpec) -> agent_pb2.OnnxAgent:
+    message = agent_pb2.OnnxAgent(
+        model=join_model(spec.graph, spec.parameters),
+        inputs={port.role: port.name for port in spec.inputs if port.role != port.name},
+        outputs={port.role: port.name for port in spec.outputs.values() if port.role != port.name},
+        infos=spec.infos,
+        action_mask=_mask_to_proto(spec.agent_inputs),
+    )
+    if spec.head == "hybrid":
+        _write_leaf_heads(message.hybrid, spec.leaf_heads)
+    else:
+        getattr(message, spec.head).SetInParent()
+    return message
+
+
+def _write_leaf_heads(hybrid: agent_pb2.HybridHead, leaf_heads: Mapping[str, LeafHead]) -> None:
+    hybrid.SetInParent()
+    for leaf, (kind, settings) in leaf_heads.items():
+        _write_settings(hybrid.leaves[leaf], kind, settings)
+
+
+def _write_settings(message: agent_pb2.MlpAgent | agent_pb2.LeafHead, head: str, settings: HeadSettings) -> None:
+    """Write the settings of a head: its fields have the names of the attributes."""
+    fields = getattr(message, head)
+    fields.SetInParent()
+    for field in fields.DESCRIPTOR.fields:
+        value = getattr(settings, field.name)
+        if value != getattr(DEFAULT_HEAD_SETTINGS, field.name):
+            setattr(fields, field.name, value)
+
+
+def _mask_to_proto(inputs: AgentInputs) -> agent_pb2.ActionMask | None:
+    mask = inputs.action_mask
+    return None if mask is None else agent_pb2.ActionMask(**{mask.kind: mask.name})
+
+
+def _parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Parameters:
+    return agent_pb2.Parameters(tensors=named_tensors_to_proto(parameters))
+
+
+def agent_versions_to_proto(versions: Sequence[AgentVersionStatus]) -> agent_versions_pb2.ListAgentVersionsResponse:
+    """Return the versions that a sampler keeps."""
+    return agent_versions_pb2.ListAgentVersionsResponse(versions=map(_agent_version_to_proto, versions))
+
+
+def select_parameters(parameters: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """Return the parameters of these names, or all if there are no names.
+
+    Raises:
+        InvalidValueError: no parameter has one of the names.
+    """
+    for position, name in enumerate(names):
+        if name not in parameters:
+            raise InvalidValueError.of(f"names[{position}]", expected=f"one of {listed(parameters)}", got=repr(name))
+    return {name: parameters[name] for name in names} if names else parameters
+
+
+def parameter_messages(
+    policy_version: int, parameters: Mapping[str, np.ndarray], max_message_bytes: int
+) -> Iterator[agent_versions_pb2.GetAgentParametersResponse]:
+    """Yield parameters in messages of up to 2 MiB: at least one message, even without parameters.
+
+    Args:
+        policy_version: version of the agent.
+        parameters: the parameters by name.
+        max_message_bytes: size that no message may exceed.
+
+    Raises:
+        OverLimitError: a message has no room for a single element beside the parameter's name and shape.
+    """
+    limit = min(max_message_bytes, _MAX_MESSAGE_BYTES) - _FIELD_BYTES
+    message, num_bytes = agent_versions_pb2.GetAgentParametersResponse(policy_version=policy_version), 0
+    for name, array in parameters.items():
+        for part in _parts(name, array, limit):
+            size = part.ByteSize() + _FIELD_BYTES
+            if message.parts and num_bytes + size > limit:
+                yield message
+                message, num_bytes = agent_versions_pb2.GetAgentParametersResponse(policy_version=policy_version), 0
+            message.parts.append(part)
+            num_bytes += size
+    yield message
+
+
+def _agent_version_to_proto(version: AgentVersionStatus) -> agent_versions_pb2.AgentVersion:
+    updated = timestamp_of(version.updated_seconds)
+    agents = [message_from_record(agent_versions_pb2.HeldAgent, agent) for agent in version.agents]
+    return message_from_record(
+        agent_versions_pb2.AgentVersion, version, policy_version=version.number, agents=agents, updated=updated
+    )
+
+
+def _parts(name: str, array: np.ndarray, limit: int) -> Iterator[agent_versions_pb2.ParameterPart]:
+    """Yield a parameter in parts, each with room in a message of `limit` bytes."""
+    head = agent_versions_pb2.ParameterPart(name=name, data_type=dtype_to_proto(array.dtype), shape=array.shape)
+    room = limit - head.ByteSize() - 3 * _FIELD_BYTES
+    if room < array.itemsize:
+        expected = f"more than {head.ByteSize()} bytes, which the name and the shape of a parameter take"
+        raise OverLimitError.of(
+            "max_message_bytes", expected=expected, got=limit + _FIELD_BYTES, reason=Reason.MESSAGE_TOO_SMALL
+        )
+    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+    size = room // array.itemsize * array.itemsize
+    for offset in range(0, max(len(data), 1), size):
+        part = agent_versions_pb2.ParameterPart(offset_bytes=offset, data=data[offset : offset + size].tobytes())
+        part.MergeFrom(head)
+        yield part

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from rollserve import data
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
-from rollserve_server.gateway.messages.formats import message_limit_from_proto
-from rollserve_server.gateway.messages.sample_requests import check_first_index
-from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
+from rollserve_server.gateway.messages.sample_requests import (
+    check_first_index,
+    message_limit_from_proto,
+    sampling_options_from_proto,
+)
 from rollserve_server.pool import AtLeast, InAll, MessageFormat, SamplingOptions
 from rollserve_server.sampling import ColumnFormat
 

@@ -1,12 +1,13 @@
-"""Environments, and their updates."""
+"""Environments and their updates as messages and back, and which of their arguments clients may see."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve_server.envs import MethodCall, check_arguments, check_paths, describe_space
+from rollserve_server.envs import MethodCall, check_arguments, check_paths, describe_space, requested
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import in_field, in_range, updates_from_proto
 from rollserve_server.pool import RowUpdates
@@ -19,9 +20,16 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve_server.pool import EnvUpdate, EnvUpdated
-    from rollserve_wire.environments import EnvChange
+    from rollserve_wire.environments import EnvChange, EnvSpec, Wrapper
 
-__all__ = ["env_updated_to_proto", "env_updates_from_proto", "environment_from_proto", "method_call_from_proto"]
+__all__ = [
+    "PrivateArguments",
+    "env_updated_to_proto",
+    "env_updates_from_proto",
+    "environment_from_proto",
+    "method_call_from_proto",
+]
+
 
 _MAX_WRAPPERS = _MAX_TRANSFORMS = 64
 _MAX_ARGUMENTS = 16
@@ -137,3 +145,46 @@ def _spec_or_change_from_proto(
         change = env_change_from_proto(update.change)
         check_paths(change, allowed_paths)
         return change
+
+
+class PrivateArguments:
+    """Arguments of environments that the server's operator has given, which may be keys or passwords.
+
+    Of environments of profiles, clients see nothing but the profile's name and the arguments of requests.
+
+    They are known by the environment's id and their names. Values do not count: a client that sets one could find out
+    by them whether it has guessed it.
+    """
+
+    def __init__(self, env: EnvSpec) -> None:
+        """Hide the arguments of the environment that the server was started with."""
+        env = requested(env)
+        self._id = env.id
+        self._kwargs = frozenset(env.kwargs)
+        self._wrappers = {wrapper.name: frozenset(wrapper.kwargs) for wrapper in env.wrappers}
+
+    def hidden(self, specs: Iterable[EnvSpec]) -> list[str]:
+        """Return the names of the arguments that `without` leaves out of any of the environments."""
+        own = (spec for spec in map(requested, specs) if spec.id == self._id)
+        return list(dict.fromkeys(name for spec in own for name in self._hidden(spec)))
+
+    def without(self, spec: EnvSpec) -> EnvSpec:
+        """Return the environment without the operator's arguments."""
+        spec = requested(spec)
+        if spec.id != self._id:
+            return spec
+        wrappers = tuple(self._without(wrapper) for wrapper in spec.wrappers)
+        return dataclasses.replace(spec, kwargs=_left(spec.kwargs, self._kwargs), wrappers=wrappers)
+
+    def _hidden(self, spec: EnvSpec) -> Iterator[str]:
+        yield from (f"kwargs.{name}" for name in spec.kwargs if name in self._kwargs)
+        for position, wrapper in enumerate(spec.wrappers):
+            names = self._wrappers.get(wrapper.name, ())
+            yield from (f"wrappers[{position}].kwargs.{name}" for name in wrapper.kwargs if name in names)
+
+    def _without(self, wrapper: Wrapper) -> Wrapper:
+        return dataclasses.replace(wrapper, kwargs=_left(wrapper.kwargs, self._wrappers.get(wrapper.name, ())))
+
+
+def _left(kwargs: Mapping[str, object], hidden: Collection[str]) -> dict[str, object]:
+    return {name: value for name, value in kwargs.items() if name not in hidden}

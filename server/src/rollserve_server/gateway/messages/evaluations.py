@@ -13,8 +13,7 @@ from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.agents import policy_map_in
 from rollserve_server.gateway.messages.environments import environment_from_proto
 from rollserve_server.gateway.messages.fields import in_field, in_range
-from rollserve_server.gateway.messages.formats import evaluation_format_from_proto
-from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
+from rollserve_server.gateway.messages.sample_requests import evaluation_format_from_proto, sampling_options_from_proto
 from rollserve_server.pool import DISCARD, EvaluationRequest, PopulationRequest
 from rollserve_wire.environments import reproducibility_to_proto
 from rollserve_wire.records import message_from_record

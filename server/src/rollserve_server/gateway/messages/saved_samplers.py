@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rollserve_server.agents import HeldPolicy, PolicySet
 from rollserve_server.envs import RowSpecs
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.gateway.messages.agent_specs import agent_to_proto
-from rollserve_server.gateway.messages.agents import agent_from_proto
+from rollserve_server.gateway.messages.agents import agent_from_proto, agent_to_proto
 from rollserve_server.gateway.messages.environments import environment_from_proto
 from rollserve_server.gateway.messages.fields import (
     MAX_FIRST_INDEX,
@@ -21,7 +20,7 @@ from rollserve_server.gateway.messages.fields import (
     seconds_of,
     timestamp_of,
 )
-from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
+from rollserve_server.gateway.messages.sample_requests import exploration_from_proto
 from rollserve_server.pool import (
     ActionLog,
     Checkpoint,

@@ -19,7 +19,7 @@ from rollserve_server.gateway.messages.fields import (
     in_range,
     optional,
 )
-from rollserve_server.gateway.messages.sampling_options import exploration_from_proto
+from rollserve_server.gateway.messages.sample_requests import exploration_from_proto
 from rollserve_server.pool import SamplingOptions, VideoRequest
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 from rollserve_server.errors import InvalidValueError, OverLimitError
-from rollserve_server.gateway.requests.decompression import decompressed
 from rollserve_server.gateway.requests.receiving import Kind, Receiving
 from rollserve_wire.reasons import Reason
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 
 __all__ = ["Intake"]
+
 
 _MAX_SMALL_BYTES = 4 << 20  # of a request without agents, parameters and environments
 _MAX_NAME_BYTES = 4 << 10  # of a request that holds a name and nothing else
@@ -28,6 +29,10 @@ gRPC takes a request of up to `max_request_bytes` before anybody can say that it
 _NUM_ARRIVING = 4
 _SMALL_SECONDS = 30.0
 """How long a small request may take to its last byte."""
+
+_GZIP = b"\x1f\x8b"
+"""First bytes of gzip's format. No serialized message begins with them: the first would be a field of no wire type."""
+_GZIP_WINDOW_BITS = zlib.MAX_WBITS | 16
 
 
 class Intake:
@@ -160,3 +165,29 @@ def _within_size(data: bytes, max_bytes: int) -> bytes:
         expected, got = f"a request of at most {max_bytes} bytes", f"{len(data)} bytes"
         raise OverLimitError.of("", expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
     return data
+
+
+def decompressed(data: bytes, max_bytes: int) -> bytes:
+    """Return a request as it was before its client compressed it; any other request as it is.
+
+    Raises:
+        OverLimitError: a compressed request of more than `max_bytes` before its compression.
+        InvalidValueError: bytes that begin as gzip's format and do not follow it.
+    """
+    if not data.startswith(_GZIP):
+        return data
+    decompressor = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    try:
+        content = decompressor.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise _malformed(str(error)) from None
+    if len(content) > max_bytes:
+        expected, hint = f"a compressed request of at most {max_bytes} bytes before compression", "send it uncompressed"
+        raise OverLimitError.of("", expected=expected, got="more", hint=hint, reason=Reason.REQUEST_TOO_LARGE)
+    if not decompressor.eof or decompressor.unused_data:
+        raise _malformed("bytes that end too early" if not decompressor.eof else "bytes behind the end")
+    return content
+
+
+def _malformed(got: str) -> InvalidValueError:
+    return InvalidValueError.of("", expected="a request in gzip's format", got=got)

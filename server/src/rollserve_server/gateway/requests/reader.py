@@ -28,14 +28,15 @@ from rollserve_server.gateway.messages.fields import (
     in_range,
     optional,
 )
-from rollserve_server.gateway.messages.formats import message_limit_from_proto
-from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
-from rollserve_server.gateway.messages.samplers import sampler_request_from_proto
+from rollserve_server.gateway.messages.sample_requests import (
+    message_limit_from_proto,
+    sample_request_from_proto,
+    stream_request_from_proto,
+)
 from rollserve_server.gateway.messages.saved_samplers import read_saved_sampler
-from rollserve_server.gateway.messages.stream_requests import stream_request_from_proto
+from rollserve_server.gateway.messages.status import sampler_request_from_proto
 from rollserve_server.gateway.messages.videos import render_request_from_proto
-from rollserve_server.gateway.requests.limits import check_fields
-from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
+from rollserve_server.gateway.requests.parsing import check_fields, parse, parse_unchecked
 from rollserve_server.identity import Scope
 from rollserve_wire.parameter_updates import read_parameters_update
 from rollserve_wire.v1 import agent_versions_pb2, episode_records_pb2, samplers_pb2, saved_sampler_pb2

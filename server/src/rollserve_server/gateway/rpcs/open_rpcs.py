@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from rollserve_server.errors import DomainError, OverLimitError, shorten
 from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
-from rollserve_server.gateway.rpcs.refusal_log import RefusalLog
-from rollserve_server.gateway.rpcs.statuses import abort, code_of, reason_of
+from rollserve_server.gateway.rpcs.statuses import RefusalLog, abort, code_of, reason_of
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:

@@ -246,8 +246,8 @@ final class Joining {
         Map<String, List<Tensor>> tensors = new HashMap<>();
         for (EpisodeBatch batch : batches) {
             for (ColumnField field : List.of(ColumnField.ENVIRONMENT_INFOS, ColumnField.EPISODE_INFOS)) {
-                batch.columns(field).tensors().forEach(
-                    (name, tensor) -> tensors.computeIfAbsent(field + "/" + name, key -> new ArrayList<>()).add(tensor));
+                batch.columns(field).tensors().forEach((name, tensor) ->
+                    tensors.computeIfAbsent(field + "/" + name, key -> new ArrayList<>()).add(tensor));
             }
         }
         Set<String> misfits = new HashSet<>();

@@ -58,6 +58,7 @@ class FixedShapes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space, self.action_space = self._observations.space, self._actions.space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; return the observation of the converted space, and the info."""
         observation, info = self.env.reset(seed=seed, options=options)
         return self._observations.fixed(observation), info
 
