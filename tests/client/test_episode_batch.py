@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support import equal, raises
 
 from rollserve import ActionMask, EpisodeBatch, StepType
-from rollserve._formats.gymnasium_spaces import space_of_gymnasium
+from rollserve_wire.gymnasium_spaces import space_of_gymnasium
 
 
 def make(lengths: list[int], *, nested: bool = False, **changes: Any) -> EpisodeBatch:

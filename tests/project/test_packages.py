@@ -247,6 +247,31 @@ def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
         )
 
 
+def test_server_imports_the_client_where_it_reads_and_writes_episodes() -> None:
+    users = {
+        name
+        for name, others in IMPORTS.items()
+        if name.startswith("rollserve_server.") and any(other.partition(".")[0] == "rollserve" for other in others)
+    }
+    assert users == {
+        "rollserve_server.conformance.python_adapter",
+        "rollserve_server.datasets.reading",
+        "rollserve_server.datasets.writing",
+        "rollserve_server.envs.probing.rendering",
+        "rollserve_server.gateway.messages.dataset_requests",
+        "rollserve_server.gateway.messages.videos",
+        "rollserve_server.testing.rpc_faults",
+    }
+
+
+def test_workers_load_neither_grpc_nor_the_client() -> None:
+    code = "import sys, rollserve_server.pool.backends.ray.worker; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = {name.partition(".")[0] for name in shown.split()}
+    assert {"rollserve_server", "rollserve_wire", "numpy"} <= loaded
+    assert {"rollserve", "grpc"}.isdisjoint(loaded)
+
+
 def test_ordinary_servers_import_no_faults() -> None:
     for_tests = ("rollserve_server.testing", "rollserve_server.conformance")
     ordinary = {name: others for name, others in IMPORTS.items() if not name.startswith(for_tests)}

@@ -155,14 +155,14 @@ TEST(Batches, InfosGetMasksWhereMessagesLackThem) {
   EXPECT_EQ(std::vector<bool>(mask.begin(), mask.end()), (std::vector<bool>{true, false, false, true}));
 }
 
-TEST(Batches, InfosOfSeveralTypesGetTheOneThatNumpyChooses) {
+TEST(Batches, InfosOfSeveralTypesGetTheOneThatHoldsThemAll) {
   struct Case {
     v1::DataType a, b;
     DataType joined;
   };
   for (const auto& [a, b, type] : {Case{v1::DATA_TYPE_BOOL, v1::DATA_TYPE_INT8, DataType::Int8},
                                    Case{v1::DATA_TYPE_INT8, v1::DATA_TYPE_UINT8, DataType::Int16},
-                                   Case{v1::DATA_TYPE_UINT64, v1::DATA_TYPE_INT64, DataType::Float64},
+                                   Case{v1::DATA_TYPE_UINT64, v1::DATA_TYPE_INT64, DataType::UInt64},
                                    Case{v1::DATA_TYPE_FLOAT16, v1::DATA_TYPE_INT8, DataType::Float16},
                                    Case{v1::DATA_TYPE_INT16, v1::DATA_TYPE_FLOAT16, DataType::Float32},
                                    Case{v1::DATA_TYPE_FLOAT32, v1::DATA_TYPE_UINT32, DataType::Float64}}) {

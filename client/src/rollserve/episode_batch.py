@@ -20,7 +20,6 @@ from rollserve._codec.initial_states import later_initial_states
 from rollserve._codec.row_layout import columns_by_row
 from rollserve._formats.minari_writer import write_minari
 from rollserve._formats.parquet import write_parquet
-from rollserve._formats.replays import checked_segment, replayed_frames
 from rollserve._formats.rllib_json import write_rllib_json
 from rollserve_wire.checks import check_type, type_error
 from rollserve_wire.columns import (
@@ -45,6 +44,7 @@ from rollserve_wire.columns import (
 )
 from rollserve_wire.errors import mismatch
 from rollserve_wire.receipts import Receipt
+from rollserve_wire.replays import checked_segment, replayed_frames
 
 if TYPE_CHECKING:
     import os

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rollserve._calls.requests import exploration_of
-from rollserve._formats.replays import ObservationArrays, checked_segment, checksums, recorded_episode
 from rollserve.episode_batch import EpisodeBatch
 from rollserve_wire.checks import check_flag, check_integer, check_type
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import InvalidArgumentError, malformed_error, mismatch
+from rollserve_wire.replays import ObservationArrays, checked_segment, checksums, recorded_episode
 from rollserve_wire.representations import briefly
 from rollserve_wire.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve_wire.v1 import sampler_service_pb2 as pb

@@ -11,8 +11,8 @@ import numpy as np
 
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve._formats.step_tables import StepTable, flags_of, segments_of, single_values
-from rollserve.bridges.loading import load
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 
 __all__ = ["D4rlSource"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import check_choices, gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve._formats.hdf5_episodes import INFO_HINT, Episode, Hdf5Episodes, converted, num_steps_of
 from rollserve._formats.minari_layout import (
     AGENT,
@@ -22,9 +21,10 @@ from rollserve._formats.minari_layout import (
     hdf5_path,
 )
 from rollserve._formats.sources import EXTRA, RandomAccess, Source, check_numbers, file_error
-from rollserve.bridges.loading import load
 from rollserve_wire.columns import columns_of, concatenate_infos, is_mask, mask_name
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
+from rollserve_wire.gymnasium_spaces import check_choices, gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve_wire.receipts import Receipt
 from rollserve_wire.spaces import Space, Text
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import leaf_spaces
 from rollserve._formats.minari_layout import AGENT, ATTRIBUTES, HEADERS, RECEIPT, group_of, hdf5_path
 from rollserve._formats.sources import EXTRA
-from rollserve.bridges.loading import load
 from rollserve_wire.columns import is_mask, leaves_of, mask_name
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
+from rollserve_wire.gymnasium_spaces import leaf_spaces
 from rollserve_wire.spaces import Space, Text
 
 _MAX_NAME_CHARACTERS = 1000

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
 from rollserve._formats.minari_episodes import check_info_names, write_episodes
 from rollserve._formats.minari_layout import ATTRIBUTES, DATA_FILE, METADATA_FILE, dtype_and_shape, group_of
-from rollserve._formats.replays import has_own_seeds
 from rollserve._formats.sources import EXTRA
 from rollserve._formats.staged_file import StagedFile, journal_of, replace_file
-from rollserve.bridges.loading import load
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
+from rollserve_wire.gymnasium_spaces import gymnasium_space, leaf_spaces, space_of_gymnasium
+from rollserve_wire.replays import has_own_seeds
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollserve._formats.sources import EXTRA, check_bytes, check_numbers
-from rollserve.bridges.loading import load
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 
 __all__ = ["pack_array", "unpack_array"]
 

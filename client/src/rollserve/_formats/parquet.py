@@ -12,7 +12,6 @@ from rollserve._formats.rllib_columns import AGENTS, IGNORED, missing_of, table_
 from rollserve._formats.sources import EXTRA, Source, check_bytes, check_numbers, file_error
 from rollserve._formats.step_tables import segments_of
 from rollserve.bridges.arrow import to_arrow
-from rollserve.bridges.loading import load
 from rollserve.bridges.trees import nested
 from rollserve_wire.columns import (
     FLOAT_HEADERS,
@@ -26,6 +25,7 @@ from rollserve_wire.columns import (
     without_full_masks,
 )
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 
 if TYPE_CHECKING:
     import os

@@ -15,12 +15,12 @@ from rollserve._formats.packed_arrays import pack_array, unpack_array
 from rollserve._formats.rllib_columns import AGENT_NAMES, KNOWN, exact_array, is_ignored, missing_of, table_of
 from rollserve._formats.sources import EXTRA, Source, check_bytes, file_error
 from rollserve._formats.step_tables import segments_of
-from rollserve.bridges.loading import load
 from rollserve.bridges.trees import nested, step_positions
 from rollserve.learning.transitions import transitions
 from rollserve_wire.checks import check_names
 from rollserve_wire.columns import columns_of, leaves_of, mask_name
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 
 if TYPE_CHECKING:
     import os

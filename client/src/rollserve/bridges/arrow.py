@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rollserve.bridges.loading import load
 from rollserve.bridges.tables import step_table
+from rollserve_wire.extras import load
 
 __all__ = ["to_arrow"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollserve.bridges.loading import load
 from rollserve.bridges.trees import convert_arrays
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from rollserve.bridges.loading import load
 from rollserve.bridges.trees import nested, step_positions
 from rollserve.learning.transitions import transitions
 from rollserve_wire.columns import columns_of, leaves_of, mask_name
+from rollserve_wire.extras import load
 
 __all__ = ["to_rllib_episodes", "to_sample_batch"]
 

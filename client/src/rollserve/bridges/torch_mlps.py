@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve.bridges.loading import load
 from rollserve_wire.checks import type_error
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 from rollserve_wire.representations import briefly
 
 __all__ = ["TorchMlp", "mlp_of_modules"]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollserve.bridges.loading import load
 from rollserve_wire.checks import type_error
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 from rollserve_wire.representations import briefly
 from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text, named_leaves
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.bridges.loading import load
 from rollserve.bridges.pytorch import to_torch
 from rollserve.bridges.trees import nested, step_positions
 from rollserve.learning.arguments import checked_last_values, infos_or
 from rollserve.learning.transitions import transitions
 from rollserve_wire.columns import mask_name
+from rollserve_wire.extras import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import leaf_spaces
 from rollserve.data.densities import HEADS, element_sizes, log_density
 from rollserve.data.models import model_outputs
 from rollserve.data.networks import network_outputs
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
+from rollserve_wire.gymnasium_spaces import leaf_spaces
 from rollserve_wire.spaces import Discrete, MultiDiscrete, Space
 from rollserve_wire.tensors import named_tensors_from_proto
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import leaf_spaces
-from rollserve.bridges.loading import load
 from rollserve.data.networks import active_steps, initial_state, shifted
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
+from rollserve_wire.gymnasium_spaces import leaf_spaces
 from rollserve_wire.spaces import Dict, Space, Tuple
 
 if TYPE_CHECKING:

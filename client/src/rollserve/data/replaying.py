@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from rollserve._formats.replays import recorded_episode, replayed
 from rollserve._formats.sources import EXTRA
-from rollserve.bridges.loading import load
 from rollserve_wire.environments import EnvSpec, Wrapper, env_spec_from_proto
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
+from rollserve_wire.replays import recorded_episode, replayed
 from rollserve_wire.representations import briefly
 from rollserve_wire.v1 import environment_pb2
 
@@ -141,7 +141,7 @@ def _member(name: str) -> Any:
 
 def _own_wrapper(name: str) -> Any:
     """Return the wrapper of this name that gymnasium does not have; None for others."""
-    return load("rollserve.data.fixed_shapes", EXTRA).FixedShapes if name == "FixedShapes" else None
+    return load("rollserve_wire.fixed_shapes", EXTRA).FixedShapes if name == "FixedShapes" else None
 
 
 def _wrapped(env: Any, wrapper: Wrapper) -> Any:

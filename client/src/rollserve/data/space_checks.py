@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import check_choices, leaf_spaces
 from rollserve_wire.columns import columns_of, leaves_of
 from rollserve_wire.errors import mismatch
+from rollserve_wire.gymnasium_spaces import check_choices, leaf_spaces
 from rollserve_wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Text
 
 __all__ = ["fitted"]

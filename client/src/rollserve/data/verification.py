@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import space_of_gymnasium
 from rollserve.data.agent_files import load_agent
 from rollserve.data.log_probs import log_probs
 from rollserve.data.reader import read
@@ -19,6 +18,7 @@ from rollserve.episode_batch import EpisodeBatch
 from rollserve_wire.checks import check_type
 from rollserve_wire.environments import EnvSpec
 from rollserve_wire.errors import mismatch
+from rollserve_wire.gymnasium_spaces import space_of_gymnasium
 from rollserve_wire.receipts import HASH_SEED_NAME, Receipt, column_digests, hash_seed
 from rollserve_wire.representations import briefly
 

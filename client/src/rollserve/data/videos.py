@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from rollserve.bridges.loading import load
 from rollserve_wire.checks import check_type
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 
 __all__ = ["mp4_parts", "write_video"]
 

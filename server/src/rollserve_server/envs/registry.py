@@ -11,8 +11,8 @@ from typing import Any, TypeGuard
 
 import gymnasium
 
-from rollserve.data.fixed_shapes import FixedShapes
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show
+from rollserve_wire.fixed_shapes import FixedShapes
 from rollserve_wire.reasons import Reason
 
 __all__ = [

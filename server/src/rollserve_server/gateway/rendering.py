@@ -28,11 +28,11 @@ from rollserve_wire.v1 import sampler_service_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from rollserve._formats.replays import RecordedEpisode
     from rollserve_server.envs import VideoForm
     from rollserve_server.gateway.messages.videos import RenderRequest
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.pool import Pool, RenderedEnv
+    from rollserve_wire.replays import RecordedEpisode
 
 __all__ = ["rendered"]
 

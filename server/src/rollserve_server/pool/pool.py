@@ -33,7 +33,6 @@ from rollserve_wire.environments import EnvSpec
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
-    from rollserve._formats.replays import RecordedEpisode
     from rollserve_server.envs import MethodCall, VideoForm
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.accounts.episode_log import EpisodeLog
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.saved_sampler import SavedSampler
     from rollserve_server.pool.versions.env_videos import RenderedEnv
     from rollserve_server.settings import PoolSettings
+    from rollserve_wire.replays import RecordedEpisode
 
 __all__ = ["Pool"]
 

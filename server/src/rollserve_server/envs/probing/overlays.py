@@ -13,7 +13,7 @@ from rollserve_wire.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollserve._formats.replays import RecordedEpisode
+    from rollserve_wire.replays import RecordedEpisode
 
 __all__ = ["Overlay", "StepTexts"]
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rollserve._formats.replays import RecordedEpisode, frame_of, replayed
-from rollserve.data.videos import mp4_parts
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, make_env
 from rollserve_server.envs.probing.memory import naming_memory_limit
@@ -27,6 +25,7 @@ from rollserve_server.errors import (
 )
 from rollserve_wire.errors import mismatch
 from rollserve_wire.reasons import Reason
+from rollserve_wire.replays import RecordedEpisode, frame_of, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -164,6 +163,8 @@ def _written(frames: Iterable[np.ndarray], rendering: Rendering, fps: float) -> 
         yield from (np.ascontiguousarray(frame).tobytes() for frame in frames)
         return
     try:
+        from rollserve.data.videos import mp4_parts  # the processes of videos alone use the client
+
         yield from mp4_parts(frames, fps)
     except ImportError as error:
         text = (

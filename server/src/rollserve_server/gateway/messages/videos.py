@@ -8,7 +8,6 @@ import numpy as np
 
 from rollserve import EpisodeBatch
 from rollserve._calls.responses import read_response
-from rollserve._formats.replays import ObservationChecksums, RecordedEpisode, checksums
 from rollserve_server.envs import MAX_FPS, MIN_FPS, Overlay
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.messages.fields import (
@@ -22,6 +21,7 @@ from rollserve_server.gateway.messages.fields import (
 from rollserve_server.gateway.messages.sample_requests import exploration_from_proto
 from rollserve_server.pool import SamplingOptions, VideoRequest
 from rollserve_wire.columns import leaves_of
+from rollserve_wire.replays import ObservationChecksums, RecordedEpisode, checksums
 from rollserve_wire.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve_wire.v1 import video_pb2
 

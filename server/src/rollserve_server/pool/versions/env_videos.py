@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from rollserve._formats.replays import RecordedEpisode
     from rollserve_server.envs import Leaf, VideoForm
     from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.videos import VideoRequest
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import PoolSettings
+    from rollserve_wire.replays import RecordedEpisode
 
 __all__ = ["EnvVideos", "RenderedEnv"]
 

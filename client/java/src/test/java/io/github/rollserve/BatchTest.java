@@ -178,7 +178,7 @@ class BatchTest {
         types.put(new DataType[] {DataType.UINT8, DataType.INT8}, DataType.INT16);
         types.put(new DataType[] {DataType.UINT8, DataType.FLOAT16}, DataType.FLOAT16);
         types.put(new DataType[] {DataType.INT16, DataType.FLOAT16}, DataType.FLOAT32);
-        types.put(new DataType[] {DataType.UINT64, DataType.INT64}, DataType.FLOAT64);
+        types.put(new DataType[] {DataType.UINT64, DataType.INT64}, DataType.UINT64);
         types.forEach((pair, expected) -> {
             Number one = pair[1] == DataType.FLOAT16 ? 0x3c00 : 1;
             EpisodeBatch batch = obtain(2, 2,

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollserve._formats.gymnasium_spaces import space_of_gymnasium, space_values, value_leaves
 from rollserve_wire.columns import leaves_of
 from rollserve_wire.errors import mismatch
+from rollserve_wire.gymnasium_spaces import space_of_gymnasium, space_values, value_leaves
 
 __all__ = [
     "ObservationArrays",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rollserve.bridges.loading import load
 from rollserve_wire import spaces
 from rollserve_wire.errors import mismatch
+from rollserve_wire.extras import load
 
 __all__ = ["check_choices", "gymnasium_space", "leaf_spaces", "space_of_gymnasium", "space_values", "value_leaves"]
 
