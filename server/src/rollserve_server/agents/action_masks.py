@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rollserve.errors import mismatch
 from rollserve_server.agents.agent import ACTION_MASK, ActionMask, LeafMask
-from rollserve_server.agents.specs.shapes import consecutive
+from rollserve_server.agents.specs import consecutive
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.specs.inputs import MaskSource
+    from rollserve_server.agents.specs import MaskSource
     from rollserve_server.envs import Leaf
+
 
 __all__ = [
     "action_mask_of",

@@ -6,16 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rollserve_server.agents.specs.kinds import kind_of
-from rollserve_server.agents.specs.mlp import MlpSpec
-from rollserve_server.agents.specs.onnx import OnnxSpec
-from rollserve_server.agents.specs.open_loop import RandomSpec
-from rollserve_server.agents.specs.policies import PolicySet
+from rollserve_server.agents.specs import MlpSpec, OnnxSpec, PolicySet, RandomSpec, kind_of
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
-    from rollserve_server.agents.specs.kinds import AgentSpec
+    from rollserve_server.agents.specs import AgentSpec, HeadKind, HeadSettings, OnnxHeadKind
+
 
 __all__ = ["DEFAULT_EXPLORATION", "Exploration", "check_exploration"]
 
@@ -70,7 +66,6 @@ _OWNERS = {
     "pickled": "an agent in Python",
 }
 """Description of agents without a head, by kind."""
-
 
 _MAX_COMBINATIONS = 1 << 16
 """Largest number of ways in which episodes may differ: the least common multiple of the numbers of factors."""

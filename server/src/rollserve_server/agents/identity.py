@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
-from rollserve_server.agents.specs.policies import PolicySet
-from rollserve_server.agents.specs.python import PythonSource, PythonSpec
+from rollserve_server.agents.specs import OnnxModel, OnnxSpec, PolicySet, PythonSource, PythonSpec
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs.kinds import AgentSource, AgentSpec, PolicySource, PolicySpec
+    from rollserve_server.agents.specs import AgentSource, AgentSpec, PolicySource, PolicySpec
+
 
 __all__ = ["content_hash", "is_same", "model_digest"]
 

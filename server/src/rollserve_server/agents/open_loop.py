@@ -8,7 +8,7 @@ import numpy as np
 
 from rollserve_server.agents.action_masks import choose_values, masked_actions
 from rollserve_server.agents.agent import Agent, Decision
-from rollserve_server.agents.specs.shapes import consecutive
+from rollserve_server.agents.specs import consecutive
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.specs.open_loop import ConstantSpec
+    from rollserve_server.agents.specs import ConstantSpec
     from rollserve_server.envs import Leaf
+
 
 __all__ = ["ConstantAgent", "MaskedRandomAgent", "RandomAgent", "build_constant", "build_random"]
 

@@ -12,7 +12,8 @@ from rollserve import EnvSpec, Reproducibility, Vectorization, Wrapper
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
-    from rollserve_server.check_env.verdict import Finding, Verdict
+    from rollserve_server.check_env.checking import Finding, Verdict
+
 
 __all__ = ["check_env_command"]
 

@@ -26,7 +26,7 @@ def _load(path: str) -> Any:
     return module
 
 
-_sandbox = _load("../sandbox/child.py")
+_sandbox = _load("../sandbox_child.py")
 
 
 def probe(

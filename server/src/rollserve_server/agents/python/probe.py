@@ -9,12 +9,10 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve_server.agents.action_masks import shown_values
-from rollserve_server.agents.previous import PREVIOUS_ACTION, PREVIOUS_REWARD
-from rollserve_server.agents.python.arrays import info_spec, misfit
-from rollserve_server.agents.python.calls import PolicyCalls
-from rollserve_server.agents.python.loading import make_policy
-from rollserve_server.agents.sandbox.child import RefusedError, answer, find_batching, perturbed
-from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_masks, random_rows
+from rollserve_server.agents.agent import PREVIOUS_ACTION, PREVIOUS_REWARD
+from rollserve_server.agents.python.policy import PolicyCalls, info_spec, make_policy, misfit
+from rollserve_server.agents.sandbox import NUM_PROBE_ROWS, random_masks, random_rows
+from rollserve_server.agents.sandbox_child import RefusedError, answer, find_batching, perturbed
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, listed, traceback_of
 
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.agent import ActionMask, InfoSpec
-    from rollserve_server.agents.python.calls import PolicyResult
-    from rollserve_server.agents.specs.python import Factory
+    from rollserve_server.agents.python.policy import PolicyResult
+    from rollserve_server.agents.specs import Factory
     from rollserve_server.envs import Leaf
 
 

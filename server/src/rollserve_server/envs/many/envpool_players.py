@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve.errors import mismatch
-from rollserve_server.envs.envpool.environment import check_actions, find_envpool
+from rollserve_server.envs.envpool import check_actions, find_envpool
+from rollserve_server.envs.making import call_with_arguments
 from rollserve_server.envs.many.turns import Turn, TurnEnv
 from rollserve_server.envs.outcomes import ReturnedError
-from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
+
 
 __all__ = ["EnvPoolPlayers"]
 

@@ -12,7 +12,13 @@ import numpy as np
 
 from rollserve import Reproducibility
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.columns import assemble_rows, check_precision, store_observation
+from rollserve_server.envs.columns import (
+    assemble_rows,
+    check_observations,
+    check_precision,
+    check_rewards,
+    store_observation,
+)
 from rollserve_server.envs.determinism import (
     QUICK_SECONDS,
     QUICK_STEPS,
@@ -26,7 +32,6 @@ from rollserve_server.envs.determinism import (
 from rollserve_server.envs.leaves import any_value, leaves_of_space
 from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.many.making import close_turn_env, make_turn_env
-from rollserve_server.envs.observation_checks import check_observations, check_rewards
 from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.envs.leaves import Leaf
     from rollserve_server.envs.many.turns import Turn
+
 
 __all__ = ["ManyEnvs"]
 

@@ -16,20 +16,16 @@ from multiprocessing.connection import Connection
 from types import GeneratorType
 from typing import TYPE_CHECKING
 
-# Each fork would import what jobs are made of.
-import rollserve_server.envs.probing.method_calls
-import rollserve_server.envs.probing.probe
-import rollserve_server.envs.probing.rendering
-import rollserve_server.settings  # noqa: F401
+import rollserve_server.settings  # noqa: F401  # each fork would import what jobs are made of
 from rollserve_server.activity import Activity, Phase
 from rollserve_server.children import live_by
-from rollserve_server.envs.probing.kinds import ENVPOOL
 from rollserve_server.envs.probing.memory import limit_memory
-from rollserve_server.envs.probing.registrations import register
+from rollserve_server.envs.probing.run import ENVPOOL, register
 from rollserve_server.errors import portable
 
 if TYPE_CHECKING:
     from types import FrameType
+
 
 __all__ = ["serve"]
 

@@ -12,9 +12,8 @@ import numpy as np
 from rollserve import Reason
 from rollserve._codec.json_arguments import value_from_json
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.making import close_env, find_method, make_env
+from rollserve_server.envs.making import close_env, find_method, make_env, refused_by
 from rollserve_server.envs.probing.memory import naming_memory_limit
-from rollserve_server.envs.refusals import refused_by
 from rollserve_server.envs.row_specs import identity_of, specs_of_rows
 from rollserve_server.errors import InvalidValueError, describe
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings
+
 
 __all__ = ["MethodCall", "call_method"]
 

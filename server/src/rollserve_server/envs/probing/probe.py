@@ -16,17 +16,17 @@ from rollserve_server.envs.columns import leaves_of_batch
 from rollserve_server.envs.determinism import Traces, digest, trace_name
 from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.many.many_envs import ManyEnvs
-from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit, observation_bytes
+from rollserve_server.envs.row_envs import RowEnvs
 from rollserve_server.envs.row_specs import identity_of
-from rollserve_server.envs.rows.row_envs import RowEnvs
-from rollserve_server.envs.rows.vector_envs import VectorEnvs
-from rollserve_server.envs.vectorization import make_rows
+from rollserve_server.envs.vector_envs import VectorEnvs
+from rollserve_server.envs.vectorization import make_rows, spaces_text, why_not_single
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
 
 if TYPE_CHECKING:
     from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
+
 
 __all__ = ["Probed", "probe"]
 

@@ -15,10 +15,21 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces import Box
 
+from rollserve import Reason
+from rollserve.spaces import space_to_proto
+from rollserve_server.envs.leaves import describe_space
+from rollserve_server.errors import OverLimitError
+
 if TYPE_CHECKING:
     from gymnasium import Space
 
-__all__ = ["box_of", "pickle_uniform_boxes", "plain_space"]
+
+__all__ = ["box_of", "check_space_sizes", "pickle_uniform_boxes", "plain_space"]
+
+_MAX_SPACE_BYTES = 1 << 20
+
+"""Bytes of both spaces as messages. With `MAX_ENV_BYTES` and the state of 10,000 workers, an answer stays below the
+4 MiB that clients accept by default."""
 
 
 def pickle_uniform_boxes() -> None:
@@ -57,6 +68,18 @@ def plain_space(space: Space[Any]) -> Space[Any]:
             return spaces.Text(space.max_length, min_length=space.min_length, charset=space.characters)
         case _:
             return space
+
+
+def check_space_sizes(observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise OverLimitError if both spaces take more than 1 MiB; a bound that all elements share is one number.
+
+    Every answer to `GetSampler` has the spaces of the environment.
+    """
+    size = sum(space_to_proto(describe_space(space)).ByteSize() for space in (observation_space, action_space))
+    if size > _MAX_SPACE_BYTES:
+        expected = f"an environment whose spaces take at most {_MAX_SPACE_BYTES} bytes"
+        hint = "a bound that all elements of a Box share takes a few bytes"
+        raise OverLimitError.of("id", expected=expected, got=size, hint=hint, reason=Reason.ENVIRONMENTS_TOO_LARGE)
 
 
 class _Uniform(NamedTuple):

@@ -14,7 +14,13 @@ from gymnasium.vector.utils import batch_space
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
-from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch, of_reset
+from rollserve_server.envs.columns import (
+    batch_of_leaves,
+    check_observations,
+    check_precision,
+    check_rewards,
+    leaves_of_batch,
+)
 from rollserve_server.envs.determinism import (
     QUICK_STEPS,
     Trace,
@@ -24,21 +30,20 @@ from rollserve_server.envs.determinism import (
     numbers_in,
     trace_name,
 )
-from rollserve_server.envs.envpool.environment import make_envpool
+from rollserve_server.envs.envpool import make_envpool
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.making import close_env
-from rollserve_server.envs.native.making import make_native
-from rollserve_server.envs.observation_checks import check_observations, check_rewards
-from rollserve_server.envs.outcomes import failure_text, flags_of, parts_of_step, plain_infos, rewards_of
-from rollserve_server.envs.rows.vector_infos import (
-    final_observations,
-    has_infos,
-    info_column,
-    infos_of_row,
-    without_final,
+from rollserve_server.envs.native import make_native
+from rollserve_server.envs.outcomes import (
+    failure_text,
+    flags_of,
+    parts_of_reset,
+    parts_of_step,
+    plain_infos,
+    rewards_of,
 )
-from rollserve_server.envs.transforms.transforms import Transforms
+from rollserve_server.envs.transforms import Transforms
 from rollserve_server.errors import EnvFailedError
 
 if TYPE_CHECKING:
@@ -47,9 +52,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.envs.callbacks import AddedInfo
+    from rollserve_server.envs.leaves import Leaf
     from rollserve_server.envs.row_specs import WorkerSpecs
 
+
 __all__ = ["VectorEnvs"]
+
+_FINAL_OBSERVATIONS = {"final_obs", "_final_obs"}
+_NOT_INFOS = ("final_obs", "final_info")
 
 
 class VectorEnvs:
@@ -223,7 +233,7 @@ class VectorEnvs:
                 self._broken = False
             self._activity.begin(Phase.RESET)
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
-            observations, infos = of_reset(self._env.reset(seed=seed, options=options))
+            observations, infos = parts_of_reset(self._env.reset(seed=seed, options=options))
             self._store(observations)
             infos = plain_infos(infos)
         except BaseException as error:
@@ -289,12 +299,12 @@ class VectorEnvs:
         Args:
             infos: infos that `step` returned.
         """
-        if not has_infos(infos):
+        if not _has_infos(infos):
             return
         final = infos.get("final_info") if self.same_step else None
         ended = self.terminated | self.truncated
         # Infos beside the final ones belong to the row's next episode.
-        yield without_final(infos), ~ended if final is not None else np.ones(self.num_rows, np.bool_)
+        yield _without_final(infos), ~ended if final is not None else np.ones(self.num_rows, np.bool_)
         if final is not None:
             yield final, ended
 
@@ -305,11 +315,11 @@ class VectorEnvs:
             infos: infos that `step` returned.
             rows: indices of the rows.
         """
-        if has_infos(infos):
+        if _has_infos(infos):
             final = infos.get("final_info", infos) if self.same_step else infos
             # Infos beside the final ones belong to the row's next episode.
             ended = self.terminated | self.truncated
-            yield from ((row, infos_of_row(final if ended[row] else infos, row)) for row in rows)
+            yield from ((row, _infos_of_row(final if ended[row] else infos, row)) for row in rows)
 
     def shown_info(self, infos: Mapping[str, Any], path: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
         """Return the column of an info about the present observations, and which rows (M,) have it; None without one.
@@ -321,7 +331,7 @@ class VectorEnvs:
         rows = np.ones(self.num_rows, np.bool_)
         if self.same_step and self._has_stepped and "final_info" not in infos:
             rows = ~self.fresh  # whose infos belong to the step, not to the reset
-        return info_column(infos, path, rows)
+        return _info_column(infos, path, rows)
 
     def shown_infos(self, infos: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield each row that has infos about its present observation, with the info of a name, if it has that.
@@ -333,7 +343,7 @@ class VectorEnvs:
         _, rows = self.shown_info(infos, ())
         named = {key: infos[key] for key in (name, f"_{name}") if key in infos}
         for row in np.flatnonzero(rows).tolist():
-            yield row, infos_of_row(named, row)
+            yield row, _infos_of_row(named, row)
 
     def reset_infos(self, infos: Mapping[str, Any], rows: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
         """Return the infos of the reset of each of these rows.
@@ -343,7 +353,7 @@ class VectorEnvs:
             rows: indices of the rows.
         """
         has_any = infos and not (self.same_step and self._has_stepped and "final_info" not in infos)
-        return {row: infos_of_row(infos, row) for row in rows} if has_any else {}
+        return {row: _infos_of_row(infos, row) for row in rows} if has_any else {}
 
     def close(self) -> None:
         """Close the environment."""
@@ -408,7 +418,7 @@ class VectorEnvs:
     def _final_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """Return the last observations of episodes that ended in these rows, (rows, *O) for each leaf."""
         raw = [
-            np.asarray(final_observations(self._final, leaf, rows), leaf.dtype) for leaf in self.raw_observation_leaves
+            np.asarray(_final_observations(self._final, leaf, rows), leaf.dtype) for leaf in self.raw_observation_leaves
         ]
         return list(self._transforms.seen_observations(raw))
 
@@ -420,3 +430,64 @@ class VectorEnvs:
         self.close()
         self._broken = True
         return EnvFailedError(failure_text(self._spec.id, what, error), 0)
+
+
+def _has_infos(infos: Mapping[str, Any]) -> bool:
+    """Whether the infos of a step hold anything beside final observations."""
+    return bool(infos.keys() - _FINAL_OBSERVATIONS)
+
+
+def _without_final(infos: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the infos of a step without final observations and final infos."""
+    return {name: column for name, column in infos.items() if name.removeprefix("_") not in _NOT_INFOS}
+
+
+def _infos_of_row(infos: Mapping[str, Any], row: int) -> Mapping[str, Any]:
+    """Return one row's infos, as its environment would return them alone.
+
+    A row has an info unless gymnasium's mask, `_NAME`, says that it has none.
+    """
+    row_infos: dict[str, Any] = {}
+    for name, column in infos.items():
+        if name in _NOT_INFOS or name.startswith("_") or not _has_value(infos.get(f"_{name}"), row):
+            continue
+        row_infos[name] = _infos_of_row(column, row) if isinstance(column, Mapping) else column[row]
+    return row_infos
+
+
+def _info_column(infos: Mapping[str, Any], path: Sequence[str], rows: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
+    """Return the column of an info and the rows that have a value, among `rows` (M,) bool; None if there is no column.
+
+    Args:
+        infos: infos of a vector environment.
+        path: name of the info, with the names of the mappings around it in front.
+        rows: (M,) bool.
+    """
+    column: Any = infos
+    for name in path:
+        if not isinstance(column, Mapping) or name not in column:
+            return None, rows
+        mask = column.get(f"_{name}")
+        column, rows = column[name], rows if mask is None else rows & mask
+    return column, rows
+
+
+def _final_observations(final: Any, leaf: Leaf, rows: NDArray[Any]) -> Any:
+    """Return a leaf's values in the final observations of rows.
+
+    Some environments return an array of observations, others a column for each leaf.
+    """
+    if not leaf.path or isinstance(final, Mapping | tuple):
+        column = _part(final, leaf)
+        return list(column[rows]) if column.dtype.hasobject else column[rows]
+    return [_part(final[row], leaf) for row in rows]
+
+
+def _part(observation: Any, leaf: Leaf) -> Any:
+    for step in leaf.path:
+        observation = observation[step]
+    return observation
+
+
+def _has_value(mask: Any, row: int) -> bool:
+    return mask is None or bool(mask[row])

@@ -1,4 +1,4 @@
-"""Rows of environments that are stepped one by one."""
+"""Rows of environments that are stepped one by one, with their transforms."""
 
 from __future__ import annotations
 
@@ -12,16 +12,28 @@ from rollserve import Reproducibility
 from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.callbacks import Callbacks, with_added
-from rollserve_server.envs.columns import assemble_rows, of_reset
+from rollserve_server.envs.columns import (
+    assemble_rows,
+    check_observations,
+    check_precision,
+    store_observation,
+    unfit_rewards,
+    unfit_rows,
+)
 from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, Traces, classify, trace_episode, trace_name
-from rollserve_server.envs.leaves import leaves_of_space
+from rollserve_server.envs.leaves import any_value, leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
-from rollserve_server.envs.observation_checks import check_observations, unfit_rewards, unfit_rows
-from rollserve_server.envs.outcomes import ReturnedError, failure_text, infos_of
+from rollserve_server.envs.outcomes import (
+    ReturnedError,
+    failure_text,
+    flag_of,
+    infos_of,
+    parts_of_reset,
+    parts_of_step,
+    reward_of,
+)
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, identity_of, specs_of_rows
-from rollserve_server.envs.rows.row_transforms import RowTransforms
-from rollserve_server.envs.rows.step_results import StepResults
-from rollserve_server.envs.transforms.transforms import Transforms
+from rollserve_server.envs.transforms import Transforms
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, show
 
 if TYPE_CHECKING:
@@ -34,11 +46,16 @@ if TYPE_CHECKING:
     from rollserve_server.envs.callbacks import AddedInfo
     from rollserve_server.envs.leaves import Leaf
 
+
 __all__ = ["RowEnvs"]
 
 _RowInfos = list[tuple[int, "Mapping[str, Any]"]]
-
 _MAX_QUICK_SECONDS = 1.0  # for the quick checks of all rows together
+
+_MAX_SMALL_BYTES = 4 << 10
+
+"""Largest observation that is stored for many rows at once; larger ones are stored while they are in a cache."""
+_FLOATS = frozenset({float, np.float64, np.float32})
 
 
 class RowEnvs:
@@ -74,7 +91,7 @@ class RowEnvs:
     raw_rewards: NDArray[np.float64]
     environment_action_leaves: Sequence[Leaf]
     environment_actions: Sequence[np.ndarray]
-    _transforms: RowTransforms | None
+    _transforms: _RowTransforms | None
 
     def __init__(self, specs: WorkerSpecs, num_rows: int, callbacks: Sequence[str] = ()) -> None:
         """Make the environments.
@@ -114,7 +131,7 @@ class RowEnvs:
                 with at_row(row):
                     self._envs.append(make_env(self._specs[row]))
                     self._check_spaces(row)
-            self._results = results = StepResults(self.raw_observation_leaves, num_rows)
+            self._results = results = _StepResults(self.raw_observation_leaves, num_rows)
             self._set_transforms()
             leaves = self.observation_leaves, self._own_action_leaves
             spaces = self.observation_space, self._own_spaces[1]
@@ -213,7 +230,7 @@ class RowEnvs:
             # Copy the options, because environments may change their arguments.
             reset_options = self._specs[row].reset_options
             options = copy.deepcopy(dict(reset_options)) if reset_options else None
-            observation, info = of_reset(self._envs[row].reset(seed=seed, options=options))
+            observation, info = parts_of_reset(self._envs[row].reset(seed=seed, options=options))
             self._results.store_observation(row, observation)
             if self.checks_observations:
                 check_observations(self.raw_observation_leaves, self._results.observations, (row,))
@@ -365,7 +382,7 @@ class RowEnvs:
             kinds = {tuple(spec.transforms) for spec in self._specs}
             made = {kind: Transforms(kind, *self._own_spaces) for kind in kinds}
             of_rows = [made[tuple(spec.transforms)] for spec in self._specs]
-            self._transforms = rows = RowTransforms(of_rows, results, self._own_action_leaves)
+            self._transforms = rows = _RowTransforms(of_rows, results, self._own_action_leaves)
             self.observations, self.rewards = rows.observations, rows.rewards
             if rows.changes_actions:
                 self.environment_action_leaves = self._own_action_leaves
@@ -386,3 +403,167 @@ def _differ_in_place(before: EnvSpec, after: EnvSpec) -> bool:
         return False
     # A task cannot be unset, and one method cannot undo what another has set.
     return before.task is None or (after.task is not None and after.task.method == before.task.method)
+
+
+class _StepResults:
+    """Columns for the results of M rows.
+
+    Each row's results are taken before the next row steps: environments may keep them in arrays and mappings that they
+    share.
+
+    Attributes:
+        observations: an array (M, *O) for each leaf of the observation space; any valid value before the first reset.
+        rewards: (M,) float64.
+        terminated: (M,) bool.
+        truncated: (M,) bool.
+        checks_precision: whether an observation of wider floats than its space announces is invalid, not rounded.
+    """
+
+    def __init__(self, leaves: Sequence[Leaf], num_rows: int) -> None:
+        self._leaves = leaves
+        self.checks_precision = False
+        # Agents also act in rows that have had no reset yet.
+        self.observations = [np.repeat(any_value(leaf)[np.newaxis], num_rows, axis=0) for leaf in leaves]
+        self.rewards = np.zeros(num_rows)
+        self.terminated = np.zeros(num_rows, np.bool_)
+        self.truncated = np.zeros(num_rows, np.bool_)
+        self._only_leaf = next((leaf for leaf in leaves if not leaf.path), None)
+        is_small = self._only_leaf is not None and 0 < self.observations[0][0].nbytes <= _MAX_SMALL_BYTES
+        # The dtype of small observations, whose bytes are joined and stored for all rows at once; else None.
+        self._dtype = leaves[0].dtype if is_small and num_rows > 1 else None
+        self._shape = leaves[0].shape if is_small else ()
+        # Results that `store` will store.
+        self._rows: list[int] = []
+        self._bytes: list[bytes] = []
+        self._rewards: list[float] = []
+        self._ends: list[tuple[int, bool, bool]] = []
+
+    def store_observation(self, row: int, observation: Any) -> None:
+        """Store the observation of a row; raise what `columns.store_observation` and `check_precision` raise."""
+        if self.checks_precision:
+            check_precision(observation, self._leaves)
+        if self._only_leaf is not None and self._only_leaf.takes(observation):
+            self.observations[0][row] = observation
+        else:
+            store_observation(observation, self._leaves, self.observations, row)
+
+    def take(self, row: int, outcome: Any) -> Mapping[Any, Any]:
+        """Take the result of a row's step, which `store` stores, and return its infos, which are nobody else's.
+
+        Raises:
+            BaseException: the result is invalid, and the columns have no part of it but the observation; raises what
+                `reward_of`, `flag_of`, `infos_of` and `store_observation` do.
+        """
+        is_tuple = type(outcome) is tuple and len(outcome) == 5
+        observation, reward, terminated, truncated, info = outcome if is_tuple else parts_of_step(outcome)
+        if type(reward) not in _FLOATS:
+            reward = reward_of(reward)
+        if terminated is not False:
+            terminated = flag_of("terminated", terminated)
+        if truncated is not False:
+            truncated = flag_of("truncated", truncated)
+        if info or type(info) is not dict:
+            info = infos_of(info)
+        dtype = self._dtype
+        if dtype is None:
+            self.store_observation(row, observation)
+        elif type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == self._shape:
+            self._bytes.append(observation.tobytes())
+        else:
+            self.store_observation(row, observation)
+            self._bytes.append(self.observations[0][row].tobytes())
+        self._rows.append(row)
+        self._rewards.append(reward)
+        if terminated or truncated:
+            self._ends.append((row, terminated, truncated))
+        return info
+
+    def store(self) -> None:
+        """Store the results that were taken since the last call."""
+        if not self._rows:
+            return
+        num_rows, rewards = len(self._rows), self.rewards
+        places: Any = slice(None) if num_rows == len(rewards) else np.array(self._rows)
+        rewards[places] = np.fromiter(self._rewards, np.float64, num_rows)
+        self.terminated[places] = self.truncated[places] = False
+        for row, terminated, truncated in self._ends:
+            self.terminated[row], self.truncated[row] = terminated, truncated
+        if self._dtype is not None:
+            gathered = np.frombuffer(b"".join(self._bytes), self._dtype)
+            self.observations[0][places] = gathered.reshape(num_rows, *self._shape)
+        for results in (self._rows, self._bytes, self._rewards, self._ends):
+            results.clear()
+
+    def clear(self, row: int) -> None:
+        """Record for a row that failed that its episode has not ended."""
+        self.rewards[row] = 0.0
+        self.terminated[row] = self.truncated[row] = False
+
+
+class _RowTransforms:
+    """Transforms of M rows, which may differ. Rows with the same transforms are transformed together.
+
+    Attributes:
+        observations: observations that agents see, (M, *O) for each leaf.
+        rewards: rewards that agents get, (M,) float64. Without transforms of them, both are the results' own arrays.
+        changes_actions: whether any row's actions are transformed.
+    """
+
+    def __init__(self, transforms: Sequence[Transforms], results: _StepResults, action_leaves: Sequence[Leaf]) -> None:
+        """Begin with rows that have had no reset.
+
+        Args:
+            transforms: transforms of each row, which lead to the same spaces; equal ones are one object.
+            results: results of the environments' steps.
+            action_leaves: leaves of the environments' action space.
+        """
+        self._results = results
+        self._action_leaves = action_leaves
+        self._num_rows = len(transforms)
+        rows_of: dict[Transforms, list[int]] = {}
+        for row, each in enumerate(transforms):
+            rows_of.setdefault(each, []).append(row)
+        self._groups = [(each, np.array(rows)) for each, rows in rows_of.items()]
+        self._changes_observations = any(each.changes_observations for each, _ in self._groups)
+        self._changes_rewards = any(each.changes_rewards for each, _ in self._groups)
+        self.changes_actions = any(each.changes_actions for each, _ in self._groups)
+        self.observations, self.rewards = results.observations, results.rewards
+        if self._changes_observations:
+            leaves = leaves_of_space(transforms[0].observation_space)
+            self.observations = [np.repeat(any_value(leaf)[np.newaxis], self._num_rows, axis=0) for leaf in leaves]
+        if self._changes_rewards:
+            self.rewards = np.zeros(self._num_rows)
+
+    def environment_actions(self, actions: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Return what the environments get for the agent's actions, (M, *A) for each leaf."""
+        if len(self._groups) == 1:
+            return self._groups[0][0].environment_actions(actions)
+        found = [np.empty((self._num_rows, *leaf.shape), leaf.dtype) for leaf in self._action_leaves]
+        for transforms, rows in self._groups:
+            own = transforms.environment_actions([column[rows] for column in actions])
+            for column, values in zip(found, own, strict=True):
+                column[rows] = values
+        return found
+
+    def update(self, rows: Sequence[int], *, with_rewards: bool = True) -> None:
+        """Transform the results of rows that were stepped, or reset, since the last update."""
+        if not (self._changes_observations or (with_rewards and self._changes_rewards)):
+            return
+        if len(self._groups) == 1 and len(rows) == self._num_rows:
+            self._update(self._groups[0][0], slice(None), with_rewards=with_rewards)
+            return
+        for transforms, members in self._groups:
+            stepped = np.array(rows) if len(self._groups) == 1 else members[np.isin(members, rows)]
+            if len(stepped):
+                self._update(transforms, stepped, with_rewards=with_rewards)
+
+    def _update(self, transforms: Transforms, rows: slice | NDArray[np.int64], *, with_rewards: bool) -> None:
+        results = self._results
+        if self._changes_observations:
+            seen = transforms.seen_observations([column[rows] for column in results.observations])
+            for column, values in zip(self.observations, seen, strict=True):
+                column[rows] = values
+        if with_rewards and self._changes_rewards:
+            rewards = results.rewards[rows].copy()  # rewards of untransformed rows stay as they are
+            transforms.write_rewards(rewards, rewards)
+            self.rewards[rows] = rewards
