@@ -77,20 +77,17 @@ class StateSpec(NamedTuple):
 
 
 ACTION_MASK = "action_mask"
-
 """Name of the mask among the infos of a batch, among a model's inputs, and of the field of agents."""
+
 LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
 
 OBSERVATION = "observation"
-
 """Role of an observation, or of each of its leaves, as input of a model; see `leaf_role`."""
 
 STATE = "state/"
-
 """Prefix of a recurrent state's name, as input of a model and among the infos of a batch."""
 
 NEXT_STATE = "next_state/"
-
 """Prefix of a recurrent state's name, as output of a model."""
 
 
@@ -105,11 +102,9 @@ def leaf_role(whole: str, leaf: Leaf) -> str:
 
 
 PREVIOUS_ACTION = "previous_action"
-
 """Name of the state, or of the states of all leaves, that has the action before; see `leaf_role`."""
 
 PREVIOUS_REWARD = "previous_reward"
-
 """Name of the state that has the reward before, as the caller gets it from the environment."""
 
 
@@ -206,7 +201,6 @@ class ActionMask(NamedTuple):
 
 
 Decision = tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]
-
 """An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info, by name."""
 
 

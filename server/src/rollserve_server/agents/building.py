@@ -10,7 +10,7 @@ from rollserve_server.agents.mlp.agent import MlpAgent, NetworkInput
 from rollserve_server.agents.mlp.checks import check_mlp, mlp_head
 from rollserve_server.agents.onnx.agent import OnnxAgent
 from rollserve_server.agents.onnx.preparing import check_onnx, prepare_onnx
-from rollserve_server.agents.open_loop import build_constant, build_random
+from rollserve_server.agents.open_loop import ConstantAgent, RandomAgent
 from rollserve_server.agents.python.agent import PythonAgent, load_python
 from rollserve_server.agents.python.preparing import check_python, prepare_python
 from rollserve_server.agents.specs import (
@@ -121,9 +121,9 @@ def build_agent(
             head = mlp_head(spec, action_space, exploration, mask)
             return MlpAgent(spec, network_input, head, num_rows, mask=mask, together=together)
         case RandomSpec():
-            return build_random(action_space, mask)
+            return RandomAgent(action_space, mask)
         case ConstantSpec():
-            return build_constant(spec, action_space, num_rows, mask)
+            return ConstantAgent(spec, action_space, num_rows, mask)
         case OnnxSpec():
             return OnnxAgent(spec, action_space, num_rows, mask=mask, together=together, exploration=exploration)
         case PythonSpec():

@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 Choice = tuple[list[np.ndarray], dict[str, np.ndarray]]
-
 """An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info, by name."""
 
 
@@ -257,22 +256,17 @@ def _sample(
     scores -= scores.max(axis=0)
     if isinstance(temperature, np.ndarray) or temperature != 1:
         scores /= temperature
-    cumulative = _cumulative(np.exp(scores))
+    cumulative = np.exp(scores)
+    if len(cumulative) > len(uniform):
+        np.cumsum(cumulative, axis=0, out=cumulative)
+    else:  # adding row by row is many times as fast, in the same order
+        for before, value in itertools.pairwise(cumulative):
+            value += before
     total = cumulative[-1]
     # Leave out the last sum, to which the noise may be rounded up.
     choices = np.add.reduce(cumulative[:-1] <= uniform * total, axis=0, dtype=np.intp)
     log_prob: np.ndarray = scores[choices, np.arange(len(choices))] - np.log(total)
     return choices, log_prob
-
-
-def _cumulative(values: np.ndarray) -> np.ndarray:
-    """Return the cumulative sums over the first axis of values (n, M), which are overwritten."""
-    if len(values) > values.shape[1]:
-        return np.cumsum(values, axis=0, out=values)
-    # Adding row by row is many times as fast, in the same order.
-    for before, value in itertools.pairwise(values):
-        value += before
-    return values
 
 
 def _by_row(values: np.ndarray, num_rows: int) -> np.ndarray:

@@ -132,37 +132,26 @@ def _build(
     mask: LeafMask | None,
 ) -> SampledHead:
     """Build the head of a leaf."""
-    head = _build_free(kind, action_space, log_std, settings, factor, is_masked=mask is not None)
-    return head if mask is None else _MaskedHead(head, mask)  # heads of leaves with a mask have one input
-
-
-def _build_free(
-    kind: HeadKind,
-    action_space: Space[Any],
-    log_std: np.ndarray | None,
-    settings: HeadSettings,
-    factor: float,
-    *,
-    is_masked: bool,
-) -> SampledHead:
+    head: SampledHead
     match kind, action_space:
         case "categorical", spaces.Discrete():
-            return CategoricalHead(action_space, factor)
+            head = CategoricalHead(action_space, factor)
         case "boltzmann", spaces.Discrete():
-            return CategoricalHead(action_space, factor, "q_values")
+            head = CategoricalHead(action_space, factor, "q_values")
         case "epsilon_greedy", spaces.Discrete():
-            return (LegalEpsilonGreedyHead if is_masked else EpsilonGreedyHead)(action_space, factor)
+            head = (EpsilonGreedyHead if mask is None else LegalEpsilonGreedyHead)(action_space, factor)
         case "multi_categorical", spaces.MultiDiscrete():
-            return MultiCategoricalHead(action_space, factor)
+            head = MultiCategoricalHead(action_space, factor)
         case "bernoulli", spaces.MultiBinary():
-            return BernoulliHead(action_space, factor)
+            head = BernoulliHead(action_space, factor)
         case "diagonal_gaussian", spaces.Box() if _is_float(action_space):
-            return DiagonalGaussianHead(action_space, log_std, settings, factor)
+            head = DiagonalGaussianHead(action_space, log_std, settings, factor)
         case "squashed_gaussian", spaces.Box() if _is_float(action_space) and action_space.is_bounded():
-            return SquashedGaussianHead(action_space, log_std, settings, factor)
-    raise InvalidValueError.of(
-        "head", expected=f"a head for {action_space}", got=f"{kind}, which needs {_SPACES[kind]}"
-    )
+            head = SquashedGaussianHead(action_space, log_std, settings, factor)
+        case _:
+            got = f"{kind}, which needs {_SPACES[kind]}"
+            raise InvalidValueError.of("head", expected=f"a head for {action_space}", got=got)
+    return head if mask is None else _MaskedHead(head, mask)  # heads of leaves with a mask have one input
 
 
 def _is_float(space: spaces.Box) -> bool:

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from rollserve_server.children import Lifeline, launching, variables_for_code, variables_for_models
 from rollserve_server.envs import leaf_bounds
 from rollserve_server.errors import shorten
-from rollserve_server.futures import ended_if_abandoned
+from rollserve_server.futures import when_abandoned
 
 if TYPE_CHECKING:
     from rollserve_server.agents.agent import ActionMask
@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 _MAX_LOGGED_BYTES = 4000
 
 NUM_PROBE_ROWS = 80
-
 """Number of observations that a probe has."""
+
 _FAR = 1e4  # bounds beyond this count as none
 
 
@@ -117,7 +117,12 @@ def _run(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-        with ended_if_abandoned(kill), process:
+        def kill_if_running() -> None:
+            if process.poll() is None:
+                kill()
+
+        when_abandoned(kill_if_running)
+        with process:
             try:
                 output, _ = process.communicate(request, timeout=max_seconds)
             except subprocess.TimeoutExpired:

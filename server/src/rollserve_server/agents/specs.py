@@ -69,11 +69,9 @@ __all__ = [
 ]
 
 ArrayType = tuple[np.dtype, tuple[int, ...]]
-
 """Dtype and shape of an array."""
 
 Shapes = Mapping[str, ArrayType]
-
 """Dtype and shape of arrays, by name."""
 
 
@@ -179,7 +177,6 @@ Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
 CoreKind = Literal["gru", "lstm"]
 
 Value = Literal["shared"] | tuple[int, ...]
-
 """Source of the value: the policy's last hidden layer, or a network of its own with hidden layers of these sizes."""
 
 
@@ -332,7 +329,6 @@ class PickledFactory:
 
 
 Factory = InstalledFactory | PickledFactory
-
 """Factory that makes an agent's policy."""
 
 
@@ -421,7 +417,6 @@ class ConstantSpec:
 _Spec = TypeVar("_Spec", covariant=True)
 
 MEMBER_VERSION = (1 << 63) - 1
-
 """Number of the version of a policy that members of a population take the place of; all others are below it."""
 
 
@@ -496,23 +491,18 @@ class Lineups(PolicySet[_Spec]):
 
 
 _POLICY_CLASSES: tuple[type, ...] = (HeldPolicy, PolicySet, PolicyMap, PolicyRule, PolicyChoice)
-
 """Classes of policies by name, and of the values within them, as samplers keep them."""
 
 PolicySpec = MlpSpec | RandomSpec | ConstantSpec | OnnxSpec | PythonSpec
-
 """Single agent that was accepted."""
 
 PolicySource = PolicySpec | OnnxModel | PythonSource
-
 """Single agent as a request sends it."""
 
 AgentSpec = PolicySpec | PolicySet[PolicySpec]
-
 """Agent that was accepted, or policies by name for an environment with many agents."""
 
 AgentSource = PolicySource | PolicySet[PolicySource]
-
 """Agent or policies by name as a request sends them, put together with the present ones."""
 
 SPEC_CLASSES: tuple[type, ...] = (
@@ -535,8 +525,8 @@ SPEC_CLASSES: tuple[type, ...] = (
     PickledFactory,
     *_POLICY_CLASSES,
 )
-
 """Classes of specs, and of the values within them that are neither arrays nor spaces."""
+
 _KINDS: dict[type, str] = {
     MlpSpec: "mlp",
     RandomSpec: "random",

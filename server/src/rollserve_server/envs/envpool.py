@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["EnvPoolEnv", "FoundEnv", "check_actions", "find_envpool", "make_envpool"]
 
 _NO_LIMIT = 2**31 - 1
-
 """EnvPool's step limit for environments without one."""
+
 _POOL_INFOS = ("elapsed_step", "env_id", "players")
 
 _REPEATED_INFOS = {"reward": "reward_clip", "terminated": "episodic_life"}
-
 """Infos that repeat the result of a step, unless the environment has this option and it is set."""
 
 _POOL_ARGUMENTS = frozenset(
@@ -48,15 +47,12 @@ _POOL_ARGUMENTS = frozenset(
         "thread_affinity_offset",
     }
 )
-
 """Arguments of the pool, not of the environment. The server sets them, or nobody."""
 
 _ID_ARGUMENTS = frozenset({"adroit_task", "env_name", "hand_task", "map_id", "task", "task_id", "task_name"})
-
 """Arguments that the id determines."""
 
 _MACHINE_SUFFIXES = ("_args", "_bytes", "_dim", "_dir", "_file", "_path")
-
 """Suffixes of arguments for files, programs, and sizes of memory that must match these."""
 
 _KINDS = {
@@ -65,8 +61,8 @@ _KINDS = {
     float: ((int, float), "a number"),
     str: ((str,), "a text"),
 }
-
 """Accepted types of values by the type of the default, and their description."""
+
 _MIN_INT, _MAX_INT = -(2**31), 2**31 - 1
 _MAX_STEPS = _MAX_INT - 1
 _MAX_SHOWN = 200  # characters of a value in the text of an error

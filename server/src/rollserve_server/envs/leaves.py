@@ -35,7 +35,6 @@ __all__ = [
 _CODE_POINT = np.dtype(np.uint32)
 
 _VARYING = (gym_spaces.Text, gym_spaces.Sequence, gym_spaces.Graph, gym_spaces.OneOf)
-
 """Spaces whose values differ in size or kind."""
 
 

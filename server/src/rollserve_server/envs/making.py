@@ -46,8 +46,8 @@ __all__ = [
 _LISTS = frozenset({"list", "sequence"})
 
 _MUJOCO_GL = "MUJOCO_GL"
-
 """Variable that says by which library MuJoCo draws; the library is imported with MuJoCo."""
+
 _DRAWING = "gymnasium.envs.mujoco.mujoco_rendering"
 
 
@@ -106,27 +106,25 @@ def find_method(env: gymnasium.Env[Any, Any], name: str, field: str) -> Callable
 
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     named = find_env(spec.id)
-    arguments: dict[str, Any] = dict(spec.kwargs)
     make: Callable[..., Any]
+    code: Any
     if isinstance(named, str):
-        registered = gymnasium.spec(named)
-        arguments = call_with_arguments(
-            spec, lambda: python_arguments(registered.entry_point, arguments, registered.kwargs)
-        )
         # Bind the id here: as an argument of the request it could name a module that is not allowed.
-        make = functools.partial(gymnasium.make, named)
-        arguments = {"disable_env_checker": True, **arguments}
+        make = functools.partial(gymnasium.make, named, disable_env_checker=True)
+        code, defaults = gymnasium.spec(named).entry_point, gymnasium.spec(named).kwargs
     else:
-        make, arguments = named, python_arguments(named, arguments)
-    env: gymnasium.Env[Any, Any] = call_with_arguments(spec, lambda: make(**arguments))
+        make = code = named
+        defaults = {}
+    env: gymnasium.Env[Any, Any] = call_with_arguments(
+        spec, lambda: make(**python_arguments(code, spec.kwargs, defaults))
+    )
     return env
 
 
 def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
-    cls = find_wrapper(wrapper.name)
-    make = functools.partial(cls, env)
+    make: Callable[..., Any] = find_wrapper(wrapper.name)
     wrapped: gymnasium.Env[Any, Any] = call_with_arguments(
-        wrapper, lambda: make(**python_arguments(cls, wrapper.kwargs))
+        wrapper, lambda: make(env, **python_arguments(make, wrapper.kwargs))
     )
     _check_spaces(wrapper, wrapped)
     return wrapped
@@ -134,7 +132,7 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
 
 def python_arguments(
     make: Any, kwargs: Mapping[str, object], defaults: Mapping[str, object] | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the arguments with JSON arrays converted to what parameters ask for: tuples or arrays.
 
     Args:

@@ -33,10 +33,13 @@ __all__ = [
 
 _CONSTANTS = frozenset({bool, int, float, str, type(None), *(np.dtype(code).type for code in "?bhilqBHILQefdU")})
 """Types of usual infos that nobody can change; looked up by the exact type, which is faster than `isinstance`."""
+
 _UNCHANGING = (bool, int, float, str, type(None), np.generic)
 """Classes of all values that nobody can change."""
+
 _PLAIN = frozenset({bool, int, np.bool_, *(np.dtype(code).type for code in "bhilqBHILQefd")})
 """Types of numbers without a shape to look at."""
+
 _NUMBERS = (Real, Decimal, np.bool_)
 """Classes of numbers that rewards and flags may have."""
 

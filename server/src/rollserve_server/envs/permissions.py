@@ -20,16 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["check_allowed", "check_arguments", "check_method_allowed", "check_paths", "paths_in"]
 
 _RENDER_MODES = (None, "rgb_array", "ansi", "depth_array", "rgbd_tuple")
-
 """Render modes that open no window and collect no frames. Names of other modes may mean either."""
 
 _ELSEWHERE = re.compile(r"/|~|file:|(.*/)?\.\.(/|$)", re.IGNORECASE | re.DOTALL)
-
 """Paths that begin at the root or a home, or lead upwards from any folder."""
+
 _MAX_SHOWN = 200  # characters of a path in the text of an error
 
 _MAX_CHARACTERS = 4096
-
 """Length of the longest path that any file has. To resolve longer ones takes the square of their length."""
 
 

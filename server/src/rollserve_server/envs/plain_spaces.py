@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["box_of", "check_space_sizes", "pickle_uniform_boxes", "plain_space"]
 
 _MAX_SPACE_BYTES = 1 << 20
-
 """Bytes of both spaces as messages. With `MAX_ENV_BYTES` and the state of 10,000 workers, an answer stays below the
 4 MiB that clients accept by default."""
 

@@ -53,8 +53,8 @@ _RowInfos = list[tuple[int, "Mapping[str, Any]"]]
 _MAX_QUICK_SECONDS = 1.0  # for the quick checks of all rows together
 
 _MAX_SMALL_BYTES = 4 << 10
-
 """Largest observation that is stored for many rows at once; larger ones are stored while they are in a cache."""
+
 _FLOATS = frozenset({float, np.float64, np.float32})
 
 
@@ -83,6 +83,7 @@ class RowEnvs:
         checks_observations: whether an observation with NaN or outside its space, or a reward that is not finite, is an
             error.
         rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
+        has_callbacks: whether callbacks see the steps.
         traces: of the last `classify`.
     """
 
@@ -136,6 +137,7 @@ class RowEnvs:
             leaves = self.observation_leaves, self._own_action_leaves
             spaces = self.observation_space, self._own_spaces[1]
             self._callbacks = Callbacks(callbacks, num_rows, *spaces, leaves) if callbacks else None
+            self.has_callbacks = self._callbacks is not None
         except BaseException:
             self.close()
             raise
@@ -144,11 +146,6 @@ class RowEnvs:
     def check_precision(self) -> None:
         """Make observations of wider floats than their space announces an error from now on, instead of rounding."""
         self._results.checks_precision = True
-
-    @property
-    def has_callbacks(self) -> bool:
-        """Whether callbacks see the steps."""
-        return self._callbacks is not None
 
     @property
     def text_info_bytes(self) -> int:
@@ -260,7 +257,7 @@ class RowEnvs:
         if self.environment_action_leaves:
             assert self._transforms is not None  # noqa: S101  # actions are transformed
             self.environment_actions = actions = self._transforms.environment_actions(actions)
-        row_actions = assemble_rows(self._own_spaces[1], iter([column.copy() for column in actions]), self.num_rows)
+        row_actions = assemble_rows(self._own_spaces[1], map(np.ndarray.copy, actions), self.num_rows)
         infos = self._step_each(rows, row_actions)
         if self.checks_observations:
             infos = self._without_unfit(rows, infos)

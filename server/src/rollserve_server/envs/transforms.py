@@ -40,16 +40,14 @@ if TYPE_CHECKING:
 __all__ = ["Transforms"]
 
 _ColumnFunction = Callable[[np.ndarray], np.ndarray]
-
 """Returns the transformed values (M, *shape) of a leaf, in a new array or a view."""
 
 _RewardFunction = Callable[[NDArray[np.float64], NDArray[np.float64]], object]
-
 """Writes the transformed rewards (M,) of the first array into the second, which may be the same."""
 
 _GREY_SHARES = (0.2125, 0.7154, 0.0721)
-
 """Shares of red, green and blue in a shade of grey, as gymnasium has them."""
+
 _MAX_CHANNELS = 512  # of OpenCV
 
 
@@ -443,7 +441,7 @@ def _leafwise(
 
 
 def _rescaling(space: spaces.Box, low: float, high: float) -> tuple[spaces.Box, _ColumnFunction, _ColumnFunction]:
-    """Return gymnasium's _rescaling of a Box of floats to other bounds: the Box, the function, and its inverse.
+    """Return gymnasium's rescaling of a Box of floats to other bounds: the Box, the function, and its inverse.
 
     Raises:
         InvalidValueError: an element of the Box has no two different finite bounds.

@@ -255,7 +255,7 @@ class VectorEnvs:
         """
         if self.environment_action_leaves:
             actions = self.environment_actions = self._transforms.environment_actions(actions)
-        batch = batch_of_leaves(self._own_action_space, iter([column.copy() for column in actions]))
+        batch = batch_of_leaves(self._own_action_space, map(np.ndarray.copy, actions))
         ended = None if self.same_step else self.terminated | self.truncated
         self._activity.begin(Phase.STEP)
         try:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["episodes_per_row", "make_rows", "spaces_text", "why_not_single", "with_envpool"]
 
 _MAX_BLOCK_EPISODES = 1 << 16
-
 """Largest number of episodes in a block. With more, rows hardly wait any less, and a lost block costs more."""
+
 _MAX_SHOWN = 200  # characters of a space in the text of an error
 _Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
 

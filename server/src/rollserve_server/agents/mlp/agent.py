@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from gymnasium import spaces
@@ -11,7 +11,6 @@ from rollserve.errors import mismatch
 from rollserve.moments import MEAN, VARIANCE
 from rollserve_server.agents.agent import (
     FINITE,
-    FLOAT64,
     PREVIOUS_ACTION,
     VALUE,
     Agent,
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.distributions import Head
-    from rollserve_server.agents.specs import AgentInputs, ArrayType, MlpSpec, Normalization
+    from rollserve_server.agents.specs import AgentInputs, MlpSpec, Normalization
     from rollserve_server.envs import Leaf
 
 
-__all__ = ["MlpAgent", "NetworkInput", "StackedMlpAgent", "check_variance", "normalization_shapes"]
+__all__ = ["MlpAgent", "NetworkInput", "StackedMlpAgent", "check_variance"]
 
 
 class NetworkInput:
@@ -45,6 +44,7 @@ class NetworkInput:
         num_observed: size of the flat observation, with which the input begins.
         content: what it holds, for errors.
         states: states that hold the action and the reward before.
+        observe: writes flat observations, given as `Agent.act` takes them, to an array (M, num_observed) of floats.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NetworkInput:
         mask: ActionMask | None,
         inputs: AgentInputs,
     ) -> None:
-        self._observation = _Flattener(observation_leaves, mask)
+        self.observe = _Flattener(observation_leaves, mask)
         self._action = _Flattener(action_leaves) if inputs.previous_action else None
         content = ["the observation space"]
         if mask is not None and mask.sources:
@@ -71,18 +71,9 @@ class NetworkInput:
         self.content = ", ".join(content)
         self.states = tuple(states)
         # Each state after the other, behind the observation.
-        self.num_observed = self._observation.size
+        self.num_observed = self.observe.size
         sizes = [self.num_observed, *(state.initial.size for state in states)]
         self.size, (_, *self._parts) = sum(sizes), consecutive(sizes)
-
-    def observe(self, observations: Sequence[np.ndarray], out: np.ndarray) -> None:
-        """Write flat observations.
-
-        Args:
-            observations: as `Agent.act` takes them.
-            out: (M, num_observed), floats.
-        """
-        self._observation(observations, out)
 
     def recall(self, states: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Write the action and the reward before, behind the observation.
@@ -130,21 +121,18 @@ class _Flattener:
             out: (M, size), floats.
         """
         for space, position, part in self._parts:
-            _flatten_leaf(space, observations[position], out[:, part])
-
-
-def _flatten_leaf(space: Any, column: np.ndarray, out: np.ndarray) -> None:
-    match space:
-        case spaces.Discrete():
-            _one_hot(column - space.start, out)
-        case spaces.MultiDiscrete():
-            begin = 0
-            positions = (column - space.start).reshape(len(column), -1)
-            for element, n in enumerate(space.nvec.ravel()):
-                _one_hot(positions[:, element], out[:, begin : begin + n])
-                begin += n
-        case _:
-            out[...] = column.reshape(len(column), -1)
+            column = observations[position]
+            match space:
+                case spaces.Discrete():
+                    _one_hot(column - space.start, out[:, part])
+                case spaces.MultiDiscrete():
+                    positions = (column - space.start).reshape(len(column), -1)
+                    begin = part.start
+                    for element, n in enumerate(space.nvec.ravel()):
+                        _one_hot(positions[:, element], out[:, begin : begin + n])
+                        begin += n
+                case _:
+                    out[:, part] = column.reshape(len(column), -1)
 
 
 def _one_hot(positions: np.ndarray, out: np.ndarray) -> None:
@@ -189,26 +177,6 @@ class _Normalizer:
         out[...] = x
 
 
-def _normalizer_of(spec: MlpSpec, num_rows: int, size: int) -> _Normalizer | None:
-    """Return a normalizer with the spec's parameters for all rows; None if the spec has no normalization.
-
-    Args:
-        spec: MLP.
-        num_rows: M.
-        size: size of a flat observation.
-    """
-    if spec.normalization is None:
-        return None
-    normalizer = _Normalizer(spec.normalization, num_rows, size)
-    normalizer.assign(0, spec.parameters)
-    return normalizer
-
-
-def normalization_shapes(size: int) -> dict[str, ArrayType]:
-    """Return dtypes and shapes of the parameters, given the size of a flat observation."""
-    return {MEAN: (FLOAT64, (size,)), VARIANCE: (FLOAT64, (size,))}
-
-
 def check_variance(parameters: Mapping[str, np.ndarray]) -> None:
     """Raise InvalidValueError if a variance is negative; of a population, (K, size)."""
     variance = parameters.get(VARIANCE)
@@ -219,8 +187,64 @@ def check_variance(parameters: Mapping[str, np.ndarray]) -> None:
     raise InvalidValueError.of(field, expected="at least 0", got=variance[position])
 
 
-class MlpAgent(Agent):
+class _NetworkAgent(Agent):
     """Networks and a head, with buffers for a fixed number of rows."""
+
+    def __init__(
+        self,
+        spec: MlpSpec,
+        network_input: NetworkInput,
+        head: Head,
+        num_rows: int,
+        mask: ActionMask | None,
+        *,
+        for_each_row: bool,
+    ) -> None:
+        self._network_input, self._head, self.mask = network_input, head, mask
+        self.noise_width, self.factors, self.infos = head.noise_width, head.factors, head.infos
+        self._normalizer: _Normalizer | None = None
+        if spec.normalization is not None:
+            size = network_input.num_observed
+            self._normalizer = _Normalizer(spec.normalization, num_rows, size, for_each_row=for_each_row)
+        self._checked: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._product = np.float32(0)
+
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """Draw the head's noise."""
+        self._head.draw_noise(generator, noise)
+
+    def failures(self) -> Mapping[int, str]:
+        """Return the rows whose network outputs were not finite."""
+        if self._product == 0:
+            return {}
+        found: dict[int, str] = {}
+        for output, *_ in self._checked:
+            for row, value in first_bad_elements(output, np.isfinite(output)):
+                found.setdefault(row, f"output of the network: {mismatch(FINITE, value)}")
+        return found
+
+    def _observe(self, observations: Sequence[np.ndarray], out: np.ndarray) -> None:
+        """Write flat observations, normalized if they are to be."""
+        if self._normalizer is None:
+            self._network_input.observe(observations, out)
+        else:
+            self._network_input.observe(observations, self._normalizer.observations)
+            self._normalizer.run(out)
+
+    def _check(self, outputs: Sequence[np.ndarray]) -> None:
+        """Have `_look` check the outputs of each network, (M, size) float32, contiguous, which stay in place."""
+        self._checked = [(output, output.reshape(-1), np.zeros(output.size, np.float32)) for output in outputs]
+
+    def _look(self) -> None:
+        """Check the outputs of a step, for `failures`."""
+        # Infinity times zero is NaN, so one product with zeros per network is the fastest check.
+        self._product = np.float32(0)
+        for _, values, zeros in self._checked:
+            self._product += values.dot(zeros)
+
+
+class MlpAgent(_NetworkAgent):
+    """An MLP that acts in all rows."""
 
     def __init__(
         self,
@@ -242,18 +266,17 @@ class MlpAgent(Agent):
             mask: action mask, which the head takes; None without one.
             together: whether the rows are always the same; see `build_agent`.
         """
-        self._network_input = network_input
-        self._head = head
-        self.noise_width, self.noise_kind = head.noise_width, head.noise_kind
-        self.factors = head.factors
-        self.mask = mask
-        self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
+        super().__init__(spec, network_input, head, num_rows, mask, for_each_row=False)
+        self.noise_kind = head.noise_kind
+        if spec.value is not None:
+            self.infos = (*head.infos, VALUE)
+        if self._normalizer is not None:
+            self._normalizer.assign(0, spec.parameters)
         networks = networks_of(spec)
         rows = num_rows if together else num_tile_rows(spec, networks)
         tiles = np.zeros((-(-num_rows // rows), rows, network_input.size), np.float32)
         self._input = tiles.reshape(-1, network_input.size)[:num_rows]
         self._observed = self._input[:, : network_input.num_observed]
-        self._normalizer = _normalizer_of(spec, num_rows, network_input.num_observed)
         # The first network is the policy's, the only one with a core.
         self._networks = [Network(layers, spec, tiles, has_core=not i) for i, layers in enumerate(networks)]
         core = self._networks[0].core
@@ -265,23 +288,15 @@ class MlpAgent(Agent):
         self._memory = [part.reshape(-1, part.shape[2])[:num_rows] for part in core.memory] if core else []
         # Outputs stay in place, so their columns are views that are made once.
         outputs = [network.output[:num_rows] for network in self._networks]
-        self._finiteness = _Finiteness(outputs)
+        self._check(outputs)
         self._outputs = [outputs[0][:, part] for part in consecutive(column.shape[0] for column in head.inputs)]
         self._value = None if spec.value is None else outputs[-1][:, -1]
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Draw the head's noise."""
-        self._head.draw_noise(generator, noise)
 
     @np.errstate(all="ignore")  # `failures` reports numbers that are not finite
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the networks and the head."""
         previous = states[self._num_core_states :]
-        if self._normalizer is None:
-            self._network_input.observe(observations, self._observed)
-        else:
-            self._network_input.observe(observations, self._normalizer.observations)
-            self._normalizer.run(self._observed)
+        self._observe(observations, self._observed)
         if previous:
             self._network_input.recall(previous, self._input)
         for memory, state in zip(self._memory, states, strict=False):
@@ -290,7 +305,7 @@ class MlpAgent(Agent):
             network.run()
         for memory, state in zip(self._memory, states, strict=False):
             state[...] = memory
-        self._finiteness.look()
+        self._look()
         outputs = self._outputs if self.mask is None else [*self._outputs, observations[-1]]
         actions, infos = self._head.act(outputs, noise)
         if previous:
@@ -299,12 +314,8 @@ class MlpAgent(Agent):
             infos["value"] = self._value
         return actions, infos
 
-    def failures(self) -> Mapping[int, str]:
-        """Return the rows whose network outputs were not finite."""
-        return self._finiteness.failures()
 
-
-class StackedMlpAgent(PopulationAgent):
+class StackedMlpAgent(_NetworkAgent, PopulationAgent):
     """A population whose rows each have a copy of their member's parameters.
 
     Each row has a tile for itself, of the size of MlpAgent's tiles. So a row's action has the same bits as the
@@ -332,24 +343,18 @@ class StackedMlpAgent(PopulationAgent):
             num_rows: M.
             mask: action mask, which the head takes; None without one.
         """
+        super().__init__(spec, network_input, head, num_rows, mask, for_each_row=True)
         self._member_spec = member_spec
-        self.mask = mask
-        self._network_input = network_input
-        self._head = head
-        self.noise_width, self.factors, self.infos = head.noise_width, head.factors, head.infos
         networks = networks_of(spec)
         # Members compute no separate values, but the value network counts in the size of tiles.
         self._layers = [_for_each_row(layer, num_rows) for layer in networks[0]]
         tiles = np.zeros((num_rows, num_tile_rows(spec, networks), network_input.size), np.float32)
         self._input = tiles[:, 0]
-        self._normalizer: _Normalizer | None = None
-        if spec.normalization is not None:
-            self._normalizer = _Normalizer(spec.normalization, num_rows, network_input.num_observed, for_each_row=True)
         self._network = Network(self._layers, spec, tiles, has_core=False)
         self._first_rows = self._network.output.reshape(num_rows, tiles.shape[1], -1)[:, 0]
         # Contiguous rows, as MlpAgent has them.
         output = self._output = np.zeros(self._first_rows.shape, np.float32)
-        self._finiteness = _Finiteness([output])
+        self._check([output])
         log_std = spec.parameters.get("log_std")
         self._log_std = None if log_std is None else np.zeros((num_rows, len(log_std)), np.float32)
         columns = head.inputs if self._log_std is None else head.inputs[:1]
@@ -378,53 +383,14 @@ class StackedMlpAgent(PopulationAgent):
             self._normalizer.assign(row, spec.parameters)
         self._members[row] = member
 
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Draw the head's noise."""
-        self._head.draw_noise(generator, noise)
-
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the policy network and the head."""
-        if self._normalizer is None:
-            self._network_input.observe(observations, self._input)
-        else:
-            self._network_input.observe(observations, self._normalizer.observations)
-            self._normalizer.run(self._input)
+        self._observe(observations, self._input)
         self._network.run()
         np.copyto(self._output, self._first_rows)
-        self._finiteness.look()
+        self._look()
         outputs = self._outputs if self.mask is None else [*self._outputs, observations[-1]]
         return self._head.act(outputs, noise)
-
-    def failures(self) -> Mapping[int, str]:
-        """Return the rows whose network outputs were not finite."""
-        return self._finiteness.failures()
-
-
-class _Finiteness:
-    """A check of network outputs, which stay in place and are overwritten with each step."""
-
-    def __init__(self, outputs: Sequence[np.ndarray]) -> None:
-        """Observe the outputs of each network, (M, size) float32, contiguous."""
-        self._outputs = outputs
-        self._factors = [(output.reshape(-1), np.zeros(output.size, np.float32)) for output in outputs]
-        self._product = np.float32(0)
-
-    def look(self) -> None:
-        """Check the outputs of a step."""
-        # Infinity times zero is NaN, so one product with zeros per network is the fastest check.
-        self._product = np.float32(0)
-        for values, zeros in self._factors:
-            self._product += values.dot(zeros)
-
-    def failures(self) -> Mapping[int, str]:
-        """Return what was wrong at the last `look`, by row; usually empty."""
-        if self._product == 0:
-            return {}
-        found: dict[int, str] = {}
-        for output in self._outputs:
-            for row, value in first_bad_elements(output, np.isfinite(output)):
-                found.setdefault(row, f"output of the network: {mismatch(FINITE, value)}")
-        return found
 
 
 def _for_each_row(layer: Layer, num_rows: int) -> Layer:

@@ -8,10 +8,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollserve_server.agents.agent import FLOAT32
+from rollserve.moments import MEAN, VARIANCE
+from rollserve_server.agents.agent import FLOAT32, FLOAT64
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.heads import build_head, build_hybrid
-from rollserve_server.agents.mlp.agent import check_variance, normalization_shapes
+from rollserve_server.agents.mlp.agent import check_variance
 from rollserve_server.agents.mlp.network import core_shapes
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.errors import InvalidValueError
@@ -19,7 +20,7 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask, InfoSpec
+    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.distributions import Head
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.mlp.agent import NetworkInput
@@ -92,17 +93,12 @@ def check_mlp(spec: MlpSpec, network_input: NetworkInput, action_space: Space[An
     _check_norm(spec)
     # Without parameters, heads have log_std among their inputs.
     inputs = mlp_head(dataclasses.replace(spec, parameters={}), action_space).inputs
-    log_stds = dict(_log_std_sizes(spec, inputs))
+    names = set(_log_std_names(spec).values())  # of parameters that have a constant log_std
+    log_stds = {column.name: column.shape[0] for column in inputs if column.name in names}
     num_outputs = sum(column.shape[0] for column in inputs if column.name not in log_stds)
     _check_sizes(spec, network_input, num_outputs)
     check_parameters(spec.parameters, _parameter_shapes(spec, network_input.num_observed, log_stds))
     check_variance(spec.parameters)
-
-
-def _log_std_sizes(spec: MlpSpec, inputs: Sequence[InfoSpec]) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of the parameters that have a constant log_std."""
-    names = set(_log_std_names(spec).values())
-    yield from ((column.name, column.shape[0]) for column in inputs if column.name in names)
 
 
 def _check_settings(field: str, settings: HeadSettings) -> None:
@@ -173,7 +169,7 @@ def _parameter_shapes(spec: MlpSpec, num_observed: int, log_stds: Mapping[str, i
         num_features = spec.core.size
         shapes[f"{len(sizes) - 2}/weight"] = FLOAT32, (sizes[-1], num_features)
     if spec.normalization is not None:
-        shapes |= normalization_shapes(num_observed)
+        shapes |= dict.fromkeys((MEAN, VARIANCE), (FLOAT64, (num_observed,)))
     shapes |= {name: (FLOAT32, (size,)) for name, size in log_stds.items()}
     if spec.value == "shared":
         shapes["value/weight"], shapes["value/bias"] = (FLOAT32, (1, num_features)), (FLOAT32, (1,))

@@ -114,13 +114,12 @@ def _activation(values: np.ndarray, layer: Layer, spec: MlpSpec) -> _Action | No
     """Return the function that normalizes and activates a hidden layer's values in place."""
     if spec.activation is None:
         return None
-    scratch = np.empty((_NUM_SCRATCH, *values.shape), np.float32)
-    activate = functools.partial(_ACTIVATIONS[spec.activation], values, *scratch)
+    activate = _ACTIVATIONS[spec.activation](values)
     if layer.norm is None or spec.norm_epsilon is None:
         return activate
-    means = np.empty((*values.shape[:-1], 1), np.float32)
+    means, squares = np.empty((*values.shape[:-1], 1), np.float32), np.empty_like(values)
     return functools.partial(
-        _normalize_and_activate, values, *layer.norm, np.float32(spec.norm_epsilon), means, scratch[0], activate
+        _normalize_and_activate, values, *layer.norm, np.float32(spec.norm_epsilon), means, squares, activate
     )
 
 
@@ -302,16 +301,8 @@ def _is_independent(matrix: np.ndarray, num_rows: int, generator: np.random.Gene
 
 
 _Step = tuple[_Action | None, np.ndarray, np.ndarray, np.ndarray, np.ndarray, _Action | None]
-
 """Step of a layer: action before it; its input, weight, bias and output; action after it, in place."""
 
-_NUM_SCRATCH = 4
-
-"""Number of scratch arrays that an activation gets."""
-
-_Activate = Callable[..., object]
-
-"""Activation, called with float32 values, which it overwrites, and _NUM_SCRATCH scratch arrays of their shape."""
 _ERF_NUMERATOR = (
     -2.72614225801306e-10,
     2.77068142495902e-08,
@@ -329,22 +320,13 @@ _ERF_DENOMINATOR = (
     -7.37332916720468e-03,
     -1.42647390514189e-02,
 )
-
 """Coefficients of Eigen's erf for float32, x · p(x²) / q(x²) between -4 and 4, with an error of at most 5e-7.
 
 numpy has no erf, and SciPy would be a large dependency for this alone.
 """
 
 
-def _tanh(x: np.ndarray, *_: np.ndarray) -> None:
-    np.tanh(x, out=x)
-
-
-def _relu(x: np.ndarray, *_: np.ndarray) -> None:
-    np.maximum(x, 0, out=x)
-
-
-def _elu(x: np.ndarray, below: np.ndarray, *_: np.ndarray) -> None:
+def _elu(x: np.ndarray, below: np.ndarray) -> None:
     np.minimum(x, 0, out=below)
     np.exp(below, out=below)
     np.subtract(below, 1, out=below)
@@ -352,14 +334,14 @@ def _elu(x: np.ndarray, below: np.ndarray, *_: np.ndarray) -> None:
     np.add(x, below, out=x)
 
 
-def _silu(x: np.ndarray, gate: np.ndarray, *_: np.ndarray) -> None:
+def _silu(x: np.ndarray, gate: np.ndarray) -> None:
     # The sigmoid by tanh, which does not overflow.
     np.multiply(x, 0.5, out=gate)
     np.tanh(gate, out=gate)
     _open(gate, x)
 
 
-def _gelu_tanh(x: np.ndarray, gate: np.ndarray, *_: np.ndarray) -> None:
+def _gelu_tanh(x: np.ndarray, gate: np.ndarray) -> None:
     np.multiply(x, x, out=gate)
     np.multiply(gate, 0.044715, out=gate)
     np.add(gate, 1, out=gate)
@@ -398,11 +380,12 @@ def _polynomial(coefficients: tuple[float, ...], x: np.ndarray, out: np.ndarray)
     np.add(out, last, out=out)
 
 
-_ACTIVATIONS: Mapping[Activation, _Activate] = {
-    "tanh": _tanh,
-    "relu": _relu,
-    "elu": _elu,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "silu": _silu,
+_ACTIVATIONS: Mapping[Activation, Callable[[np.ndarray], _Action]] = {
+    "tanh": lambda x: functools.partial(np.tanh, x, out=x),
+    "relu": lambda x: functools.partial(np.maximum, x, 0, out=x),
+    "elu": lambda x: functools.partial(_elu, x, np.empty_like(x)),
+    "gelu": lambda x: functools.partial(_gelu, x, *np.empty((4, *x.shape), np.float32)),
+    "gelu_tanh": lambda x: functools.partial(_gelu_tanh, x, np.empty_like(x)),
+    "silu": lambda x: functools.partial(_silu, x, np.empty_like(x)),
 }
+"""Functions that return the action of an activation on an array, in place; the arrays beside it are scratch."""

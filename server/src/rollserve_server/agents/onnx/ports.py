@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 __all__ = ["NOISE", "check_converts", "check_output", "match_inputs", "match_outputs", "onnx_head"]
 
 NOISE = "noise"
-
 """Role of the input for noise."""
+
 _OPTIONAL_OUTPUTS = ("log_prob", "value")
 
 _TAKEN = (PREVIOUS_ACTION, PREVIOUS_REWARD)
-
 """First parts of names that the model's own states may not have."""
 
 
@@ -67,7 +66,7 @@ def match_inputs(
         mask: action mask; None without one.
 
     Raises:
-        InvalidValueError: an input is _missing, has no role, or does not fit.
+        InvalidValueError: an input is missing, has no role, or does not fit.
     """
     roles = {leaf_role(OBSERVATION, leaf): leaf for leaf in leaves}
     states = _state_ports(model.inputs, parts.inputs)
@@ -100,7 +99,7 @@ def match_outputs(
     """Return the outputs by role; the role of an info is its name.
 
     Raises:
-        InvalidValueError: an output is _missing, has no role, or does not fit.
+        InvalidValueError: an output is missing, has no role, or does not fit.
     """
     heads_roles = _roles_of_head(model, action_space)
     state_roles = _next_state_roles(states, model.outputs, outputs, model.infos)
@@ -127,7 +126,7 @@ def onnx_head(
     """Build the head for a model with these outputs; with a mask, it gets the legal actions after them.
 
     Raises:
-        InvalidValueError: the head does not fit the action space, or an output is _missing.
+        InvalidValueError: the head does not fit the action space, or an output is missing.
     """
     head = _build_head(model, action_space, exploration, has_log_prob="log_prob" in outputs, mask=mask)
     for column in head.inputs:
@@ -207,7 +206,7 @@ def _state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> li
         inputs: inputs of the model.
 
     Raises:
-        InvalidValueError: an input is _missing, does not take floats, or does not declare the shape of its rows.
+        InvalidValueError: an input is missing, does not take floats, or does not declare the shape of its rows.
     """
     ports = []
     for role, name in _names_by_role(STATE, names, inputs).items():

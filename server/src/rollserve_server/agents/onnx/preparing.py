@@ -19,7 +19,7 @@ from rollserve_server.agents.agent import (
     is_previous,
     leaf_role,
 )
-from rollserve_server.agents.identity import model_digest
+from rollserve_server.agents.identity import content_digest
 from rollserve_server.agents.onnx.model import read_model
 from rollserve_server.agents.onnx.ports import check_converts, check_output, match_inputs, match_outputs, onnx_head
 from rollserve_server.agents.parameters import check_parameters
@@ -88,7 +88,7 @@ def prepare_onnx(
         shapes=shapes_of(parts.parameters),
         agent_inputs=model.agent_inputs,
         leaf_heads=model.leaf_heads,
-        source=model_digest(model),
+        source=content_digest(model),
     )
     check_onnx(spec, observation_space, action_space)
     return spec

@@ -61,7 +61,7 @@ def probe(
     inputs = {name: (array.dtype, array.shape[1:]) for name, array in rows.items()}
     model = _Probe(sessions, rows, inputs, outputs, running.Runner)
     described = {name: (dtype.str, shape) for name, (dtype, shape) in outputs.items()}
-    return {"outputs": described, "batching": model.find_batching()}
+    return {"outputs": described, "batching": _sandbox.find_batching(model.run, len(next(iter(rows.values()))))}
 
 
 def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -110,14 +110,8 @@ class _Probe:
     ) -> None:
         self._sessions, self._rows, self._inputs, self._outputs = sessions, rows, inputs, outputs
         self._runner = runner
-        self._num_rows = len(next(iter(rows.values())))
 
-    def find_batching(self) -> tuple[int, int]:
-        """Find the numbers of rows that give a row the same bits, whatever its neighbours and its position."""
-        batching: tuple[int, int] = _sandbox.find_batching(self._run, self._num_rows)
-        return batching
-
-    def _run(self, chosen: np.ndarray) -> list[bytes]:
+    def run(self, chosen: np.ndarray) -> list[bytes]:
         """Return the bits of each chosen row's results, from all sessions that do not fail; the first must work."""
         session, *others = self._sessions
         try:

@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["close_turn_env", "find_turn_env", "find_turn_wrapper", "make_turn_env"]
 
 _MPE_ID = re.compile(r"mpe/(\w+)[-_]v(\d+)")
-
 """Ids of the package mpe2, which has no registry: `mpe/simple_spread-v3` is its module `simple_spread_v3`."""
 
 _FACTORIES: dict[MultiAgentApi, str] = {"parallel": "parallel_env", "aec": "env"}
-
 """Name of the function of a module of PettingZoo's that makes an environment of each interface."""
 
 _PETTINGZOO = (
@@ -44,7 +42,6 @@ _PETTINGZOO = (
     "OrderEnforcingWrapper",
     "TerminateIllegalWrapper",
 )
-
 """Wrappers of `pettingzoo.utils.wrappers` that requests may name."""
 
 _SUPERSUIT = (
@@ -71,7 +68,6 @@ _SUPERSUIT = (
     "scale_actions_v0",
     "sticky_actions_v0",
 )
-
 """Functions of SuperSuit that requests may name: all that take no functions and return one environment."""
 
 _FORBIDDEN = {
@@ -79,7 +75,6 @@ _FORBIDDEN = {
     "RecordVideo": "it writes files on the server",
     "RecordVideoParallel": "it writes files on the server",
 }
-
 """Wrappers of PettingZoo that requests may not name, and why."""
 
 
@@ -104,9 +99,10 @@ def make_turn_env(spec: EnvSpec) -> TurnEnv:
         for position, wrapper in enumerate(spec.wrappers):
             with within(f"wrappers[{position}]"):
                 env = _wrap(env, wrapper, env_class)
-        return _in_turns(spec, api, env)
+        turns = AecTurns if api == "aec" else ParallelTurns
+        return _checked(spec, call_with_arguments(spec, lambda: turns(env)))
     except BaseException:
-        _close(env)
+        close_turn_env(env)
         raise
 
 
@@ -158,12 +154,8 @@ def find_turn_wrapper(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # what it returns is checked
 
 
-def close_turn_env(env: TurnEnv) -> None:
+def close_turn_env(env: Any) -> None:
     """Close an environment. Its exceptions are ignored: nobody uses the environment any more."""
-    _close(env)
-
-
-def _close(env: Any) -> None:
     current_activity().begin(Phase.CLOSING)
     with contextlib.suppress(BaseException):
         env.close()
@@ -221,13 +213,8 @@ def _checked_class(api: MultiAgentApi, env: Any) -> type:
     return expected_class  # type: ignore[no-any-return]  # PettingZoo is not typed everywhere
 
 
-def _in_turns(spec: EnvSpec, api: MultiAgentApi, env: Any) -> TurnEnv:
-    """Return an environment as one whose agents take turns, after a look at its agents and spaces."""
-    return _checked(spec, call_with_arguments(spec, lambda: (AecTurns if api == "aec" else ParallelTurns)(env)))
-
-
 def _checked(spec: EnvSpec, turn_env: TurnEnv) -> TurnEnv:
-    """Return an environment whose agents have names and spaces."""
+    """Return an environment, after a look at whether its agents have names and spaces."""
     if not turn_env.agents or not all(isinstance(agent, str) and agent for agent in turn_env.agents):
         expected = "an environment whose possible_agents are names"
         raise InvalidValueError.of("id", expected=expected, got=show(turn_env.agents), reason=Reason.ENV_REFUSED)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pettingzoo import AECEnv, ParallelEnv
 
 
-__all__ = ["AecTurns", "ParallelTurns", "Turn", "TurnEnv", "_check_agents", "_positions_of"]
+__all__ = ["AecTurns", "ParallelTurns", "Turn", "TurnEnv"]
 
 
 class Turn(NamedTuple):
@@ -97,7 +97,36 @@ class TurnEnv(ABC):
         """Close the environment."""
 
 
-class ParallelTurns(TurnEnv):
+class _PettingZooTurns(TurnEnv):
+    """An environment of PettingZoo's, whichever interface it has."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.agents = tuple(env.possible_agents)
+        self.observation_spaces = tuple(map(env.observation_space, self.agents))
+        self.action_spaces = tuple(map(env.action_space, self.agents))
+        self.state_space = getattr(env, "state_space", None)
+        self._positions: dict[Any, int] = {agent: position for position, agent in enumerate(self.agents)}
+
+    def state(self) -> Any:
+        """Return the global state."""
+        return self._env.state()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _check_agents(self) -> None:
+        """Raise ReturnedError if an agent has appeared that is not among the possible ones, or appears twice."""
+        agents, known = self._env.agents, self._positions
+        for agent in agents:
+            if agent not in known:
+                raise ReturnedError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
+        if len(set(agents)) < len(agents):
+            raise ReturnedError(f"agents: {mismatch('each agent once', list(agents))}")
+
+
+class ParallelTurns(_PettingZooTurns):
     """A parallel environment.
 
     An agent that leaves `env.agents` without being terminated or truncated is absent: it does not act, and its rewards
@@ -106,13 +135,8 @@ class ParallelTurns(TurnEnv):
     """
 
     def __init__(self, env: ParallelEnv[Any, Any, Any]) -> None:
-        self._env = env
-        self.agents = tuple(env.possible_agents)
-        self.observation_spaces = tuple(map(env.observation_space, self.agents))
-        self.action_spaces = tuple(map(env.action_space, self.agents))
+        super().__init__(env)
         self.max_acting = len(self.agents)
-        self.state_space = getattr(env, "state_space", None)
-        self._positions = _positions_of(self.agents)
         # Rewards of the agents that are alive and absent.
         self._absent: dict[Any, float] = {}
 
@@ -120,7 +144,7 @@ class ParallelTurns(TurnEnv):
         """Begin an episode, and return the first turns."""
         self._absent = {}
         observations, infos = self._env.reset(seed=seed, options=options)
-        _check_agents(self._env.agents, self._positions)
+        self._check_agents()
         return [self._turn(agent, observations, 0.0, infos=infos) for agent in self._ordered(self._env.agents)]
 
     def step(self, actions: Mapping[int, Any]) -> Sequence[Turn]:
@@ -129,7 +153,7 @@ class ParallelTurns(TurnEnv):
         names = {agent: actions[self._positions[agent]] for agent in self._env.agents}
         observations, rewards, terminated, truncated, infos = parts_of_step(self._env.step(names))
         present = set(self._env.agents)
-        _check_agents(self._env.agents, self._positions)
+        self._check_agents()
         turns = []
         for agent in self._ordered({*names, *self._absent, *present}):
             try:
@@ -156,14 +180,6 @@ class ParallelTurns(TurnEnv):
         self._absent = {}
         return ()
 
-    def state(self) -> Any:
-        """Return the global state."""
-        return self._env.state()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
-
     def _ordered(self, agents: Any) -> list[Any]:
         return sorted(agents, key=self._positions.__getitem__)
 
@@ -185,7 +201,7 @@ class ParallelTurns(TurnEnv):
         return Turn(self._positions[agent], observations[agent], reward, terminated, truncated, info)
 
 
-class AecTurns(TurnEnv):
+class AecTurns(_PettingZooTurns):
     """An AEC environment. A step is the action of one agent.
 
     The turns are what `env.last()` returns when an agent is selected: a reward is the sum of the agent's rewards since
@@ -195,12 +211,7 @@ class AecTurns(TurnEnv):
     max_acting = 1
 
     def __init__(self, env: AECEnv[Any, Any, Any]) -> None:
-        self._env = env
-        self.agents = tuple(env.possible_agents)
-        self.observation_spaces = tuple(map(env.observation_space, self.agents))
-        self.action_spaces = tuple(map(env.action_space, self.agents))
-        self.state_space = getattr(env, "state_space", None)
-        self._positions = _positions_of(self.agents)
+        super().__init__(env)
         # Rewards that agents have got where an episode was cut, and that their next turns add up again.
         self._paid: dict[Any, float] = {}
 
@@ -227,18 +238,10 @@ class AecTurns(TurnEnv):
                 self._paid[agent] = reward_of(reward)
         return turns
 
-    def state(self) -> Any:
-        """Return the global state."""
-        return self._env.state()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
-
     def _turns(self) -> list[Turn]:
         """Return the turns up to the next agent that acts; each that has ended makes its last step."""
         env, turns = self._env, []
-        _check_agents(env.agents, self._positions)
+        self._check_agents()
         while env.agents:
             agent = env.agent_selection
             if agent not in env.agents:
@@ -252,7 +255,7 @@ class AecTurns(TurnEnv):
             if agent in env.agents:
                 expected = f"an agent {agent!r} that has ended to leave them with its step"
                 raise ReturnedError(f"agents: {mismatch(expected, list(env.agents))}")
-            _check_agents(env.agents, self._positions)
+            self._check_agents()
         return turns
 
     def _turn(
@@ -270,17 +273,3 @@ class AecTurns(TurnEnv):
 def _kept(turn: Turn) -> Turn:
     """Return a turn as it stays while the environment makes others, for which it may use the same arrays."""
     return turn._replace(observation=copied(turn.observation), info=copied(turn.info))
-
-
-def _positions_of(agents: Sequence[str]) -> dict[Any, int]:
-    """Return the position of each agent by its name."""
-    return {agent: position for position, agent in enumerate(agents)}
-
-
-def _check_agents(agents: Sequence[Any], known: Mapping[Any, int]) -> None:
-    """Raise ReturnedError if an agent has appeared that is not among the possible ones, or appears twice."""
-    for agent in agents:
-        if agent not in known:
-            raise ReturnedError(f"agents: {mismatch(f'some of possible_agents, {list(known)}', repr(agent))}")
-    if len(set(agents)) < len(agents):
-        raise ReturnedError(f"agents: {mismatch('each agent once', list(agents))}")

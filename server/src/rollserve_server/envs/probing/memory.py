@@ -36,10 +36,12 @@ _OBSERVATIONS_SHARE = 8
 """Part of a core's share of the machine's memory that observations may take: 1 in so many. As many workers as clients
 can ask for by default, four for each core, then take half of the memory.
 """
+
 _MIN_OBSERVATION_BYTES = 256 << 20
 
 _PROBE_SHARE = 2
 """Part of a core's share of the memory that a probe may take: 1 in so many."""
+
 _MIN_PROBE_BYTES = 4 << 30
 """Libraries with many threads reserve gigabytes that they never use."""
 

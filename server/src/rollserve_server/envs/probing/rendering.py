@@ -37,21 +37,18 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FPS", "MIN_FPS", "Overlay", "Rendering", "VideoForm", "render"]
 
 _NICENESS = 10
-
 """Lower priority than workers on the same machine have."""
 
 MIN_FPS, MAX_FPS = 0.001, 1000
-
 """Fewest pictures per second, below which MP4 cannot hold how long one is shown; the most."""
+
 _DEFAULT_FPS = 30.0
 _MODE = "rgb_array"
 
 _LINES_PER_PICTURE, _MIN_POINTS = 24, 9
-
 """Size of the letters: so many lines would fill a picture."""
 
 _MAX_NUMBERS = 4
-
 """Numbers of an action that are shown."""
 
 
