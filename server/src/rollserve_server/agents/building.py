@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.action_masks import action_mask_of
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.agents.mlp.agent import MlpAgent, NetworkInput
 from rollserve_server.agents.mlp.checks import check_mlp, mlp_head
 from rollserve_server.agents.onnx.agent import OnnxAgent
@@ -14,10 +14,13 @@ from rollserve_server.agents.open_loop import ConstantAgent, RandomAgent
 from rollserve_server.agents.python.agent import PythonAgent, load_python
 from rollserve_server.agents.python.preparing import check_python, prepare_python
 from rollserve_server.agents.specs import (
+    AgentSource,
     ConstantSpec,
     MlpSpec,
     OnnxModel,
     OnnxSpec,
+    PolicySource,
+    PolicySpec,
     PythonSource,
     PythonSpec,
     RandomSpec,
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.agent import Agent
-    from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.specs import AgentSource, PolicySource, PolicySpec
     from rollserve_server.settings import AgentSettings
 
 

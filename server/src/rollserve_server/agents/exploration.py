@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rollserve_server.agents.specs import MlpSpec, OnnxSpec, PolicySet, RandomSpec, kind_of
+from rollserve_server.agents.specs import (
+    AgentSpec,
+    HeadKind,
+    HeadSettings,
+    MlpSpec,
+    OnnxHeadKind,
+    OnnxSpec,
+    PolicySet,
+    RandomSpec,
+    kind_of,
+)
 from rollserve_server.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from rollserve_server.agents.specs import AgentSpec, HeadKind, HeadSettings, OnnxHeadKind
-
 
 __all__ = ["DEFAULT_EXPLORATION", "Exploration", "check_exploration"]
 

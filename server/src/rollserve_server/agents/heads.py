@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
-from rollserve_server.agents.agent import ACTION_MASK, FLOAT32, LOG_PROB, InfoSpec, leaf_role
+from rollserve_server.agents.agent import ACTION_MASK, FLOAT32, LOG_PROB, ActionMask, InfoSpec, LeafMask, leaf_role
 from rollserve_server.agents.distributions import (
     BernoulliHead,
     CategoricalHead,
@@ -21,21 +21,13 @@ from rollserve_server.agents.distributions import (
     SampledHead,
     SquashedGaussianHead,
 )
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
-from rollserve_server.agents.specs import DEFAULT_HEAD_SETTINGS, consecutive
-from rollserve_server.envs import leaves_of_space
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
+from rollserve_server.agents.specs import DEFAULT_HEAD_SETTINGS, HeadKind, HeadSettings, LeafHead, consecutive
+from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from gymnasium import Space
-
-    from rollserve_server.agents.agent import ActionMask, LeafMask
-    from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.specs import HeadKind, HeadSettings, LeafHead
-    from rollserve_server.envs import Leaf
 
 
 __all__ = ["ActionsHead", "build_head", "build_hybrid"]

@@ -6,15 +6,20 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.specs import OnnxModel, OnnxSpec, PolicySet, PythonSource, PythonSpec
-
-if TYPE_CHECKING:
-    from rollserve_server.agents.specs import AgentSource, AgentSpec, PolicySource, PolicySpec
-
+from rollserve_server.agents.specs import (
+    AgentSource,
+    AgentSpec,
+    OnnxModel,
+    OnnxSpec,
+    PolicySet,
+    PolicySource,
+    PolicySpec,
+    PythonSource,
+    PythonSpec,
+)
 
 __all__ = ["content_digest", "content_hash", "is_same"]
 

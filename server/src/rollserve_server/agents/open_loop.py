@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.action_masks import choose_values, masked_actions
-from rollserve_server.agents.agent import Agent, Decision
-from rollserve_server.agents.specs import consecutive
-from rollserve_server.envs import leaf_bounds, leaves_of_space
+from rollserve_server.agents.agent import ActionMask, Agent, Decision
+from rollserve_server.agents.specs import ConstantSpec, consecutive
+from rollserve_server.envs import Leaf, leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gymnasium import Space
-
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.specs import ConstantSpec
-    from rollserve_server.envs import Leaf
 
 
 __all__ = ["ConstantAgent", "RandomAgent"]

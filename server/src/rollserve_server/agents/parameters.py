@@ -12,8 +12,10 @@ from rollserve_server.agents.specs import (
     InstalledFactory,
     MlpSpec,
     OnnxSpec,
+    PolicySpec,
     PythonSource,
     PythonSpec,
+    Shapes,
     kind_of,
     shapes_of,
 )
@@ -21,8 +23,6 @@ from rollserve_server.errors import InvalidValueError, listed, show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from rollserve_server.agents.specs import PolicySpec, Shapes
 
 
 __all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_kwargs", "with_parameters"]

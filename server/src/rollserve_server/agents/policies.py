@@ -9,30 +9,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollserve.policy_map import PolicyMap, PolicyRule, policies_called_like
-from rollserve_server.agents.agent import VALUE
+from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule, policies_called_like
+from rollserve_server.agents.agent import VALUE, Agent
 from rollserve_server.agents.building import load_agent, prepare_agent
 from rollserve_server.agents.specs import (
     MEMBER_VERSION,
+    AgentSource,
     AgentSpec,
     HeldPolicy,
     Lineups,
     MlpSpec,
     OnnxSpec,
     PolicySet,
+    PolicySource,
+    PolicySpec,
     PythonSpec,
     kind_of,
 )
-from rollserve_server.errors import InvalidValueError, listed, show, within
+from rollserve_server.errors import AgentFailedError, InvalidValueError, listed, show, within
 
 if TYPE_CHECKING:
     import numpy as np
     from gymnasium import Space
 
-    from rollserve.policy_map import PolicyChoice
-    from rollserve_server.agents.agent import Agent
-    from rollserve_server.agents.specs import AgentSource, PolicySource, PolicySpec
-    from rollserve_server.errors import AgentFailedError
     from rollserve_server.settings import AgentSettings
 
 
@@ -42,7 +41,6 @@ __all__ = [
     "check_delivered",
     "check_map",
     "check_value",
-    "choices_of_agents",
     "lineups_of",
     "load_policies",
     "members_in_place",
@@ -86,7 +84,7 @@ def policies_after(
         if held and held[0].policy_map != PolicyMap.by_names(list(current)):
             policy_map, hint = held[0].policy_map, "the present map stays until an update brings another one"
             with within("policy_map"):
-                choices_of_agents(policy_map, agents, hint)
+                _choices_of_agents(policy_map, agents, hint)
         else:
             called = {name for agent in agents for name in policies_called_like(agent)}
             names = dict.fromkeys(name for name in names if name in sources or name in called)
@@ -94,7 +92,7 @@ def policies_after(
             if names and agents:
                 example = {agents[0]: next(iter(names)), "*": next(reversed(names))}
                 with within("policy_map"):
-                    choices_of_agents(
+                    _choices_of_agents(
                         policy_map, agents, f"give a map from agents to policies, such as {show(example)}"
                     )
     named: dict[str, list[PolicyChoice]] = {}
@@ -244,7 +242,7 @@ def _prepare_policies(
     acts_for: dict[str, dict[str, None]] = {}
     for position, policy_map in enumerate(policies.policy_maps):
         with within(f"policy_maps[{position}]" if has_lineups else "policy_map"):
-            rules = choices_of_agents(policy_map, agents)
+            rules = _choices_of_agents(policy_map, agents)
         for agent, rule in zip(agents, rules, strict=True):
             for choice in policy_map.rules[rule].choices:
                 acts_for.setdefault(choice.policy, {})[agent] = None
@@ -348,10 +346,10 @@ def check_map(policy_map: PolicyMap, agents: Sequence[str]) -> None:
             expected = f"a rule for some of the agents {listed(agents)}"
             got = f"one for position {rule}" if isinstance(rule.agents, int) else f"one for {str(rule)!r}"
             raise InvalidValueError.of(f"rules[{position}]", expected=expected, got=got)
-    choices_of_agents(policy_map, agents)
+    _choices_of_agents(policy_map, agents)
 
 
-def choices_of_agents(policy_map: PolicyMap, agents: Sequence[str], hint: str = "") -> list[int]:
+def _choices_of_agents(policy_map: PolicyMap, agents: Sequence[str], hint: str = "") -> list[int]:
     """Return the position of the rule of each agent.
 
     Raises:
@@ -370,7 +368,7 @@ def spaces_of_policies(policies: PolicySet[PolicySpec], agents: Sequence[str], s
     """Return the space of each policy that acts for an agent, given the Dict space of all agents."""
     found: dict[str, Space[Any]] = {}
     for policy_map in policies.policy_maps:
-        for agent, rule in zip(agents, choices_of_agents(policy_map, agents), strict=True):
+        for agent, rule in zip(agents, _choices_of_agents(policy_map, agents), strict=True):
             for choice in policy_map.rules[rule].choices:
                 found.setdefault(choice.policy, space[agent])
     return found
@@ -435,7 +433,7 @@ class PolicyAgents:
         names: dict[int, str] = {}
         acts_for: dict[int, dict[int, None]] = {}
         for policy_map in policy_set.policy_maps:
-            for agent, rule in enumerate(choices_of_agents(policy_map, agents)):
+            for agent, rule in enumerate(_choices_of_agents(policy_map, agents)):
                 for choice in policy_map.rules[rule].acting_choices:
                     found = policy_set.find(choice)
                     held[id(found)], names[id(found)] = found, choice.policy
@@ -473,7 +471,7 @@ class _Lineup:
     """A map, with the position of the policy behind each of its choices."""
 
     def __init__(self, policy_map: PolicyMap, agents: Sequence[str], find: Callable[[PolicyChoice], int]) -> None:
-        self._rules = choices_of_agents(policy_map, agents)
+        self._rules = _choices_of_agents(policy_map, agents)
         # The rules that have agents.
         self._used = {rule: policy_map.rules[rule] for rule in self._rules}
         self._positions = {choice: find(choice) for rule in self._used.values() for choice in rule.acting_choices}

@@ -17,13 +17,12 @@ import numpy as np
 from gymnasium import spaces
 
 from rollserve_server.children import Lifeline, launching, variables_for_code, variables_for_models
-from rollserve_server.envs import leaf_bounds
+from rollserve_server.envs import Leaf, leaf_bounds
 from rollserve_server.errors import shorten
 from rollserve_server.futures import when_abandoned
 
 if TYPE_CHECKING:
     from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.envs import Leaf
     from rollserve_server.settings import SandboxLimits
 
 

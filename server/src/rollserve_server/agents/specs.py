@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from rollserve.policy_map import PolicyChoice, PolicyMap, PolicyRule
-from rollserve_server.agents.agent import InfoSpec
+from rollserve_server.agents.agent import InfoSpec, PythonPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from gymnasium import Space
-
-    from rollserve_server.agents.agent import PythonPolicy
 
 
 __all__ = [

@@ -12,19 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from rollserve import Reproducibility
+from rollserve import EnvSpec, Reproducibility
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve.receipts import HASH_SEED, HASH_SEED_NAME
 from rollserve.v1 import environment_pb2
-from rollserve_server.envs import ManyEnvs, VectorEnvs, differences, make_rows
+from rollserve_server.envs import Difference, ManyEnvs, RowEnvs, Trace, VectorEnvs, differences, make_rows
 from rollserve_server.settings import RowSettings
-
-if TYPE_CHECKING:
-    from rollserve import EnvSpec
-    from rollserve_server.envs import Difference, RowEnvs, Trace
-
 
 __all__ = ["Finding", "Verdict", "check_env"]
 

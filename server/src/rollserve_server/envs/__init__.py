@@ -28,7 +28,6 @@ from rollserve_server.envs.profiles import (
     ProfileEnv,
     Profiles,
     check_not_free,
-    is_profile,
     requested,
 )
 from rollserve_server.envs.registry import find_env, find_wrapper, module_of
@@ -77,7 +76,6 @@ __all__ = [
     "find_turn_wrapper",
     "find_wrapper",
     "identity_of",
-    "is_profile",
     "leaf_bounds",
     "leaves_of_space",
     "make_rows",

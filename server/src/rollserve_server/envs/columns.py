@@ -6,20 +6,17 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from rollserve.errors import mismatch
-from rollserve_server.envs.leaves import decode_texts, encode_text, value_range
+from rollserve_server.envs.leaves import Leaf, decode_texts, encode_text, value_range
 from rollserve_server.envs.outcomes import ReturnedError, form_of
 from rollserve_server.errors import show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from gymnasium import Space
     from numpy.typing import ArrayLike
-
-    from rollserve_server.envs.leaves import Leaf
 
 
 __all__ = [

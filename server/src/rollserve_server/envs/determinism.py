@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reproducibility
+from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import current_activity
 from rollserve_server.envs.legal_actions import legal_action, random_value
 from rollserve_server.envs.row_specs import identity_of
@@ -24,7 +24,6 @@ from rollserve_server.envs.row_specs import identity_of
 if TYPE_CHECKING:
     import gymnasium
 
-    from rollserve import EnvSpec
 
 __all__ = [
     "QUICK_SECONDS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
@@ -11,15 +11,11 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rollserve import Reason
+from rollserve import EnvSpec, Reason
 from rollserve.errors import mismatch
 from rollserve_server.envs.making import call_with_arguments
 from rollserve_server.envs.registry import suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, shorten
-
-if TYPE_CHECKING:
-    from rollserve import EnvSpec
-
 
 __all__ = ["EnvPoolEnv", "FoundEnv", "check_actions", "find_envpool", "make_envpool"]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium import spaces as gym_spaces
 
 from rollserve import spaces
@@ -17,7 +18,6 @@ from rollserve_server.errors import InvalidValueError, show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gymnasium import Space
     from numpy.typing import NDArray
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 
 from rollserve_server.envs.leaves import any_value, leaves_of_space
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gymnasium import Space
 
 __all__ = ["legal_action", "legal_columns", "random_value"]
 

@@ -11,25 +11,21 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
-from rollserve import EnvSpec, Reason, Wrapper
+from rollserve import EnvSpec, Reason, Task, Wrapper
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.atari import hasten_resets
 from rollserve_server.envs.registry import find_env, find_wrapper
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, describe, show, within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gymnasium.vector import VectorEnv
-
-    from rollserve import Task
 
 
 __all__ = [

@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
 
 
-# Before 1.4, gymnasium's VectorWrapper was not generic.
-if TYPE_CHECKING:
-    _VectorWrapper = VectorWrapper[Any, Any, Any, Any, Any]
-else:
-    _VectorWrapper = VectorWrapper
-
-
 __all__ = ["check_native_arguments", "make_native", "same_step_spec", "why_not_native"]
 
 _MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
+
+_MODE_ARGUMENT = "autoreset_mode"
+"""Argument of native vector environments that can reset rows in more than one way, as ALE's."""
+
+_ALE = "ale_py.vector_env:AtariVectorEnv"
+_ALE_POOL_ARGUMENTS = ("batch_size", "thread_affinity_offset")
+"""Arguments of ALE's pool of rows, not of the environment: a worker steps all of its rows at once, on any core."""
+
+_MAX_SHOWN = 200  # characters of an argument in the text of an error
 
 
 def why_not_native(spec: EnvSpec) -> str | None:
@@ -96,6 +98,47 @@ def make_native(
         ) from error
 
 
+def check_native_arguments(spec: EnvSpec) -> None:
+    """Check the arguments of an environment that native code may step.
+
+    Raises:
+        NotFoundError: there is no such module, class or id.
+        InvalidValueError: `max_episode_steps` is no step limit; or ALE's rows would not all be stepped at once, or by
+            more threads than the machine has cores.
+    """
+    limit = spec.kwargs.get("max_episode_steps")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise _refused("a whole number of at least 1 as max_episode_steps", limit)
+    named = find_env(spec.id)
+    if isinstance(named, str) and gymnasium.spec(named).vector_entry_point == _ALE:
+        for name in _ALE_POOL_ARGUMENTS:
+            if name in spec.kwargs:
+                raise _refused(f"no {name}, which belongs to the pool of rows", spec.kwargs[name])
+        num_threads = spec.kwargs.get("num_threads", 0)
+        if type(num_threads) is not int or not 0 <= num_threads <= num_cores():
+            raise _refused(f"a whole number from 0 to {num_cores()}, the server's cores, as num_threads", num_threads)
+
+
+def same_step_spec(name: str) -> Any:
+    """Return the gymnasium spec of a variant with same-step reset.
+
+    With gymnasium's next-step reset, rows that reset make fewer steps than the others. So the rows cannot all make
+    exactly the same number of steps, as fragments require.
+
+    Args:
+        name: registered id of an environment.
+
+    Returns:
+        The spec, or None if the environment itself has same-step reset or this module has no variant of it.
+    """
+    spec: Any = copy.copy(gymnasium.spec(name))
+    entry_point = spec.vector_entry_point
+    if not isinstance(entry_point, str) or entry_point not in _SAME_STEP:
+        return None
+    spec.vector_entry_point = _SAME_STEP[entry_point]
+    return spec
+
+
 def _made(spec: EnvSpec, make: Callable[[], Any]) -> VectorEnv[Any, Any, Any]:
     """Return what `make` makes, with an autoreset mode in its own metadata."""
     env: VectorEnv[Any, Any, Any] = call_with_arguments(spec, make)
@@ -125,10 +168,6 @@ def _limited_arguments(spec: EnvSpec, registered_limit: int | None, max_episode_
     return arguments
 
 
-_MODE_ARGUMENT = "autoreset_mode"
-"""Argument of native vector environments that can reset rows in more than one way, as ALE's."""
-
-
 class _SameStepCartPole(CartPoleVectorEnv):
     """CartPole with the same dynamics, whose rows draw their next initial states as soon as they end."""
 
@@ -155,6 +194,13 @@ class _SameStepCartPole(CartPoleVectorEnv):
         return observations, rewards, terminated, truncated, infos
 
 
+# Before 1.4, gymnasium's VectorWrapper was not generic.
+if TYPE_CHECKING:
+    _VectorWrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    _VectorWrapper = VectorWrapper
+
+
 class _WithFinalInfos(_VectorWrapper):
     """A vector environment with same-step reset that says which infos belong to which episode.
 
@@ -176,60 +222,11 @@ _SAME_STEP: Mapping[str, Callable[..., VectorEnv[Any, Any, Any]]] = {
 """Vector environments with same-step reset, by the entry points of those with next-step reset."""
 
 
-def same_step_spec(name: str) -> Any:
-    """Return the gymnasium spec of a variant with same-step reset.
-
-    With gymnasium's next-step reset, rows that reset make fewer steps than the others. So the rows cannot all make
-    exactly the same number of steps, as fragments require.
-
-    Args:
-        name: registered id of an environment.
-
-    Returns:
-        The spec, or None if the environment itself has same-step reset or this module has no variant of it.
-    """
-    spec: Any = copy.copy(gymnasium.spec(name))
-    entry_point = spec.vector_entry_point
-    if not isinstance(entry_point, str) or entry_point not in _SAME_STEP:
-        return None
-    spec.vector_entry_point = _SAME_STEP[entry_point]
-    return spec
-
-
 def _takes_mode(name: str) -> bool:
     """Whether the native vector environment of a registered id has an argument for its autoreset mode."""
     entry_point: Any = gymnasium.spec(name).vector_entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     return _MODE_ARGUMENT in inspect.signature(creator).parameters
-
-
-_ALE = "ale_py.vector_env:AtariVectorEnv"
-
-_ALE_POOL_ARGUMENTS = ("batch_size", "thread_affinity_offset")
-"""Arguments of ALE's pool of rows, not of the environment: a worker steps all of its rows at once, on any core."""
-
-_MAX_SHOWN = 200  # characters of an argument in the text of an error
-
-
-def check_native_arguments(spec: EnvSpec) -> None:
-    """Check the arguments of an environment that native code may step.
-
-    Raises:
-        NotFoundError: there is no such module, class or id.
-        InvalidValueError: `max_episode_steps` is no step limit; or ALE's rows would not all be stepped at once, or by
-            more threads than the machine has cores.
-    """
-    limit = spec.kwargs.get("max_episode_steps")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise _refused("a whole number of at least 1 as max_episode_steps", limit)
-    named = find_env(spec.id)
-    if isinstance(named, str) and gymnasium.spec(named).vector_entry_point == _ALE:
-        for name in _ALE_POOL_ARGUMENTS:
-            if name in spec.kwargs:
-                raise _refused(f"no {name}, which belongs to the pool of rows", spec.kwargs[name])
-        num_threads = spec.kwargs.get("num_threads", 0)
-        if type(num_threads) is not int or not 0 <= num_threads <= num_cores():
-            raise _refused(f"a whole number from 0 to {num_cores()}, the server's cores, as num_threads", num_threads)
 
 
 def _refused(expected: str, got: object) -> InvalidValueError:

@@ -6,16 +6,11 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec, Reason
+from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.envs.profiles import ProfileEnv
 from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, module_of
 from rollserve_server.errors import NotAllowedError, shorten
-
-if TYPE_CHECKING:
-    from rollserve import EnvChange
-
 
 __all__ = ["check_allowed", "check_arguments", "check_method_allowed", "check_paths", "paths_in"]
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 import copyreg
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from gymnasium.spaces import Box
 
 from rollserve import Reason
 from rollserve.spaces import space_to_proto
 from rollserve_server.envs.leaves import describe_space
 from rollserve_server.errors import OverLimitError
-
-if TYPE_CHECKING:
-    from gymnasium import Space
-
 
 __all__ = ["box_of", "check_space_sizes", "pickle_uniform_boxes", "plain_space"]
 

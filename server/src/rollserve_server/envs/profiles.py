@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve import EnvSpec, Reason, Wrapper
+from rollserve import EnvChange, EnvSpec, Reason, Wrapper
 from rollserve.transforms import transform_from_json
 from rollserve_server.argument_schemas import ArgumentSchema
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError
 
 if TYPE_CHECKING:
-    from rollserve import EnvChange
     from rollserve_server.settings import ProfileSetting
 
-__all__ = ["ProfileDescription", "ProfileEnv", "Profiles", "check_not_free", "is_profile", "requested"]
+__all__ = ["ProfileDescription", "ProfileEnv", "Profiles", "check_not_free", "requested"]
 
 _PREFIX = "profile:"
 _MAX_ARGUMENT_BYTES = 64 << 10
@@ -78,7 +77,7 @@ class Profiles:
             NotFoundError: there is no such profile.
             InvalidValueError: the schema does not accept the arguments, or the spec has more than arguments.
         """
-        if isinstance(spec, ProfileEnv) or not is_profile(spec):
+        if isinstance(spec, ProfileEnv) or not _is_profile(spec):
             return spec
         for name, value in (
             ("wrappers", spec.wrappers),
@@ -142,7 +141,7 @@ class Profiles:
         )
 
 
-def is_profile(spec: EnvSpec) -> bool:
+def _is_profile(spec: EnvSpec) -> bool:
     """Whether a spec is of a profile, or requests one."""
     return isinstance(spec, ProfileEnv) or spec.id.startswith(_PREFIX)
 
@@ -154,7 +153,7 @@ def requested(spec: EnvSpec) -> EnvSpec:
 
 def check_not_free(spec: EnvSpec) -> None:
     """Raise NotAllowedError if an environment is of no profile."""
-    if not is_profile(spec):
+    if not _is_profile(spec):
         raise NotAllowedError.of(
             "id",
             expected=f"an environment of a profile, such as '{_PREFIX}NAME', because the server allows no others",

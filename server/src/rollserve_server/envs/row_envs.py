@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve import Reproducibility
+from rollserve import EnvSpec, Reproducibility
 from rollserve.errors import mismatch
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.callbacks import Callbacks, with_added
+from rollserve_server.envs.callbacks import AddedInfo, Callbacks, with_added
 from rollserve_server.envs.columns import (
     assemble_rows,
     check_observations,
@@ -21,7 +21,7 @@ from rollserve_server.envs.columns import (
     unfit_rows,
 )
 from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, Traces, classify, trace_episode, trace_name
-from rollserve_server.envs.leaves import any_value, leaves_of_space
+from rollserve_server.envs.leaves import Leaf, any_value, leaves_of_space
 from rollserve_server.envs.making import close_env, make_env, set_task
 from rollserve_server.envs.outcomes import (
     ReturnedError,
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
     from numpy.typing import NDArray
-
-    from rollserve import EnvSpec
-    from rollserve_server.envs.callbacks import AddedInfo
-    from rollserve_server.envs.leaves import Leaf
 
 
 __all__ = ["RowEnvs"]

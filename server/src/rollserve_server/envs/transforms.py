@@ -6,10 +6,10 @@ import functools
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from gymnasium.wrappers.utils import rescale_box
 from numpy.typing import NDArray
 
@@ -32,10 +32,6 @@ from rollserve.transforms import (
 )
 from rollserve_server.envs.leaves import leaves_of_space
 from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
-
-if TYPE_CHECKING:
-    from gymnasium import Space
-
 
 __all__ = ["Transforms"]
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.callbacks import Callbacks, columns_of_infos, with_added
+from rollserve_server.envs.callbacks import AddedInfo, Callbacks, columns_of_infos, with_added
 from rollserve_server.envs.columns import (
     batch_of_leaves,
     check_observations,
@@ -31,7 +33,7 @@ from rollserve_server.envs.determinism import (
     trace_name,
 )
 from rollserve_server.envs.envpool import make_envpool
-from rollserve_server.envs.leaves import leaves_of_space
+from rollserve_server.envs.leaves import Leaf, leaves_of_space
 from rollserve_server.envs.legal_actions import legal_columns, random_value
 from rollserve_server.envs.making import close_env
 from rollserve_server.envs.native import make_native
@@ -48,11 +50,8 @@ from rollserve_server.errors import EnvFailedError
 
 if TYPE_CHECKING:
     from gymnasium import Space
-    from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
-    from rollserve_server.envs.callbacks import AddedInfo
-    from rollserve_server.envs.leaves import Leaf
     from rollserve_server.envs.row_specs import WorkerSpecs
 
 
@@ -202,8 +201,8 @@ class VectorEnvs:
         differs = any(difference.counts for difference in differences(one, other))
         return Reproducibility.WORKER if differs else Reproducibility.BLOCK
 
-    def trace(self, seed: int, max_steps: int) -> Trace:
-        """Run a block with random actions; the seed determines the reset and the actions.
+    def trace(self, seed: int, max_steps: int, seconds: float = math.inf) -> Trace:
+        """Run a block with random actions, for so long after its reset; the seed determines the reset and the actions.
 
         Raises:
             EnvFailedError: the environment failed, see `begin` and `step`.
@@ -212,12 +211,15 @@ class VectorEnvs:
         actions.seed(seed)
         infos = self.begin(seed)
         steps = [numbers_in({"observations": self._by_name(), "episode_infos": infos})]
+        until = time.perf_counter() + seconds
         for _ in range(max_steps):
             sampled = leaves_of_batch(random_value(actions), self.action_leaves, self.num_rows)
             infos = self.step(legal_columns(self.action_space, sampled, self._by_name(), infos))
             results = {"observations": self._by_name(), "rewards": self.raw_rewards}
             ends = {"terminated": self.terminated, "truncated": self.truncated}
             steps.append(numbers_in({**results, **ends, "environment_infos": infos}))
+            if time.perf_counter() > until:
+                break
         return Trace(seed, steps)
 
     def begin(self, seed: int) -> Mapping[str, Any]:
@@ -417,9 +419,7 @@ class VectorEnvs:
 
     def _final_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """Return the last observations of episodes that ended in these rows, (rows, *O) for each leaf."""
-        raw = [
-            np.asarray(_final_observations(self._final, leaf, rows), leaf.dtype) for leaf in self.raw_observation_leaves
-        ]
+        raw = [np.asarray(_final_of_leaf(self._final, leaf, rows), leaf.dtype) for leaf in self.raw_observation_leaves]
         return list(self._transforms.seen_observations(raw))
 
     def _by_name(self) -> dict[str, np.ndarray]:
@@ -472,7 +472,7 @@ def _info_column(infos: Mapping[str, Any], path: Sequence[str], rows: NDArray[An
     return column, rows
 
 
-def _final_observations(final: Any, leaf: Leaf, rows: NDArray[Any]) -> Any:
+def _final_of_leaf(final: Any, leaf: Leaf, rows: NDArray[Any]) -> Any:
     """Return a leaf's values in the final observations of rows.
 
     Some environments return an array of observations, others a column for each leaf.

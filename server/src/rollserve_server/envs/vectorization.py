@@ -79,20 +79,20 @@ def make_rows(
         return ManyEnvs(specs, specs.num_rows or settings.rows, settings.callbacks)
     _check_no_global_state(specs)
     vectorization = specs.vectorization or settings.vectorization
-    if vectorization == "auto" and why_not_native(specs) is None:
-        check_native_arguments(specs)
-        try:
-            envs = _make_vector(
-                specs, specs.num_rows or settings.native_rows, free, max_episode_length, settings.callbacks
-            )
-        except InvalidValueError:  # some arguments work only with rows
-            return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings.callbacks)
-        _check_choice(specs, envs)
-        return envs
-    if vectorization in ("native", "envpool"):
-        if vectorization == "native":
+    is_open = vectorization == "auto"
+    if vectorization in ("native", "envpool") or (is_open and why_not_native(specs) is None):
+        if vectorization != "envpool":
             check_native_arguments(specs)
-        return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length, settings.callbacks)
+        num_rows = specs.num_rows or settings.native_rows
+        try:
+            envs = _make_vector(specs, num_rows, free, max_episode_length, settings.callbacks)
+        except InvalidValueError:  # some arguments work only with rows
+            if not is_open:
+                raise
+        else:
+            if is_open:
+                _check_choice(specs, envs)
+            return envs
     return _make_one_by_one(specs, specs.num_rows or settings.rows, free, settings.callbacks)
 
 

@@ -13,6 +13,7 @@ from rollserve_server.agents.agent import (
     FINITE,
     PREVIOUS_ACTION,
     VALUE,
+    ActionMask,
     Agent,
     Decision,
     PopulationAgent,
@@ -21,15 +22,13 @@ from rollserve_server.agents.agent import (
     reward_state,
 )
 from rollserve_server.agents.mlp.network import Layer, Network, networks_of, num_tile_rows
-from rollserve_server.agents.specs import consecutive
+from rollserve_server.agents.specs import AgentInputs, MlpSpec, Normalization, consecutive
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.distributions import Head
-    from rollserve_server.agents.specs import AgentInputs, MlpSpec, Normalization
     from rollserve_server.envs import Leaf
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollserve.moments import MEAN, VARIANCE
-from rollserve_server.agents.agent import FLOAT32, FLOAT64
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
+from rollserve_server.agents.agent import FLOAT32, FLOAT64, ActionMask
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.agents.heads import build_head, build_hybrid
-from rollserve_server.agents.mlp.agent import check_variance
+from rollserve_server.agents.mlp.agent import NetworkInput, check_variance
 from rollserve_server.agents.mlp.network import core_shapes
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.errors import InvalidValueError
@@ -20,10 +20,7 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.distributions import Head
-    from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.mlp.agent import NetworkInput
     from rollserve_server.agents.specs import ArrayType, HeadKind, HeadSettings, MlpSpec
 
 

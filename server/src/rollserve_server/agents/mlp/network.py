@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,8 +14,6 @@ import numpy as np
 from rollserve_server.agents.agent import FLOAT32, StateSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rollserve_server.agents.specs import Activation, ArrayType, CoreKind, CoreSpec, MlpSpec
 
 
@@ -62,7 +60,7 @@ class Network:
             is_last = number == len(layers) - 1
             before: _Action | None = None
             if is_last and has_core and spec.core is not None:
-                self.core = _build_core(spec.core, spec.parameters, tiles)
+                self.core = (_Gru if spec.core.kind == "gru" else _Lstm)(spec.core.size, spec.parameters, tiles)
                 before, tiles = self.core.run, self.core.output
             source, tiles = tiles, np.zeros((*tiles.shape[:2], layer.bias.shape[-1]), np.float32)
             after = None if is_last else _activation(tiles, layer, spec)
@@ -155,17 +153,6 @@ def core_shapes(spec: CoreSpec, num_inputs: int) -> dict[str, ArrayType]:
     size = _NUM_GATES[spec.kind] * spec.size
     shapes = {"weight_ih": (size, num_inputs), "weight_hh": (size, spec.size), "bias_ih": (size,), "bias_hh": (size,)}
     return {f"core/{name}": (FLOAT32, shape) for name, shape in shapes.items()}
-
-
-def _build_core(spec: CoreSpec, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> _Core:
-    """Build a core.
-
-    Args:
-        spec: kind and size of the core.
-        parameters: parameters by name, with the shapes of `core_shapes`.
-        tiles: input buffer, (tiles, rows, I).
-    """
-    return (_Gru if spec.kind == "gru" else _Lstm)(spec.size, parameters, tiles)
 
 
 class _Core(ABC):

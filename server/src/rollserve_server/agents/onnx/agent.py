@@ -16,6 +16,7 @@ from rollserve_server.agents.agent import (
     PREVIOUS_REWARD,
     STATE,
     VALUE,
+    ActionMask,
     Agent,
     Decision,
     InfoSpec,
@@ -26,9 +27,9 @@ from rollserve_server.agents.agent import (
     leaf_role,
     reward_state,
 )
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.agents.onnx.ports import NOISE, onnx_head
-from rollserve_server.envs import leaf_bounds, leaves_of_space
+from rollserve_server.envs import Leaf, leaf_bounds, leaves_of_space
 from rollserve_server.errors import AgentFailedError, show
 
 if TYPE_CHECKING:
@@ -36,11 +37,8 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.onnx.session import Runner
     from rollserve_server.agents.specs import OnnxSpec, Port, Shapes
-    from rollserve_server.envs import Leaf
 
 
 __all__ = ["OnnxAgent"]

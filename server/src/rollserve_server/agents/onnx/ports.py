@@ -15,12 +15,13 @@ from rollserve_server.agents.agent import (
     PREVIOUS_ACTION,
     PREVIOUS_REWARD,
     STATE,
+    ActionMask,
     leaf_role,
 )
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.agents.heads import ActionsHead, build_head, build_hybrid
-from rollserve_server.agents.specs import Port
-from rollserve_server.envs import leaves_of_space
+from rollserve_server.agents.specs import OnnxModel, OnnxSpec, Port, Shapes
+from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
     from rollserve_server.agents.distributions import Head
-    from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.onnx.model import Declared, ModelParts
-    from rollserve_server.agents.specs import OnnxModel, OnnxSpec, Shapes
-    from rollserve_server.envs import Leaf
 
 
 __all__ = ["NOISE", "check_converts", "check_output", "match_inputs", "match_outputs", "onnx_head"]
@@ -75,12 +72,12 @@ def match_inputs(
     _check_roles("inputs", model.inputs, (*roles, *others, *(port.role for port in states)))
     ports = [_leaf_port(role, model.inputs.get(role, role), parts.inputs, leaf) for role, leaf in roles.items()]
     if mask is not None and (name := _optional_input(ACTION_MASK, model, parts.inputs)) is not None:
-        ports.append(_mask_port(name, parts.inputs[name], mask))
+        ports.append(_number_port(ACTION_MASK, name, parts.inputs, (mask.size,), "biuf", "numbers or booleans"))
     for role, leaf in actions.items():
         if (name := _optional_input(role, model, parts.inputs)) is not None:
             ports.append(_leaf_port(role, name, parts.inputs, leaf))
     if (name := _optional_input(PREVIOUS_REWARD, model, parts.inputs)) is not None:
-        ports.append(_reward_port(name, parts.inputs[name]))
+        ports.append(_number_port(PREVIOUS_REWARD, name, parts.inputs, (), "f", "floats"))
     if (name := _optional_input(NOISE, model, parts.inputs)) is not None:
         ports.append(_noise_port(name, parts.inputs[name]))
     for port in states:
@@ -101,9 +98,11 @@ def match_outputs(
     Raises:
         InvalidValueError: an output is missing, has no role, or does not fit.
     """
-    heads_roles = _roles_of_head(model, action_space)
+    head = _build_head(model, action_space, DEFAULT_EXPLORATION, has_log_prob=True)
     state_roles = _next_state_roles(states, model.outputs, outputs, model.infos)
-    names = _output_names(model, outputs, list(dict.fromkeys([*heads_roles, "value", *state_roles])))
+    names = _output_names(
+        model, outputs, list(dict.fromkeys([*(column.name for column in head.inputs), "value", *state_roles]))
+    )
     taken = {*names, *(port.role for port in states), *((ACTION_MASK,) if model.agent_inputs.action_mask else ())}
     _add_infos(names, model.infos, outputs, taken)
     if unused := [name for name in outputs if name not in names.values()]:
@@ -172,20 +171,15 @@ def _optional_input(role: str, model: OnnxModel, inputs: Mapping[str, Declared])
     return name if name in inputs else None
 
 
-def _mask_port(name: str, declared: Declared, mask: ActionMask) -> Port:
-    dtype, axes = declared
-    if dtype.kind not in "biuf":
-        raise InvalidValueError.of(f"model.input[{name!r}]", expected="numbers or booleans", got=dtype)
-    _check_axes(name, axes, (mask.size,))
-    return Port(ACTION_MASK, name, dtype, (mask.size,))
-
-
-def _reward_port(name: str, declared: Declared) -> Port:
-    dtype, axes = declared
-    if dtype.kind != "f":
-        raise InvalidValueError.of(f"model.input[{name!r}]", expected="floats", got=dtype)
-    _check_axes(name, axes, ())
-    return Port(PREVIOUS_REWARD, name, dtype, ())
+def _number_port(
+    role: str, name: str, inputs: Mapping[str, Declared], shape: tuple[int, ...], kinds: str, expected: str
+) -> Port:
+    """Return the port of an input for numbers of these kinds."""
+    dtype, axes = inputs[name]
+    if dtype.kind not in kinds:
+        raise InvalidValueError.of(f"model.input[{name!r}]", expected=expected, got=dtype)
+    _check_axes(name, axes, shape)
+    return Port(role, name, dtype, shape)
 
 
 def _noise_port(name: str, declared: Declared) -> Port:
@@ -243,15 +237,6 @@ def _check_axes(name: str, axes: tuple[int | str, ...] | None, shape: tuple[int,
     if isinstance(axes[0], int) and axes[0] >= 0:
         hint = "give the first axis a name instead of a size"
         raise InvalidValueError.of(field, expected="a batch axis of any size", got=f"size {axes[0]}", hint=hint)
-
-
-def _roles_of_head(model: OnnxModel, action_space: Space[Any]) -> list[str]:
-    """Return the roles of all outputs that a head may use.
-
-    Raises:
-        InvalidValueError: the head does not fit the action space.
-    """
-    return [column.name for column in _build_head(model, action_space, DEFAULT_EXPLORATION, has_log_prob=True).inputs]
 
 
 def _build_head(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +16,22 @@ from rollserve_server.agents.agent import (
     PREVIOUS_ACTION,
     PREVIOUS_REWARD,
     STATE,
+    ActionMask,
     is_previous,
     leaf_role,
 )
 from rollserve_server.agents.identity import content_digest
-from rollserve_server.agents.onnx.model import read_model
+from rollserve_server.agents.onnx.model import ModelParts, read_model
 from rollserve_server.agents.onnx.ports import check_converts, check_output, match_inputs, match_outputs, onnx_head
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.agents.sandbox import NUM_PROBE_ROWS, SandboxError, random_masks, random_rows, run_in_sandbox
-from rollserve_server.agents.specs import Batching, OnnxSpec, shapes_of
-from rollserve_server.envs import leaves_of_space
+from rollserve_server.agents.specs import Batching, OnnxModel, OnnxSpec, Port, Shapes, shapes_of
+from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.onnx.model import ModelParts
-    from rollserve_server.agents.specs import OnnxModel, Port, Shapes
-    from rollserve_server.envs import Leaf
     from rollserve_server.settings import AgentSettings, SandboxLimits
 
 

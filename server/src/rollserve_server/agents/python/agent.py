@@ -14,22 +14,20 @@ from rollserve_server.agents.agent import (
     FINITE,
     PREVIOUS_ACTION,
     PREVIOUS_REWARD,
+    ActionMask,
     Agent,
     Decision,
     InfoSpec,
     first_bad_elements,
 )
-from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
-from rollserve_server.agents.python.policy import PolicyCalls, entry, make_policy, misfit
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration
+from rollserve_server.agents.python.policy import PolicyCalls, PolicyResult, entry, make_policy, misfit
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollserve_server.agents.agent import ActionMask
-    from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.python.policy import PolicyResult
     from rollserve_server.agents.specs import PythonSpec
 
 

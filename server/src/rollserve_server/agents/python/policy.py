@@ -23,21 +23,19 @@ from rollserve_server.agents.agent import (
     PREVIOUS_ACTION,
     PREVIOUS_REWARD,
     STATE,
+    ActionMask,
     InfoSpec,
+    PythonPolicy,
     StateSpec,
     action_states,
     reward_state,
 )
-from rollserve_server.agents.specs import InstalledFactory, PickledFactory
-from rollserve_server.envs import leaves_of_space
+from rollserve_server.agents.specs import Factory, InstalledFactory, PickledFactory
+from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import AgentFailedError, InvalidValueError, NotFoundError, describe, listed, show
 
 if TYPE_CHECKING:
     from gymnasium import Space
-
-    from rollserve_server.agents.agent import ActionMask, PythonPolicy
-    from rollserve_server.agents.specs import Factory
-    from rollserve_server.envs import Leaf
 
 
 __all__ = ["PolicyCalls", "PolicyResult", "entry", "find_installed", "info_spec", "make_policy", "misfit"]

@@ -9,11 +9,11 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve_server.agents.action_masks import shown_values
-from rollserve_server.agents.agent import PREVIOUS_ACTION, PREVIOUS_REWARD
-from rollserve_server.agents.python.policy import PolicyCalls, info_spec, make_policy, misfit
+from rollserve_server.agents.agent import PREVIOUS_ACTION, PREVIOUS_REWARD, ActionMask, InfoSpec
+from rollserve_server.agents.python.policy import PolicyCalls, PolicyResult, info_spec, make_policy, misfit
 from rollserve_server.agents.sandbox import NUM_PROBE_ROWS, random_masks, random_rows
 from rollserve_server.agents.sandbox_child import RefusedError, answer, find_batching, perturbed
-from rollserve_server.envs import leaves_of_space
+from rollserve_server.envs import Leaf, leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, listed, traceback_of
 
 if TYPE_CHECKING:
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import ActionMask, InfoSpec
-    from rollserve_server.agents.python.policy import PolicyResult
     from rollserve_server.agents.specs import Factory
-    from rollserve_server.envs import Leaf
 
 
 def probe(

@@ -5,26 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import gymnasium
 import numpy as np
 
-from rollserve import Reason
+from rollserve import EnvSpec, MultiAgentApi, Reason, Wrapper
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import call_with_arguments, python_arguments
 from rollserve_server.envs.many.envpool_players import EnvPoolPlayers
-from rollserve_server.envs.many.turns import AecTurns, ParallelTurns
+from rollserve_server.envs.many.turns import AecTurns, ParallelTurns, TurnEnv
 from rollserve_server.envs.registry import forbidden_wrapper, imported_member, module_of, suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rollserve import EnvSpec, MultiAgentApi, Wrapper
-    from rollserve_server.envs.many.turns import TurnEnv
-
 
 __all__ = ["close_turn_env", "find_turn_env", "find_turn_wrapper", "make_turn_env"]
 

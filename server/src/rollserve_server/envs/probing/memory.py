@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
@@ -13,8 +13,6 @@ from rollserve_server.errors import OverLimitError
 from rollserve_server.machine import data_bytes, memory_bytes, num_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rollserve_server.envs.leaves import Leaf
     from rollserve_server.settings import HealthSettings
 

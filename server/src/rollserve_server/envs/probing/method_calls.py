@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve import Reason
+from rollserve import EnvSpec, Reason
 from rollserve._codec.json_arguments import value_from_json
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.making import close_env, find_method, make_env, refused_by
 from rollserve_server.envs.probing.memory import naming_memory_limit
-from rollserve_server.envs.row_specs import identity_of, specs_of_rows
+from rollserve_server.envs.row_specs import WorkerSpecs, identity_of, specs_of_rows
 from rollserve_server.errors import InvalidValueError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollserve import EnvSpec
-    from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rollserve import Reason
+from rollserve import EnvSpec, Reason
 from rollserve._formats.replays import RecordedEpisode, frame_of, replayed
 from rollserve._formats.videos import mp4_parts
 from rollserve.errors import mismatch
@@ -30,7 +30,6 @@ from rollserve_server.errors import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from rollserve import EnvSpec
     from rollserve_server.settings import HealthSettings
 
 

@@ -22,18 +22,15 @@ import gymnasium
 from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase
 from rollserve_server.children import Lifeline, launching, variables_for_code
-from rollserve_server.envs.probing.method_calls import call_method
+from rollserve_server.envs.probing.method_calls import MethodCall, call_method
 from rollserve_server.envs.probing.probe import Probed, probe
-from rollserve_server.envs.probing.rendering import render
-from rollserve_server.envs.row_specs import specs_of_rows
+from rollserve_server.envs.probing.rendering import Rendering, VideoForm, render
+from rollserve_server.envs.row_specs import WorkerSpecs, specs_of_rows
 from rollserve_server.errors import FaultError, InvalidValueError, describe, portable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from rollserve_server.envs.probing.method_calls import MethodCall
-    from rollserve_server.envs.probing.rendering import Rendering, VideoForm
-    from rollserve_server.envs.row_specs import WorkerSpecs
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
 
