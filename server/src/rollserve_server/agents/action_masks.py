@@ -17,7 +17,6 @@ from rollserve_server.errors import InvalidValueError, listed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
 __all__ = [
     "action_mask_of",
     "choose_legal",

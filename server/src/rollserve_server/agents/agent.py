@@ -13,7 +13,6 @@ import numpy as np
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
 
-
 __all__ = [
     "ACTION_MASK",
     "FINITE",

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import Agent
     from rollserve_server.settings import AgentSettings
 
-
 __all__ = ["build_agent", "is_quick_to_prepare", "load_agent", "prepare_agent"]
 
 _QUICK_BYTES = 1 << 18

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.specs import HeadSettings
 
-
 __all__ = [
     "BernoulliHead",
     "CategoricalHead",

@@ -82,6 +82,8 @@ def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
 
     Of several policies, each that may act has to explore like that.
     """
+    if exploration == DEFAULT_EXPLORATION:
+        return
     if isinstance(spec, PolicySet):
         for _, held in spec.acting:
             check_exploration(held.spec, exploration)

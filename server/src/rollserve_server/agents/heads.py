@@ -29,7 +29,6 @@ from rollserve_server.errors import InvalidValueError, listed, within
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
 __all__ = ["ActionsHead", "build_head", "build_hybrid"]
 
 _SPACES: Mapping[HeadKind, str] = {

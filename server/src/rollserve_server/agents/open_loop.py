@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-
 __all__ = ["ConstantAgent", "RandomAgent"]
 
 

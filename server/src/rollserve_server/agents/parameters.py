@@ -24,7 +24,6 @@ from rollserve_server.errors import InvalidValueError, listed, show
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-
 __all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_kwargs", "with_parameters"]
 
 _HINTS = dict.fromkeys(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import AgentSettings
 
-
 __all__ = [
     "BuiltPolicy",
     "PolicyAgents",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.exploration import Exploration
 
-
 __all__ = ["build_population", "check_members", "check_population"]
 
 _MAX_STACKED_BYTES = 256 << 20

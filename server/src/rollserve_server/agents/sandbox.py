@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import ActionMask
     from rollserve_server.settings import SandboxLimits
 
-
 __all__ = ["NUM_PROBE_ROWS", "SandboxError", "random_masks", "random_rows", "run_in_sandbox"]
 
 _log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ The probe of ONNX models loads this module by its path, so it imports nothing of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -72,11 +73,12 @@ def perturbed(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def find_batching(run: _Run, num_rows: int) -> tuple[int, int]:
+def find_batching(runs: Sequence[_Run], num_rows: int) -> tuple[int, int]:
     """Find the numbers of rows that give a row the same bits, whatever its neighbours and its position.
 
     Args:
-        run: function that runs the rows at these positions together, and returns the bits of each row's results.
+        runs: functions that run the rows at these positions together, and return the bits of each row's results: of
+            the agent, and of the agent with other parameters, whose failures are ignored.
         num_rows: number of rows to choose from, at least 64.
 
     Returns:
@@ -85,6 +87,14 @@ def find_batching(run: _Run, num_rows: int) -> tuple[int, int]:
     Raises:
         RefusedError: results differ for the same input.
     """
+
+    def run(chosen: np.ndarray) -> Sequence[bytes]:
+        results = [runs[0](chosen)]
+        for other in runs[1:]:
+            with contextlib.suppress(Exception):
+                results.append(other(chosen))
+        return [b"".join(row) for row in zip(*results, strict=True)]
+
     for row in range(_NUM_REPEATED):
         first, again = (run(np.array([row])) for _ in range(2))
         if first != again:

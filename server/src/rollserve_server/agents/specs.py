@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
@@ -15,7 +16,6 @@ from rollserve_server.agents.agent import InfoSpec, PythonPolicy
 
 if TYPE_CHECKING:
     from gymnasium import Space
-
 
 __all__ = [
     "DEFAULT_HEAD_SETTINGS",
@@ -557,7 +557,7 @@ def parameters_of(spec: AgentSpec) -> Mapping[str, np.ndarray]:
 
 def parameters_bytes(spec: AgentSpec) -> int:
     """Return the size of an agent's parameters in bytes."""
-    return sum(value.nbytes for value in parameters_of(spec).values())
+    return sum(map(operator.attrgetter("nbytes"), parameters_of(spec).values()))
 
 
 def content_bytes(spec: AgentSpec) -> int:

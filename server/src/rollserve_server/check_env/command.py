@@ -14,7 +14,6 @@ from rollserve.errors import mismatch
 if TYPE_CHECKING:
     from rollserve_server.check_env.checking import Finding, Verdict
 
-
 __all__ = ["check_env_command"]
 
 _EXIT_NOT_REPRODUCIBLE = 3

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-
 __all__ = [
     "assemble_rows",
     "batch_of_leaves",

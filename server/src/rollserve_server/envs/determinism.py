@@ -24,7 +24,6 @@ from rollserve_server.envs.row_specs import identity_of
 if TYPE_CHECKING:
     import gymnasium
 
-
 __all__ = [
     "QUICK_SECONDS",
     "QUICK_STEPS",

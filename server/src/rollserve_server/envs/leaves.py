@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
 __all__ = [
     "Leaf",
     "any_value",

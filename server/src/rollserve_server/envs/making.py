@@ -27,7 +27,6 @@ from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFound
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
-
 __all__ = [
     "call_with_arguments",
     "close_env",

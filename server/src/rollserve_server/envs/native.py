@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from rollserve import EnvSpec
 
-
 __all__ = ["check_native_arguments", "make_native", "same_step_spec", "why_not_native"]
 
 _MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from numpy.typing import NDArray
 
-
 __all__ = ["RowEnvs"]
 
 _RowInfos = list[tuple[int, "Mapping[str, Any]"]]

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs.row_specs import WorkerSpecs
 
-
 __all__ = ["VectorEnvs"]
 
 _FINAL_OBSERVATIONS = {"final_obs", "_final_obs"}

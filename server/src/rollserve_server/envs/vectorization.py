@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import RowSettings
 
-
 __all__ = ["episodes_per_row", "make_rows", "spaces_text", "why_not_single", "with_envpool"]
 
 _MAX_BLOCK_EPISODES = 1 << 16

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents.distributions import Head
     from rollserve_server.envs import Leaf
 
-
 __all__ = ["MlpAgent", "NetworkInput", "StackedMlpAgent", "check_variance"]
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents.distributions import Head
     from rollserve_server.agents.specs import ArrayType, HeadKind, HeadSettings, MlpSpec
 
-
 __all__ = ["check_mlp", "mlp_head"]
 
 _GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")

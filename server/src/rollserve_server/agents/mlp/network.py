@@ -16,7 +16,6 @@ from rollserve_server.agents.agent import FLOAT32, StateSpec
 if TYPE_CHECKING:
     from rollserve_server.agents.specs import Activation, ArrayType, CoreKind, CoreSpec, MlpSpec
 
-
 __all__ = ["Layer", "Network", "core_shapes", "networks_of", "num_tile_rows", "tile_rows"]
 
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents.onnx.session import Runner
     from rollserve_server.agents.specs import OnnxSpec, Port, Shapes
 
-
 __all__ = ["OnnxAgent"]
 
 _Bounds = tuple[np.ndarray, np.ndarray]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents.distributions import Head
     from rollserve_server.agents.onnx.model import Declared, ModelParts
 
-
 __all__ = ["NOISE", "check_converts", "check_output", "match_inputs", "match_outputs", "onnx_head"]
 
 NOISE = "noise"

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import AgentSettings, SandboxLimits
 
-
 __all__ = ["check_onnx", "check_providers", "prepare_onnx"]
 
 _ALWAYS_AVAILABLE = "CPUExecutionProvider"

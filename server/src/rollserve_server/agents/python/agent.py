@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.specs import PythonSpec
 
-
 __all__ = ["PythonAgent", "load_python"]
 
 _AS_PROBED = "the agent's form was found when it was sent"

@@ -37,7 +37,6 @@ from rollserve_server.errors import AgentFailedError, InvalidValueError, NotFoun
 if TYPE_CHECKING:
     from gymnasium import Space
 
-
 __all__ = ["PolicyCalls", "PolicyResult", "entry", "find_installed", "info_spec", "make_policy", "misfit"]
 
 _GROUP = "rollserve.agents"

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import AgentSettings
 
-
 __all__ = ["check_python", "prepare_python"]
 
 _log = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ def probe(
             "inputs": calls.inputs,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
             "infos": [(info.name, info.dtype.str, info.shape) for info in probed.find_infos()],
-            "batching": find_batching(lambda rows: _bits(probes, rows), NUM_PROBE_ROWS),
+            "batching": find_batching([each.bits for each in probes], NUM_PROBE_ROWS),
         }
     except DomainError as error:
         details = {
@@ -127,16 +127,6 @@ def _random_previous(
     """Return random values of the states for the action and the reward before."""
     columns = [random_rows(leaf, generator) for leaf in action_leaves] if PREVIOUS_ACTION in calls.inputs else []
     return [*columns, *([generator.standard_normal(NUM_PROBE_ROWS)] if PREVIOUS_REWARD in calls.inputs else [])]
-
-
-def _bits(probes: Sequence[_Probe], chosen: np.ndarray) -> Sequence[bytes]:
-    """Return the bits of each chosen row's results in all probes; failures of all but the first are ignored."""
-    first, *others = probes
-    results = [first.bits(chosen)]
-    for other in others:
-        with contextlib.suppress(AgentFailedError):
-            results.append(other.bits(chosen))
-    return [b"".join(row) for row in zip(*results, strict=True)]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from rollserve import EnvSpec
 
-
 __all__ = ["EnvPoolPlayers"]
 
 _CURRENT = "current_player"

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs.many.turns import Turn
 
-
 __all__ = ["ManyEnvs"]
 
 

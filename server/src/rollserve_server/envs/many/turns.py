@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gymnasium import Space
     from pettingzoo import AECEnv, ParallelEnv
 
-
 __all__ = ["AecTurns", "ParallelTurns", "Turn", "TurnEnv"]
 
 

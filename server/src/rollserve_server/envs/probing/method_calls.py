@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import HealthSettings
 
-
 __all__ = ["MethodCall", "call_method"]
 
 _MAX_VALUE_BYTES = 1 << 16

@@ -26,7 +26,6 @@ from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
 if TYPE_CHECKING:
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
-
 __all__ = ["Probed", "probe"]
 
 _Rows = TypeVar("_Rows", bound=RowEnvs | VectorEnvs | ManyEnvs)

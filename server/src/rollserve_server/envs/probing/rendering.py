@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import HealthSettings
 
-
 __all__ = ["MAX_FPS", "MIN_FPS", "Overlay", "Rendering", "VideoForm", "render"]
 
 _NICENESS = 10

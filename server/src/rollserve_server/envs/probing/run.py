@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
-
 __all__ = ["ENVPOOL", "register", "run_method_call", "run_probe", "run_rendering"]
 
 _T = TypeVar("_T")
