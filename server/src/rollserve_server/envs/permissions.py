@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.envs.profiles import ProfileEnv
-from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, module_of
-from rollserve_server.errors import NotAllowedError, shorten
+from rollserve_server.envs.registry import FORBIDDEN_WRAPPERS, forbidden_wrapper, module_of
+from rollserve_server.errors import NotAllowedError, shorten, within
 
 __all__ = ["check_allowed", "check_arguments", "check_method_allowed", "check_paths", "paths_in"]
 
@@ -47,12 +47,8 @@ def check_allowed(
     for position, wrapper in enumerate(spec.wrappers):
         why_not = FORBIDDEN_WRAPPERS.get(wrapper.name)
         if why_not is not None:
-            raise NotAllowedError.of(
-                f"wrappers[{position}].name",
-                expected="a wrapper that is allowed",
-                got=f"{wrapper.name!r}, which is not: {why_not}",
-                reason=Reason.WRAPPER_NOT_ALLOWED,
-            )
+            with within(f"wrappers[{position}]"):
+                raise forbidden_wrapper(wrapper.name, why_not)
     if spec.task is not None:
         check_method_allowed(spec.task.method, allowed_methods, "task.method")
     mode = spec.kwargs.get("render_mode")
