@@ -7,12 +7,11 @@ import contextlib
 import copy
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rollserve import Reason
-from rollserve_server.admission.turn import Turn
 from rollserve_server.errors import CallTooLongError, ClientStalledError, DomainError, OverLimitError
 
 if TYPE_CHECKING:
@@ -20,7 +19,67 @@ if TYPE_CHECKING:
 
     AnyExitStack = AsyncExitStack | ExitStack
 
-__all__ = ["NEVER_STALLED", "Admission", "Receiver"]
+__all__ = ["NEVER_STALLED", "Admission", "ConnectionAdmission", "Receiver", "Turn"]
+
+
+class Turn:
+    """The turns of one call, which runs from its admission on, except while it is paused.
+
+    Attributes:
+        num_steps: number of steps that the call has made in its present turn.
+        paused_seconds: how long the call has been paused, up to its present turn.
+        num_pauses: number of pauses so far.
+        weight: how much longer the workers work for the call at a time than for one of the client with most calls.
+    """
+
+    def __init__(self, look: Callable[[], None] = lambda: None, max_steps: int = 1) -> None:
+        """Start a turn.
+
+        Args:
+            look: looks for a call that should run instead of another one.
+            max_steps: number of steps after which the turn may end.
+        """
+        self.look = look
+        self.num_steps = 0
+        self.paused_seconds = 0.0
+        self.num_pauses = 0
+        self.weight = 1.0
+        self._paused_at = 0.0
+        self._max_steps = max_steps
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the call has to wait for its next turn."""
+        return not self._may_run.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has made all steps of its turn, so that another client's call may run instead."""
+        return self.num_steps >= self._max_steps
+
+    def count(self, num_steps: int) -> None:
+        """Record steps."""
+        self.num_steps += num_steps
+        if self.is_over:
+            self.look()
+
+    def pause(self) -> None:
+        """End the turn."""
+        self.num_pauses += 1
+        self._paused_at = time.monotonic()
+        self._may_run.clear()
+
+    def resume(self) -> None:
+        """Start the next turn."""
+        self.num_steps = 0
+        self.paused_seconds += time.monotonic() - self._paused_at
+        self._may_run.set()
+
+    async def begun(self) -> None:
+        """Wait until the call may run."""
+        await self._may_run.wait()
 
 
 class Receiver(Protocol):
@@ -297,3 +356,60 @@ class _Ticket:
     def num_steps(self) -> int:
         """Number of steps that the call has made in its turn."""
         return 0 if self.turn is None else self.turn.num_steps
+
+
+_TICK_SECONDS = 1.0
+
+
+_TICKS = 4
+
+
+"""Least number of looks at stalled clients within the patience."""
+
+
+class ConnectionAdmission:
+    """A bounded number of running calls for each connection, and for all together.
+
+    A call whose client stalls for longer than the patience is ended as soon as others wait.
+    """
+
+    def __init__(self, max_running: int, max_per_connection: int, patience_seconds: float, *, max_waiting: int) -> None:
+        """Start without calls.
+
+        Args:
+            max_running: number of calls that run at a time.
+            max_per_connection: number of running calls of one connection.
+            patience_seconds: how long a client may leave data unread, or not send what it began to.
+            max_waiting: length of the queue of each connection, and of the queue of all connections.
+        """
+        self._max_per_connection = max_per_connection
+        self._patience_seconds = patience_seconds
+        self._max_waiting = max_waiting
+        self._all = self._new_admission(max_running)
+        self._by_peer: dict[str, Admission] = {}
+        self._num_calls: Counter[str] = Counter()
+
+    async def admit(self, stack: contextlib.AsyncExitStack, receiver: Receiver) -> None:
+        """Wait until the call is admitted; it runs until the stack is closed.
+
+        Raises:
+            OverLimitError: a queue is full.
+        """
+        peer = receiver.peer
+        own = self._by_peer.setdefault(peer, self._new_admission(self._max_per_connection))
+        self._num_calls[peer] += 1
+        stack.callback(self._leave, peer)
+        await own.admit(stack, receiver)
+        await self._all.admit(stack, receiver)
+
+    def _leave(self, peer: str) -> None:
+        self._num_calls[peer] -= 1
+        if not self._num_calls[peer]:
+            del self._num_calls[peer], self._by_peer[peer]
+
+    def _new_admission(self, max_running: int) -> Admission:
+        patience = self._patience_seconds
+        tick_seconds = min(patience / _TICKS, _TICK_SECONDS)
+        return Admission(
+            max_running, tick_seconds, max_stalled=0, max_waiting=self._max_waiting, patience_seconds=patience
+        )
