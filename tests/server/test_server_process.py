@@ -452,7 +452,7 @@ def test_second_signal_ends_calls_at_once_with_a_status(tmp_path: Path) -> None:
 LOST_BACKEND = """
 import asyncio, pathlib, sys, threading, time
 from rollserve_server.serving import backend_thread
-from rollserve_server.serving.port_file import PortFile
+from rollserve_server.serving.parent import PortFile
 
 class Lost:
     def watch(self, on_lost):

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.testing.wrapped_rpcs import WrappedRpcs
+from rollserve_server.testing.faults import WrappedRpcs
 
 __all__ = ["Recorder"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Wrapper
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     from rollserve_server.pool import ServerBackend
     from rollserve_server.settings import PoolSettings, Settings
 
+if TYPE_CHECKING:
+    from rollserve_server.gateway import Interceptor
+    from rollserve_server.pool import ServerBackend
+    from rollserve_server.serving.parent import Answer
+    from rollserve_server.settings import Settings
+
 __all__ = [
+    "Extras",
     "env_spec",
     "make_backend",
     "make_gateway",
@@ -36,7 +44,10 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+
 _SETTING_NAMES = {"": "env", "id": "env", "kwargs_json": "env_kwargs"}
+
+
 """Names of settings, by the fields of the environment in errors of the pool's start. Other fields have the names of
 their settings."""
 
@@ -169,3 +180,18 @@ def _exists(module: str) -> bool:
         return importlib.util.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Parts that a program adds to a server.
+
+    Attributes:
+        make_backend: starts the backend.
+        interceptors: see each RPC before the services do.
+        answers: answers to further requests on the control socket, by their names.
+    """
+
+    make_backend: Callable[[Settings], ServerBackend] = make_backend
+    interceptors: Sequence[Interceptor] = ()
+    answers: Mapping[str, Answer] = field(default_factory=dict)

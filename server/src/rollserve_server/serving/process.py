@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
+import signal
+import threading
 import time
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve.errors import mismatch
@@ -16,31 +19,39 @@ from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
 from rollserve_server.logs import configure_logging
 from rollserve_server.metrics import MetricsListener
-from rollserve_server.serving.backend_thread import BackendThread, watch_backend
-from rollserve_server.serving.build import make_gateway, start_samplers, warn_of_settings
+from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
-from rollserve_server.serving.control import answering_control
-from rollserve_server.serving.extras import Extras
-from rollserve_server.serving.parent import end_with_parent
-from rollserve_server.serving.port_file import PortFile
+from rollserve_server.serving.parent import PortFile, answering_control, end_with_parent
 from rollserve_server.serving.save_file import SaveFile
-from rollserve_server.serving.signals import Stopping
 
 if TYPE_CHECKING:
     from rollserve_server.gateway import Gateway
     from rollserve_server.pool import ServerBackend
     from rollserve_server.settings import Settings
 
+if TYPE_CHECKING:
+    from rollserve_server.pool import Backend
+
 __all__ = ["run"]
 
 _NO_EXTRAS = Extras()
 
+
 _log = logging.getLogger(__name__)
 
+
 _RAY_LIMIT_SECONDS = 10.0
+
+
 """Time of an attempt to start Ray from which on it has failed by a time limit of Ray, about 20 or 30 s each."""
+
+
 _CONNECT_SECONDS = 1.0
+
+
 _CLOSE_SECONDS = 3.0
+
+
 """How long Ray may go on connecting to a cluster, and leaving one, after a signal."""
 
 
@@ -207,3 +218,127 @@ async def _first_of(*futures: asyncio.Future[str]) -> str:
     """Return the result of the future that is done first."""
     done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     return done.pop().result()
+
+
+_T = TypeVar("_T")
+
+
+class Stopping:
+    """Waits for SIGTERM and SIGINT beside other work of the server.
+
+    Attributes:
+        has_begun: whether a signal has been received.
+    """
+
+    def __init__(self) -> None:
+        self._signalled = asyncio.Event()
+        self.has_begun = False
+        self.listen()
+
+    def listen(self) -> None:
+        """Handle the signals from now on, also if something else, such as Ray, has set handlers since."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled.set)
+
+    async def comes_before(self, future: asyncio.Future[Any]) -> bool:
+        """Wait for the future or the next signal; return whether the signal was first."""
+        signalled = asyncio.create_task(self._signalled.wait())
+        await asyncio.wait({future, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        if future.done():
+            return False
+        self._signalled.clear()
+        self.has_begun = True
+        return True
+
+    async def unless_stopped(self, task: asyncio.Task[_T]) -> _T | None:
+        """Return the task's result; or cancel the task and return None if a signal comes first."""
+        if not await self.comes_before(task):
+            return task.result()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return None
+
+
+_log = logging.getLogger(__name__)
+
+
+_P = ParamSpec("_P")
+
+
+_T = TypeVar("_T")
+
+
+_LAST_SECONDS = 5.0
+
+
+"""How long the server may take to end in order once its backend is lost."""
+
+
+class BackendThread:
+    """A thread of its own for the backend: whatever Ray starts ends with the thread that started it.
+
+    Ray's functions cannot be interrupted, and may wait long for a cluster that is gone or out of reach. The process
+    need not wait for them: when it ends, everything that Ray started for it ends, too.
+    """
+
+    def __init__(self) -> None:
+        self._executor = _new_executor()
+        self._last: concurrent.futures.Future[Any] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call has not returned yet."""
+        return self._last is not None and not self._last.done()
+
+    def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
+        """Call a function in the thread, after all earlier calls."""
+        self._last = future = self._executor.submit(function, *args, **kwargs)
+        return asyncio.wrap_future(future)
+
+    def renew(self) -> None:
+        """End the thread, with what Ray has started there, and use another one."""
+        self._executor.shutdown(wait=False)
+        self._executor = _new_executor()
+
+
+def watch_backend(backend: Backend, on_lost: Callable[[], None]) -> asyncio.Future[str]:
+    """Return a future whose result is the reason once the backend is lost. Cancel it when the server stops.
+
+    The process ends soon after a loss in any case: calls of a lost backend may never return, also in this process.
+
+    Args:
+        backend: the backend.
+        on_lost: called at once from any thread, because Ray may end the process.
+    """
+    loop = asyncio.get_running_loop()
+    lost: asyncio.Future[str] = loop.create_future()
+
+    def settle(reason: str) -> None:
+        if not lost.done():
+            lost.set_result(reason)
+
+    def report(reason: str) -> None:
+        if lost.cancelled():
+            return
+        on_lost()
+        _log.error("backend lost", extra={"error": reason})
+        timer = threading.Timer(_LAST_SECONDS, _end_at_once)
+        timer.daemon = True
+        timer.start()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, reason)
+
+    backend.watch(report)
+    return lost
+
+
+def _new_executor() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="backend")
+
+
+def _end_at_once() -> None:
+    logging.shutdown()
+    os._exit(1)

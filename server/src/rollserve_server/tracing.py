@@ -12,9 +12,9 @@ from rollserve_server.errors import NotFoundError
 
 if TYPE_CHECKING:
     from rollserve_server.settings import TracingSettings
-    from rollserve_server.tracing.span import Span
+    from rollserve_server.spans import Span
 
-__all__ = ["Tracing", "check_tracing", "child_span"]
+__all__ = ["Span", "Tracing", "check_tracing", "child_span"]
 
 _rpc_span: ContextVar[Span | None] = ContextVar("rpc_span", default=None)
 """The span of the RPC that the present task answers."""
@@ -32,7 +32,7 @@ class Tracing:
         self._collector = None
         if settings.otlp_endpoint is not None:
             check_tracing(settings)
-            from rollserve_server.tracing.collector import Collector
+            from rollserve_server.spans import Collector
 
             self._collector = Collector(settings.otlp_endpoint, settings.trace_ratio)
 
@@ -63,7 +63,7 @@ def check_tracing(settings: TracingSettings) -> None:
     if settings.otlp_endpoint is None:
         return
     try:
-        import rollserve_server.tracing.collector  # noqa: F401  # not before, because it takes a quarter of a second
+        import rollserve_server.spans  # noqa: F401  # not before, because it takes a quarter of a second
     except ImportError as error:
         raise NotFoundError.of(
             "otlp_endpoint",
