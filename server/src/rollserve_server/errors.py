@@ -47,6 +47,12 @@ __all__ = [
     "without_folders",
 ]
 
+_MAX_TEXT, _MAX_TRACE = 1000, 8000  # characters
+_MAX_LISTED = 8  # names
+_NAME = r"/[^\s/:;,'\"<>|()\[\]{}]++"
+_FOLDERS = re.compile(rf"(?<![\w.~/:…-])(?:{_NAME})+(?={_NAME})")
+"""Folders at the beginning of an absolute path. The path of a URL is behind its host, and not absolute here."""
+
 
 class DomainError(Exception):
     """An error that the client gets as a status.
@@ -238,21 +244,6 @@ def _restore(kind: type[DomainError], attributes: dict[str, object]) -> DomainEr
     error = kind.__new__(kind)
     error.__dict__.update(attributes)
     return error
-
-
-_MAX_TEXT, _MAX_TRACE = 1000, 8000  # characters
-
-
-_MAX_LISTED = 8  # names
-
-
-_NAME = r"/[^\s/:;,'\"<>|()\[\]{}]++"
-
-
-_FOLDERS = re.compile(rf"(?<![\w.~/:…-])(?:{_NAME})+(?={_NAME})")
-
-
-"""Folders at the beginning of an absolute path. The path of a URL is behind its host, and not absolute here."""
 
 
 class FaultError(RuntimeError):

@@ -24,17 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Collector", "Span"]
 
 _CLOSE_SECONDS = 3.0
-
-
 """How long the last spans may take to be sent."""
-
-
 _PROPAGATOR = TraceContextTextMapPropagator()
-
-
 _KEYS = frozenset(_PROPAGATOR.fields)
-
-
 """Keys of W3C's Trace Context."""
 
 

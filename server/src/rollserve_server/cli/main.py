@@ -24,40 +24,22 @@ from rollserve_server.tokens import token_command
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    import click
     from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
 
     from rollserve_server.settings import FlatField
-
-if TYPE_CHECKING:
-    import click
-    from pydantic_core import ErrorDetails
 
 __all__ = ["PREFIX", "flag_of", "main"]
 
 PREFIX = "ROLLSERVE_"
-
-
 """Beginning of the names of environment variables that hold settings."""
-
-
 LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks")
-
-
 """Settings whose option can be given more than once."""
-
-
 _LIKENESS = 0.75
-
-
 """From which on a name is a misspelt one, of 1 for the same."""
-
-
 _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
-
-
 """End of variables that Kubernetes sets for a service."""
-
-
 _METAVARS = {
     "data_dir": "FOLDER",
     "env": "ID",
@@ -73,6 +55,46 @@ _METAVARS = {
     "sampler_name": "NAME",
     "allow_path": "PATH",
 }
+_HELP = f"""Sample episodes of a policy acting in environments, for trainers in any language, over gRPC.
+
+    \b
+    rollserve-server --env CartPole-v1 --workers 2
+    rollserve-server --env ALE/Pong-v5 --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server-key.pem
+    rollserve-server --config rollserve.yaml
+    rollserve-server check-env CartPole-v1
+    rollserve-server init-tls certificates --name server.lab
+    rollserve-server token create --file tokens.json --name alice --scope sample --scope agent:write
+
+Each option can also be set by an environment variable, named like it with {PREFIX} in front ({PREFIX}ENV_KWARGS), or
+by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
+variable, the variable before the file.
+"""
+_FIELDS = [field for field in Settings.flat_fields() if field.info.description is not None]
+_MAX_SHOWN = 200  # characters of a value
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a JSON object",
+    "extra_forbidden": "name and kwargs alone",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "missing": "a value",
+    "model_type": 'a JSON object {{"name": "…", "kwargs": {{…}}}}',
+    "path_type": "a path",
+    "string_type": "a text",
+    "too_long": "at most {max_length} elements",
+    "tuple_type": "a JSON list",
+}
+"""Descriptions of the valid values, by the type of pydantic's error."""
 
 
 class _CommaList(click.types.UnprocessedParamType):
@@ -182,22 +204,6 @@ def _as_list(path: Path, name: str, value: Any) -> list[str]:
     return elements
 
 
-_HELP = f"""Sample episodes of a policy acting in environments, for trainers in any language, over gRPC.
-
-    \b
-    rollserve-server --env CartPole-v1 --workers 2
-    rollserve-server --env ALE/Pong-v5 --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server-key.pem
-    rollserve-server --config rollserve.yaml
-    rollserve-server check-env CartPole-v1
-    rollserve-server init-tls certificates --name server.lab
-    rollserve-server token create --file tokens.json --name alice --scope sample --scope agent:write
-
-Each option can also be set by an environment variable, named like it with {PREFIX} in front ({PREFIX}ENV_KWARGS), or
-by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
-variable, the variable before the file.
-"""
-
-
 def _run(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         return
@@ -210,9 +216,6 @@ def _run(context: click.Context, /, **options: Any) -> None:
     from rollserve_server.serving import run
 
     sys.exit((context.obj or run)(settings))
-
-
-_FIELDS = [field for field in Settings.flat_fields() if field.info.description is not None]
 
 
 _CONFIG = click.Option(
@@ -241,40 +244,7 @@ main = click.Group(
     help=_HELP,
     context_settings={"max_content_width": 110},
 )
-
-
 """The entry point. With `obj`, a function of the settings, that function serves in the place of `run`."""
-
-
-_MAX_SHOWN = 200  # characters of a value
-
-
-_EXPECTED = {
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "dict_type": "a JSON object",
-    "extra_forbidden": "name and kwargs alone",
-    "finite_number": "a finite number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
-    "literal_error": "{expected}",
-    "missing": "a value",
-    "model_type": 'a JSON object {{"name": "…", "kwargs": {{…}}}}',
-    "path_type": "a path",
-    "string_type": "a text",
-    "too_long": "at most {max_length} elements",
-    "tuple_type": "a JSON list",
-}
-
-
-"""Descriptions of the valid values, by the type of pydantic's error."""
 
 
 def explain(context: click.Context, error: ErrorDetails) -> str:

@@ -14,15 +14,18 @@ from rollserve_server.identity.token_file import TOKEN_PREFIX, parse_tokens
 from rollserve_server.settings import parse_yaml
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rollserve_server.identity.proofs import Expiry
     from rollserve_server.settings import IdentitySettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["Authentication"]
 
 _SCHEME = "bearer"
+_NAMES = ("x509_subject_alternative_name", "x509_common_name")
+"""Properties of a connection by gRPC that are names in the client's certificate, the ones that count first."""
+_CERTIFICATE = "x509_pem_cert"
+"""Property of a connection by gRPC that is the client's certificate."""
 
 
 class Authentication:
@@ -96,18 +99,6 @@ def _bearer_token(authorization: Sequence[str | bytes]) -> str:
     if scheme.lower() != _SCHEME or not text:
         raise invalid()
     return text.strip()
-
-
-_NAMES = ("x509_subject_alternative_name", "x509_common_name")
-
-
-"""Properties of a connection by gRPC that are names in the client's certificate, the ones that count first."""
-
-
-_CERTIFICATE = "x509_pem_cert"
-
-
-"""Property of a connection by gRPC that is the client's certificate."""
 
 
 class CertificateNames:

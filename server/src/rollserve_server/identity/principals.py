@@ -13,9 +13,9 @@ from rollserve_server.errors import InvalidValueError
 __all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants"]
 
 _ALL = "*"
-
-
 """Any text in a sampler's name; and, as a scope, all scopes but `pickle`."""
+_ANONYMOUS_NAME = "anonymous"
+_NAME = re.compile(r"[!-~]{1,128}")
 
 
 class Scope(enum.StrEnum):
@@ -82,12 +82,6 @@ def parse_grants(texts: Iterable[str]) -> frozenset[Grant]:
     return frozenset(grant for text in texts for grant in Grant.parse(text))
 
 
-_ANONYMOUS_NAME = "anonymous"
-
-
-_NAME = re.compile(r"[!-~]{1,128}")
-
-
 @dataclass(frozen=True)
 class Principal:
     """A person, team or program that a client acts for.
@@ -115,8 +109,6 @@ class Principal:
 
 
 ANONYMOUS = Principal(_ANONYMOUS_NAME, frozenset(map(Grant, Scope)))
-
-
 """Every client of a server without authentication. Its settings bound what that client may do."""
 
 

@@ -16,18 +16,13 @@ from rollserve_server.errors import InvalidValueError, UnauthenticatedError
 __all__ = ["Expiry", "ExpiryLog", "WatchedFile", "expired", "invalid", "missing", "read_text"]
 
 _log = logging.getLogger(__name__)
-
-
 _T = TypeVar("_T")
-
-
 _Stamp = tuple[int, int, int, int]
-
-
 _SETTLED_SECONDS = 1.0
-
-
 """Age from which a file's times tell whether it has changed; clocks of file systems tick up to 10 ms apart."""
+_NOTICE = datetime.timedelta(days=30)
+_REPEAT_SECONDS = 86400.0
+_FIELD = "authorization"  # key of the metadata
 
 
 class WatchedFile(Generic[_T]):
@@ -96,15 +91,6 @@ def _stamp(path: Path) -> _Stamp | None:
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino) if is_settled else None
 
 
-_log = logging.getLogger(__name__)
-
-
-_NOTICE = datetime.timedelta(days=30)
-
-
-_REPEAT_SECONDS = 86400.0
-
-
 class Expiry(NamedTuple):
     """When something expires.
 
@@ -138,9 +124,6 @@ class ExpiryLog:
                 text = f"{each.kind} has expired" if has_expired else f"{each.kind} expires soon"
                 _log.warning(text, extra={each.setting: each.name, "expires": each.expires.isoformat()})
         self._logged = logged
-
-
-_FIELD = "authorization"  # key of the metadata
 
 
 def missing(expected: str) -> UnauthenticatedError:

@@ -19,13 +19,10 @@ from rollserve_server.envs import identity_of
 from rollserve_server.settings import Quota
 
 if TYPE_CHECKING:
+    from rollserve import EnvSpec
     from rollserve_server.errors import DomainError
     from rollserve_server.pool import Pool
-    from rollserve_server.samplers.sampler import Creation, Lease
     from rollserve_server.settings import Quota
-
-if TYPE_CHECKING:
-    from rollserve import EnvSpec
 
 __all__ = ["Creation", "Lease", "Sampler", "SamplerRequest", "User", "creations_from_text", "creations_to_text"]
 

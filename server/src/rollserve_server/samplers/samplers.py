@@ -35,26 +35,15 @@ from rollserve_server.settings import Quota
 if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.pool import SavedSampler, ServerBackend
-    from rollserve_server.settings import PoolSettings, SamplerSettings
-
-if TYPE_CHECKING:
     from rollserve_server.samplers.sampler import SamplerRequest
     from rollserve_server.settings import PoolSettings, SamplerSettings
 
 __all__ = ["Samplers"]
 
 _log = logging.getLogger(__name__)
-
-
 _END_SECONDS = 2.0
-
-
 """How long calls of a sampler that is deleted may take to end."""
-
-
 _MAX_FORMER = 1000
-
-
 """Names of former samplers that are remembered, so that late calls hear why they fail."""
 
 

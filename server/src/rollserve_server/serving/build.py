@@ -23,13 +23,8 @@ if TYPE_CHECKING:
 
     from rollserve_server.gateway import Interceptor
     from rollserve_server.pool import ServerBackend
-    from rollserve_server.settings import PoolSettings, Settings
-
-if TYPE_CHECKING:
-    from rollserve_server.gateway import Interceptor
-    from rollserve_server.pool import ServerBackend
     from rollserve_server.serving.parent import Answer
-    from rollserve_server.settings import Settings
+    from rollserve_server.settings import PoolSettings, Settings
 
 __all__ = [
     "Extras",
@@ -43,11 +38,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-
 _SETTING_NAMES = {"": "env", "id": "env", "kwargs_json": "env_kwargs"}
-
-
 """Names of settings, by the fields of the environment in errors of the pool's start. Other fields have the names of
 their settings."""
 

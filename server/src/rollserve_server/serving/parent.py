@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "PortFile", "answering_control", "end_with_parent"]
 
 _INTERVAL_SECONDS = 0.5
+_log = logging.getLogger(__name__)
+Answer = Callable[[str], Awaitable[str]]
+"""Does what a request asks for, given its arguments, and returns what the answer says beyond `done`."""
 
 
 def end_with_parent(process_id: int) -> None:
@@ -42,15 +45,6 @@ def _watch(process_id: int) -> None:
     while os.getppid() == process_id:
         time.sleep(_INTERVAL_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-_log = logging.getLogger(__name__)
-
-
-Answer = Callable[[str], Awaitable[str]]
-
-
-"""Does what a request asks for, given its arguments, and returns what the answer says beyond `done`."""
 
 
 @contextlib.asynccontextmanager

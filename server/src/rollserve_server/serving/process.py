@@ -26,33 +26,22 @@ from rollserve_server.serving.save_file import SaveFile
 
 if TYPE_CHECKING:
     from rollserve_server.gateway import Gateway
-    from rollserve_server.pool import ServerBackend
+    from rollserve_server.pool import Backend, ServerBackend
     from rollserve_server.settings import Settings
-
-if TYPE_CHECKING:
-    from rollserve_server.pool import Backend
 
 __all__ = ["run"]
 
 _NO_EXTRAS = Extras()
-
-
 _log = logging.getLogger(__name__)
-
-
 _RAY_LIMIT_SECONDS = 10.0
-
-
 """Time of an attempt to start Ray from which on it has failed by a time limit of Ray, about 20 or 30 s each."""
-
-
 _CONNECT_SECONDS = 1.0
-
-
 _CLOSE_SECONDS = 3.0
-
-
 """How long Ray may go on connecting to a cluster, and leaving one, after a signal."""
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_LAST_SECONDS = 5.0
+"""How long the server may take to end in order once its backend is lost."""
 
 
 def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
@@ -220,9 +209,6 @@ async def _first_of(*futures: asyncio.Future[str]) -> str:
     return done.pop().result()
 
 
-_T = TypeVar("_T")
-
-
 class Stopping:
     """Waits for SIGTERM and SIGINT beside other work of the server.
 
@@ -260,21 +246,6 @@ class Stopping:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         return None
-
-
-_log = logging.getLogger(__name__)
-
-
-_P = ParamSpec("_P")
-
-
-_T = TypeVar("_T")
-
-
-_LAST_SECONDS = 5.0
-
-
-"""How long the server may take to end in order once its backend is lost."""
 
 
 class BackendThread:

@@ -23,6 +23,10 @@ __all__ = [
     "WrapperSetting",
 ]
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAX_PROFILES, _MAX_TEXT_BYTES = 256, 256 << 10
+"""Number of profiles, and bytes of their descriptions and schemas: each answer to GetSampler has all of them."""
+
 
 class WrapperSetting(BaseModel):
     """A wrapper around the environment."""
@@ -39,8 +43,6 @@ def _check_transform(value: dict[str, Any]) -> dict[str, Any]:
 
 
 TransformSetting = Annotated[JsonObject, AfterValidator(_check_transform)]
-
-
 """A transform as JSON: its kind, with its values."""
 
 
@@ -102,15 +104,6 @@ class AllowSettings(Group):
         "are refused in requests, because an environment may show what a file holds; paths in --env-kwargs and "
         "--wrappers are allowed. Can be given more than once; in the environment variable, separated by commas.",
     )
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-_MAX_PROFILES, _MAX_TEXT_BYTES = 256, 256 << 10
-
-
-"""Number of profiles, and bytes of their descriptions and schemas: each answer to GetSampler has all of them."""
 
 
 class ProfileSetting(BaseModel):

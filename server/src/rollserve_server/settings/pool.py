@@ -27,6 +27,13 @@ __all__ = [
     "WorkerSettings",
 ]
 
+MAX_EVALUATIONS = 2
+"""Evaluations that run at a time; as many again may be stalled. Each has environments of its own on every worker, and a
+second one lets a call proceed while another goes wrong."""
+_POSITIVE = [float(f"{digit}e{power}") for power in range(-1, 5) for digit in (1, 2, 5)]
+_RETURN_BOUNDS = (*(-bound for bound in reversed(_POSITIVE)), 0.0, *_POSITIVE)
+"""Returns have any scale and both signs."""
+
 
 class RowSettings(Group):
     """How rows are stepped, where an environment does not say it itself."""
@@ -165,13 +172,6 @@ class HealthSettings(Group):
         description="Number of workers that must be healthy for a call or an update to begin; with fewer, it fails at "
         "once with UNAVAILABLE. With 0, it waits until one is healthy, for up to --start-seconds.",
     )
-
-
-MAX_EVALUATIONS = 2
-
-
-"""Evaluations that run at a time; as many again may be stalled. Each has environments of its own on every worker, and a
-second one lets a call proceed while another goes wrong."""
 
 
 class CallSettings(Group):
@@ -313,15 +313,6 @@ class VersionSettings(Group):
         description="Bytes that kept versions of agents may take in a process, beside the current one and those that "
         "calls use; beyond that, the oldest are forgotten.",
     )
-
-
-_POSITIVE = [float(f"{digit}e{power}") for power in range(-1, 5) for digit in (1, 2, 5)]
-
-
-_RETURN_BOUNDS = (*(-bound for bound in reversed(_POSITIVE)), 0.0, *_POSITIVE)
-
-
-"""Returns have any scale and both signs."""
 
 
 class MetricsSettings(Group):

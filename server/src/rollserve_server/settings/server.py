@@ -17,6 +17,17 @@ from rollserve_server.settings.pool import PoolSettings
 __all__ = ["ProcessSettings", "RaySettings", "SamplerSettings", "Settings", "WorkerPlacement"]
 
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
+WorkerPlacement = Literal["any", "spread", "pack"]
+"""Ways to place workers on the machines of a cluster."""
+_MIN_AMOUNT = 0.0001  # Ray counts no smaller parts of a resource
+_FLAGS = {
+    "CPU": "worker-num-cpus",
+    "GPU": "worker-num-gpus",
+    "memory": "worker-memory-bytes",
+    "object_store_memory": "object-store-bytes",
+}
+"""Flags for resources that Ray does not take as custom ones."""
+_MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 16, 4096
 
 
 class SamplerSettings(Group):
@@ -84,29 +95,6 @@ class SamplerSettings(Group):
         if not _NAME.fullmatch(value):
             raise ValueError("expected 1 to 63 characters of a to z, 0 to 9 and -")
         return value
-
-
-WorkerPlacement = Literal["any", "spread", "pack"]
-
-
-"""Ways to place workers on the machines of a cluster."""
-
-
-_MIN_AMOUNT = 0.0001  # Ray counts no smaller parts of a resource
-
-
-_FLAGS = {
-    "CPU": "worker-num-cpus",
-    "GPU": "worker-num-gpus",
-    "memory": "worker-memory-bytes",
-    "object_store_memory": "object-store-bytes",
-}
-
-
-"""Flags for resources that Ray does not take as custom ones."""
-
-
-_MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 16, 4096
 
 
 class RaySettings(Group):

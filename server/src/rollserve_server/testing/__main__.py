@@ -21,12 +21,17 @@ from rollserve_server.testing.faulty_server import faulty_server
 if TYPE_CHECKING:
     from rollserve_server.testing.faulty_server import FaultyServer
 
-__all__ = []
+__all__: list[str] = []
 
 _MAX_BODY_BYTES = 1 << 16
-
-
 _JSON = "application/json"
+_USAGE = "python -m rollserve_server.testing [--control HOST:PORT] [--log FILE] [OPTION…] [-- COMMAND…]"
+_DESCRIPTION = """\
+Start a server with threads as workers on a free port of 127.0.0.1, run COMMAND with its address in ROLLSERVE_TARGET and
+the URL of its control endpoint in ROLLSERVE_TEST_CONTROL, end the server, and exit with COMMAND's status. Without a
+COMMAND, print address and URL, a line each, and serve until the standard input ends or a signal comes."""
+_NOT_FOUND, _SIGNALLED = 127, 128
+"""Exit statuses, as shells have them."""
 
 
 @contextlib.contextmanager
@@ -105,24 +110,6 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"body: {mismatch('a JSON object', type(value).__name__)}")
     return value
-
-
-__all__: list[str] = []
-
-
-_USAGE = "python -m rollserve_server.testing [--control HOST:PORT] [--log FILE] [OPTION…] [-- COMMAND…]"
-
-
-_DESCRIPTION = """\
-Start a server with threads as workers on a free port of 127.0.0.1, run COMMAND with its address in ROLLSERVE_TARGET and
-the URL of its control endpoint in ROLLSERVE_TEST_CONTROL, end the server, and exit with COMMAND's status. Without a
-COMMAND, print address and URL, a line each, and serve until the standard input ends or a signal comes."""
-
-
-_NOT_FOUND, _SIGNALLED = 127, 128
-
-
-"""Exit statuses, as shells have them."""
 
 
 def main(arguments: Sequence[str]) -> int:

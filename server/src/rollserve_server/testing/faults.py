@@ -24,22 +24,27 @@ from rollserve_server.pool import InProcessBackend, RemoteBuffer, ThreadWorker
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-if TYPE_CHECKING:
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["BreakStream", "Delay", "Faults", "FaultyBackend", "FaultyRpcs", "KillWorker", "RefuseUpdate", "WrappedRpcs"]
 
 _log = logging.getLogger(__name__)
-
-
 _RPCS = sampler_service_pb2.DESCRIPTOR.services_by_name["SamplerService"].methods_by_name
-
-
 _MAX_MADE = 1000
-
-
 """Number of faults that the report has."""
+_PREFIX = f"/{pb.DESCRIPTOR.services_by_name['SamplerService'].full_name}/"
+_UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
+_BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples")
+_SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
+    "ObtainSamples": pb.ObtainSamplesRequest,
+    "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
+}
+_REASONS = {"agent": Reason.AGENT_REFUSED, "environment": Reason.ENV_REFUSED}
+_KEYS = keys_of(pb.ObtainSamplesResponse.DESCRIPTOR)
+_WITH_STEPS, _ACCOUNT = (_KEYS["batch"], _KEYS["shared"]), _KEYS["account"]
+_ASKED = "a test has asked for it"
+_R = TypeVar("_R")
 
 
 class _Fault(BaseModel):
@@ -154,9 +159,6 @@ def _explained(error: ErrorDetails) -> InvalidValueError:
     return InvalidValueError.of(field, expected=expected, got=shorten(repr(got)))
 
 
-_PREFIX = f"/{pb.DESCRIPTOR.services_by_name['SamplerService'].full_name}/"
-
-
 class WrappedRpcs(grpc.aio.ServerInterceptor):
     """Base of what stands around each RPC of the sampler service, by its name."""
 
@@ -190,30 +192,6 @@ class WrappedRpcs(grpc.aio.ServerInterceptor):
     ) -> None:
         """Send the responses of an RPC, which `handle` writes to the context."""
         raise NotImplementedError
-
-
-_UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
-
-
-_BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples")
-
-
-_SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
-    "ObtainSamples": pb.ObtainSamplesRequest,
-    "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
-}
-
-
-_REASONS = {"agent": Reason.AGENT_REFUSED, "environment": Reason.ENV_REFUSED}
-
-
-_KEYS = keys_of(pb.ObtainSamplesResponse.DESCRIPTOR)
-
-
-_WITH_STEPS, _ACCOUNT = (_KEYS["batch"], _KEYS["shared"]), _KEYS["account"]
-
-
-_ASKED = "a test has asked for it"
 
 
 class FaultyRpcs(WrappedRpcs):
@@ -318,9 +296,6 @@ def _update_in(name: str, request: Any) -> str:
         sampling = _SAMPLING[name].FromString(request)
         return "agent" if sampling.options.HasField("agent_update") else ""
     return _UPDATES.get(name, "")
-
-
-_R = TypeVar("_R")
 
 
 class FaultyBackend(InProcessBackend):
