@@ -14,8 +14,6 @@ from rollserve_server.identity.token_file import TOKEN_PREFIX, parse_tokens
 from rollserve_server.settings import parse_yaml
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rollserve_server.identity.proofs import Expiry
     from rollserve_server.settings import IdentitySettings
 
@@ -46,7 +44,7 @@ class Authentication:
 
             self._signed = SignedTokens(settings)
         if settings.tls_principals is not None:
-            self._certificates = CertificateNames(settings.tls_principals)
+            self._certificates = WatchedFile("tls_principals", settings.tls_principals, _parse_names)
         self.is_required = settings.is_required
 
     def principal_of(
@@ -65,7 +63,7 @@ class Authentication:
             return ANONYMOUS
         if authorization:
             return self._principal_of_token(_bearer_token(authorization))
-        principal = None if self._certificates is None else self._certificates.principal_of(connection)
+        principal = None if self._certificates is None else _certified(self._certificates.current(), connection)
         if principal is None:
             raise missing(self._expected())
         return principal
@@ -101,26 +99,15 @@ def _bearer_token(authorization: Sequence[str | bytes]) -> str:
     return text.strip()
 
 
-class CertificateNames:
-    """Names in certificates, with what their holders may do."""
+def _certified(principals: Mapping[str, Principal], connection: Mapping[str, Iterable[bytes]]) -> Principal | None:
+    """Return the principal of the first known name in a client's certificate, which gRPC has verified; None for none.
 
-    def __init__(self, path: Path) -> None:
-        """Read the file; raises InvalidValueError if it cannot be used."""
-        self._file = WatchedFile("tls_principals", path, _parse)
-
-    def principal_of(self, connection: Mapping[str, Iterable[bytes]]) -> Principal | None:
-        """Return the principal of the first name in a client's certificate that the file has; None for none.
-
-        A certificate with a control character in any of its names has none: gRPC ends names at their first NUL.
-
-        Args:
-            connection: properties of the connection by gRPC, which has verified the certificate.
-        """
-        principals = self._file.current()
-        if not all(map(_has_plain_names, connection.get(_CERTIFICATE, ()))):
-            return None
-        names = [name.decode(errors="replace") for key in _NAMES for name in connection.get(key, ())]
-        return next((principals[name] for name in names if name in principals), None)
+    A certificate with a control character in any of its names has none: gRPC ends names at their first NUL.
+    """
+    if not all(map(_has_plain_names, connection.get(_CERTIFICATE, ()))):
+        return None
+    names = [name.decode(errors="replace") for key in _NAMES for name in connection.get(key, ())]
+    return next((principals[name] for name in names if name in principals), None)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -140,7 +127,8 @@ def _has_plain_names(certificate: bytes) -> bool:
     return not any(unicodedata.category(character) == "Cc" for character in texts)
 
 
-def _parse(text: str) -> dict[str, Principal]:
+def _parse_names(text: str) -> dict[str, Principal]:
+    """Return the principals of the names in the text of `--tls-principals`; raise InvalidValueError if it is none."""
     expected = "names, each with a list of scopes"
     try:
         found = parse_yaml(text) or {}

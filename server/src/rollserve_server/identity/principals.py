@@ -1,8 +1,9 @@
-"""Scopes, and grants of them: what a principal may do, on which samplers."""
+"""Principals, whom clients act for, and the scopes that are granted to them: what they may do, on which samplers."""
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -89,26 +90,28 @@ class Principal:
     Attributes:
         name: the same for all clients of one person, team or program.
         grants: what they may do.
+        is_known: whether the client has proved who it is; false on a server that asks nobody.
     """
 
     name: str
     grants: frozenset[Grant]
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the client has proved who it is; false on a server that asks nobody."""
-        return self is not ANONYMOUS
+    is_known: bool = True
 
     def has(self, scope: Scope, sampler: str) -> bool:
         """Whether the principal has a scope on a sampler."""
-        return any(grant.covers(scope, sampler) for grant in self.grants)
+        return scope in self._everywhere or any(grant.covers(scope, sampler) for grant in self.grants)
 
     def has_somewhere(self, scope: Scope) -> bool:
         """Whether the principal has a scope on any sampler."""
         return any(grant.scope is scope for grant in self.grants)
 
+    @functools.cached_property
+    def _everywhere(self) -> frozenset[Scope]:
+        """Scopes on all samplers."""
+        return frozenset(grant.scope for grant in self.grants if grant.sampler == _ALL)
 
-ANONYMOUS = Principal(_ANONYMOUS_NAME, frozenset(map(Grant, Scope)))
+
+ANONYMOUS = Principal(_ANONYMOUS_NAME, frozenset(map(Grant, Scope)), is_known=False)
 """Every client of a server without authentication. Its settings bound what that client may do."""
 
 

@@ -1,4 +1,4 @@
-"""Files whose contents are in use, and are read again when they change."""
+"""What all proofs of an identity need: files that are read again when they change, their expiry, and refusals."""
 
 from __future__ import annotations
 
