@@ -19,7 +19,7 @@ from rollserve.errors import mismatch
 if TYPE_CHECKING:
     from rollserve_server.authority import Authority, Issued
 
-__all__ = ["Authority", "init_tls_command"]
+__all__ = ["init_tls_command"]
 
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _CLIENT_NAME = "client"

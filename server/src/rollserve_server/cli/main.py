@@ -1,4 +1,4 @@
-"""The command `rollserve-server`: reads settings and runs a server."""
+"""The command `rollserve-server`: reads settings from flags, variables and a file, and runs a server."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from rollserve_server.tokens import token_command
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    import click
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
     from rollserve_server.settings import FlatField
 
-__all__ = ["PREFIX", "flag_of", "main"]
+__all__ = ["main"]
 
-PREFIX = "ROLLSERVE_"
+_PREFIX = "ROLLSERVE_"
 """Beginning of the names of environment variables that hold settings."""
-LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks")
+_LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers", "callbacks")
 """Settings whose option can be given more than once."""
 _LIKENESS = 0.75
 """From which on a name is a misspelt one, of 1 for the same."""
@@ -65,7 +64,7 @@ _HELP = f"""Sample episodes of a policy acting in environments, for trainers in 
     rollserve-server init-tls certificates --name server.lab
     rollserve-server token create --file tokens.json --name alice --scope sample --scope agent:write
 
-Each option can also be set by an environment variable, named like it with {PREFIX} in front ({PREFIX}ENV_KWARGS), or
+Each option can also be set by an environment variable, named like it with {_PREFIX} in front ({_PREFIX}ENV_KWARGS), or
 by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
 variable, the variable before the file.
 """
@@ -103,15 +102,12 @@ class _CommaList(click.types.UnprocessedParamType):
     envvar_list_splitter = ","
 
 
-_COMMA_LIST = _CommaList()
-
-
-def flag_of(name: str) -> str:
+def _flag_of(name: str) -> str:
     """Return the flag that sets a setting."""
     return f"--{name.replace('_', '-')}"
 
 
-def check_variables(variables: Iterable[str], names: Collection[str]) -> None:
+def _check_variables(variables: Iterable[str], names: Collection[str]) -> None:
     """Raise click.ClickException for an environment variable that is a misspelt setting.
 
     Variables that are like no setting are others': clients have some, and Kubernetes names a service's address so.
@@ -121,25 +117,25 @@ def check_variables(variables: Iterable[str], names: Collection[str]) -> None:
         names: names of the settings.
     """
     for variable in sorted(variables):
-        name = variable.removeprefix(PREFIX).lower()
-        if variable.startswith(PREFIX) and name not in names and not _SERVICE.search(variable):
+        name = variable.removeprefix(_PREFIX).lower()
+        if variable.startswith(_PREFIX) and name not in names and not _SERVICE.search(variable):
             for similar in difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS):
-                known = PREFIX + similar.upper()
+                known = _PREFIX + similar.upper()
                 raise click.ClickException(f"{variable}: expected the name of a setting; did you mean {known}?")
 
 
-def option(field: FlatField) -> click.Option:
+def _option(field: FlatField) -> click.Option:
     """Return the option for a setting. Its value is checked later, with the values of all others."""
-    name, info, flag = field.name, field.info, flag_of(field.name)
+    name, info, flag = field.name, field.info, _flag_of(field.name)
     is_flag, default = info.annotation is bool, _shown_default(info)
     return click.Option(
         [f"{flag}/--no{flag[1:]}" if is_flag else flag, name],
         help=(info.description or "") + (f"  [default: {default}]" if default else ""),
         metavar=_metavar(name, info),
-        type=click.BOOL if is_flag else _COMMA_LIST if name in LISTS else click.UNPROCESSED,
+        type=click.BOOL if is_flag else _CommaList() if name in _LISTS else click.UNPROCESSED,
         default=None,
-        multiple=name in LISTS,
-        envvar=PREFIX + name.upper(),
+        multiple=name in _LISTS,
+        envvar=_PREFIX + name.upper(),
         required=False,
     )
 
@@ -159,7 +155,7 @@ def _metavar(name: str, info: FieldInfo) -> str | None:
         return "|".join(choices)
     if name in _METAVARS:
         return _METAVARS[name]
-    if name in LISTS:
+    if name in _LISTS:
         return "NAME"
     if {dict, tuple} & {get_origin(kind) for kind in kinds}:
         return "JSON"
@@ -167,7 +163,7 @@ def _metavar(name: str, info: FieldInfo) -> str | None:
     return next(label for kind, label in labels.items() if kind in kinds)
 
 
-def read_config(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+def _read_config(context: click.Context, _: click.Parameter, path: Path | None) -> None:
     """Make the values of the file the defaults of the options; without a file, do nothing.
 
     Raises:
@@ -194,7 +190,7 @@ def _checked(path: Path, values: Any) -> dict[str, Any]:
             similar = str(key).replace("-", "_")
             hint = f": did you mean {similar!r}?" if similar in names else ""
             raise click.ClickException(f"config: {path}: expected names of settings, got {str(key)!r}{hint}")
-    return values | {name: _as_list(path, name, values[name]) for name in LISTS if values.get(name) is not None}
+    return values | {name: _as_list(path, name, values[name]) for name in _LISTS if values.get(name) is not None}
 
 
 def _as_list(path: Path, name: str, value: Any) -> list[str]:
@@ -204,54 +200,11 @@ def _as_list(path: Path, name: str, value: Any) -> list[str]:
     return elements
 
 
-def _run(context: click.Context, /, **options: Any) -> None:
-    if context.invoked_subcommand is not None:
-        return
-    check_variables(os.environ, [field.name for field in _FIELDS] + ["config"])
-    try:
-        settings = Settings.from_flat({name: value for name, value in options.items() if value not in (None, ())})
-    except pydantic.ValidationError as error:
-        raise click.ClickException("\nError: ".join(explain(context, each) for each in error.errors())) from None
-    # Imported late: Ray and gymnasium take a second, which --help and a wrong option need not.
-    from rollserve_server.serving import run
-
-    sys.exit((context.obj or run)(settings))
-
-
-_CONFIG = click.Option(
-    ["--config"],
-    help="A YAML file with any of these settings.",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    envvar=f"{PREFIX}CONFIG",
-    is_eager=True,
-    expose_value=False,
-    callback=read_config,
-)
-
-
-main = click.Group(
-    "rollserve-server",
-    commands=[check_env_command, init_tls_command, token_command],
-    invoke_without_command=True,
-    subcommand_metavar="[check-env … | init-tls … | token …]",
-    callback=click.pass_context(_run),
-    params=[
-        *map(option, _FIELDS),
-        _CONFIG,
-        *click.version_option(__version__)(click.Command("")).params,
-    ],
-    help=_HELP,
-    context_settings={"max_content_width": 110},
-)
-"""The entry point. With `obj`, a function of the settings, that function serves in the place of `run`."""
-
-
-def explain(context: click.Context, error: ErrorDetails) -> str:
+def _explain(context: click.Context, error: ErrorDetails) -> str:
     """Return one line on an invalid setting."""
     name, path = _name_and_path(error)
     if error["type"] == "missing" and not path:
-        return f"{name}: expected a value, got none: give {flag_of(name)}, {PREFIX}{name.upper()} or the key {name}"
+        return f"{name}: expected a value, got none: give {_flag_of(name)}, {_PREFIX}{name.upper()} or the key {name}"
     source = _source(context, name)
     where = f" (from {source})" if source else ""
     got = "none" if error["type"] == "missing" else shorten(repr(error["input"]), _MAX_SHOWN)
@@ -271,9 +224,9 @@ def _name_and_path(error: ErrorDetails) -> tuple[str, list[str]]:
 def _source(context: click.Context, name: str) -> str | None:
     match context.get_parameter_source(name):
         case ParameterSource.COMMANDLINE:
-            return flag_of(name)
+            return _flag_of(name)
         case ParameterSource.ENVIRONMENT:
-            return PREFIX + name.upper()
+            return _PREFIX + name.upper()
         case ParameterSource.DEFAULT_MAP:
             return "the configuration file"
         case _:
@@ -286,3 +239,46 @@ def _expected(error: ErrorDetails) -> str:
     if expected is None:
         return error["msg"].removeprefix("Value error, ")
     return f"expected {expected.format(**error.get('ctx', {}))}"
+
+
+def _run(context: click.Context, /, **options: Any) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    _check_variables(os.environ, [field.name for field in _FIELDS] + ["config"])
+    try:
+        settings = Settings.from_flat({name: value for name, value in options.items() if value not in (None, ())})
+    except pydantic.ValidationError as error:
+        raise click.ClickException("\nError: ".join(_explain(context, each) for each in error.errors())) from None
+    # Imported late: Ray and gymnasium take a second, which --help and a wrong option need not.
+    from rollserve_server.serving import run
+
+    sys.exit((context.obj or run)(settings))
+
+
+_CONFIG = click.Option(
+    ["--config"],
+    help="A YAML file with any of these settings.",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar=f"{_PREFIX}CONFIG",
+    is_eager=True,
+    expose_value=False,
+    callback=_read_config,
+)
+
+
+main = click.Group(
+    "rollserve-server",
+    commands=[check_env_command, init_tls_command, token_command],
+    invoke_without_command=True,
+    subcommand_metavar="[check-env … | init-tls … | token …]",
+    callback=click.pass_context(_run),
+    params=[
+        *map(_option, _FIELDS),
+        _CONFIG,
+        *click.version_option(__version__)(click.Command("")).params,
+    ],
+    help=_HELP,
+    context_settings={"max_content_width": 110},
+)
+"""The entry point. With `obj`, a function of the settings, that function serves in the place of `run`."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.errors import DomainError
     from rollserve_server.pool import Pool
-    from rollserve_server.settings import Quota
 
 __all__ = ["Creation", "Lease", "Sampler", "SamplerRequest", "User", "creations_from_text", "creations_to_text"]
 
