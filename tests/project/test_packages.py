@@ -237,7 +237,6 @@ def test_ray_and_grpc_are_imported_in_their_rooms_alone() -> None:
             (
                 "rollserve_server.gateway.",
                 "rollserve_server.testing.faults",
-                "rollserve_server.testing.faults",
                 "rollserve_server.conformance.",
             )
         )

@@ -1,4 +1,4 @@
-"""A sampler of a server: its pool, its users, its owner and its lease."""
+"""A sampler of a server, its lease, and the request that it was created by, as the directory of samplers has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samplers of a server: which there are, and how they begin and end."""
+"""The samplers of a server: which there are, how they begin and end, and what they may have."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Samplers:
         default: the sampler that the server began with; it ends with the server.
     """
 
-    def __init__(self, backend: ServerBackend, settings: SamplerSettings, limits: Limits, default: Pool) -> None:
+    def __init__(self, backend: ServerBackend, settings: SamplerSettings, limits: _Limits, default: Pool) -> None:
         self._backend = backend
         self._settings = settings
         self._limits = limits
@@ -74,7 +74,7 @@ class Samplers:
         self._former: dict[str, DomainError] = {}
         self._on_removed: list[Callable[[str], None]] = []
         self._refusal: DomainError | None = None
-        self._budget = WorkerBudget(default.max_workers, lambda: {each.name: each.pool.num_workers for each in self})
+        self._budget = _WorkerBudget(default.max_workers, lambda: {each.name: each.pool.num_workers for each in self})
         self._writing = asyncio.Lock()
 
     @classmethod
@@ -102,7 +102,7 @@ class Samplers:
             SamplerLostError: another server has the default sampler.
             DomainError: the default sampler cannot start; see `Pool.start`.
         """
-        limits = Limits(settings, pool)
+        limits = _Limits(settings, pool)
         samplers = cls(backend, settings, limits, await Pool.start(backend, limits.default_settings(), env, saved))
         creations = creations_from_text(backend.directory())
         try:
@@ -371,7 +371,7 @@ def _former(sampler: Sampler, why: str, reason: Reason) -> NotFoundError:
     return NotFoundError.of("sampler", expected="a sampler that exists", got=f"{sampler.name!r}, {why}", reason=reason)
 
 
-class Limits:
+class _Limits:
     """An operator's limits of samplers."""
 
     def __init__(self, settings: SamplerSettings, pool: PoolSettings) -> None:
@@ -452,7 +452,7 @@ def _check(field: str, asked: float, maximum: float | None, setting: str) -> Non
         raise OverLimitError.of(field, expected=expected, got=asked, reason=Reason.QUOTA_EXCEEDED)
 
 
-class WorkerBudget:
+class _WorkerBudget:
     """Workers of all samplers; workers that start or end count, too."""
 
     def __init__(self, max_workers: int, num_workers: Callable[[], Mapping[str, int]]) -> None:

@@ -56,6 +56,21 @@ def make_backend(settings: Settings) -> ServerBackend:
     return backend
 
 
+@dataclass(frozen=True)
+class Extras:
+    """Parts that a program adds to a server.
+
+    Attributes:
+        make_backend: starts the backend.
+        interceptors: see each RPC before the services do.
+        answers: answers to further requests on the control socket, by their names.
+    """
+
+    make_backend: Callable[[Settings], ServerBackend] = make_backend
+    interceptors: Sequence[Interceptor] = ()
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+
+
 async def start_samplers(backend: ServerBackend, settings: Settings) -> Samplers:
     """Start the samplers. Errors about the environment of the default one name the settings at fault."""
     saved = SaveFile.of(settings).read(_allowed_paths(settings))
@@ -171,18 +186,3 @@ def _exists(module: str) -> bool:
         return importlib.util.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Parts that a program adds to a server.
-
-    Attributes:
-        make_backend: starts the backend.
-        interceptors: see each RPC before the services do.
-        answers: answers to further requests on the control socket, by their names.
-    """
-
-    make_backend: Callable[[Settings], ServerBackend] = make_backend
-    interceptors: Sequence[Interceptor] = ()
-    answers: Mapping[str, Answer] = field(default_factory=dict)

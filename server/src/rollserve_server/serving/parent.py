@@ -1,4 +1,4 @@
-"""End of a server with the process that started it, whichever way that process ends."""
+"""The process that started a server: the server ends with it, answers its requests, and tells it the port."""
 
 from __future__ import annotations
 

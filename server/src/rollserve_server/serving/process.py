@@ -8,16 +8,18 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from pythonjsonlogger.json import JsonFormatter
+
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve.errors import mismatch
 from rollserve_server import __version__
 from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
-from rollserve_server.logs import configure_logging
 from rollserve_server.metrics import MetricsListener
 from rollserve_server.serving.build import Extras, make_gateway, start_samplers, warn_of_settings
 from rollserve_server.serving.checks import check_environment, check_settings
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool import Backend, ServerBackend
     from rollserve_server.settings import Settings
 
-__all__ = ["run"]
+__all__ = ["BackendThread", "Stopping", "run", "watch_backend"]
 
 _NO_EXTRAS = Extras()
 _log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _LAST_SECONDS = 5.0
 """How long the server may take to end in order once its backend is lost."""
+_STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
@@ -53,7 +56,7 @@ def run(settings: Settings, extras: Extras = _NO_EXTRAS) -> int:
     """
     process = settings.process
     (hold_on_to_memory if settings.pool.worker.hold_memory else give_back_memory)()
-    configure_logging(process.log_level, process.log_json)
+    _configure_logging(process.log_level, process.log_json)
     if process.end_with_parent is not None:
         end_with_parent(process.end_with_parent)
     fields = {"version": __version__, "env": settings.environment.env, "backend": process.backend}
@@ -313,3 +316,45 @@ def _new_executor() -> concurrent.futures.ThreadPoolExecutor:
 def _end_at_once() -> None:
     logging.shutdown()
     os._exit(1)
+
+
+class _LineFormatter(logging.Formatter):
+    """A format of lines such as `2025-01-01 12:00:00 INFO    serving workers=2`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        fields = {
+            key: value
+            for key, value in record.__dict__.items()
+            if key not in _STANDARD_FIELDS and not key.startswith("_")
+        }
+        return " ".join([super().formatMessage(record), *(f"{k}={_shown(v)}" for k, v in fields.items())])
+
+
+def _configure_logging(level: str, as_json: bool) -> None:
+    """Send all log events to stderr.
+
+    Args:
+        level: least important level of the server's own events, such as `INFO`; other packages log from `WARNING` on.
+        as_json: whether each line is a JSON object.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter(
+            "{asctime}{levelname}{name}{message}",
+            style="{",
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "message": "event"},
+            datefmt="%Y-%m-%dT%H:%M:%S%z",
+        )
+        if as_json
+        else _LineFormatter()
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("rollserve_server").setLevel(level)
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text else repr(text)

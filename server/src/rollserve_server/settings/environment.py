@@ -1,4 +1,4 @@
-"""The environment that the server starts with, and what requests may name instead."""
+"""Environments: the one that the server starts with, profiles, and what requests may name instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ __all__ = [
     "EnvironmentSettings",
     "ProfileSetting",
     "ProfileSettings",
-    "TransformSetting",
     "WrapperSetting",
 ]
 
@@ -42,7 +41,7 @@ def _check_transform(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-TransformSetting = Annotated[JsonObject, AfterValidator(_check_transform)]
+_TransformSetting = Annotated[JsonObject, AfterValidator(_check_transform)]
 """A transform as JSON: its kind, with its values."""
 
 
@@ -62,7 +61,7 @@ class EnvironmentSettings(Group):
         description="Wrappers of gymnasium, or module:Class, around the environment, innermost first, as JSON: "
         '[{"name": "…", "kwargs": {…}}, …].',
     )
-    transforms: Annotated[tuple[TransformSetting, ...], BeforeValidator(parse_json)] = Field(
+    transforms: Annotated[tuple[_TransformSetting, ...], BeforeValidator(parse_json)] = Field(
         default=(),
         max_length=64,
         description="Transforms of the environment's rewards, actions and observations, innermost first, as JSON: "
@@ -114,7 +113,7 @@ class ProfileSetting(BaseModel):
     env: str = Field(min_length=1)
     env_kwargs: JsonObject = {}
     wrappers: tuple[WrapperSetting, ...] = Field(default=(), max_length=64)
-    transforms: tuple[TransformSetting, ...] = Field(default=(), max_length=64)
+    transforms: tuple[_TransformSetting, ...] = Field(default=(), max_length=64)
     vectorization: Literal["auto", "rows", "native", "envpool"] = "auto"
     rows: int | None = Field(default=None, ge=1, le=4096)
     episodes_per_row: int | None = Field(default=None, ge=1, le=1 << 16)

@@ -1,4 +1,4 @@
-"""The gateway: where it listens, and what clients may take of it."""
+"""The gateway: where it listens, how clients prove who they are, and what they may take of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool: all groups of settings that it passes on to its parts."""
+"""The pool: its workers, calls, agents and records, in groups that it passes on to its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a server."""
+"""All settings of a server: its samplers, its cluster, its process, and the groups of other modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults: what a test can ask for, and what of it waits."""
+"""Faults that a test can ask for, what of them waits, and the RPCs and workers that they befall."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import grpc
 import grpc.aio
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from rollserve import Reason
 from rollserve._calls.responses import responses_of
 from rollserve._codec.protobuf import keys_of
-from rollserve.v1 import sampler_service_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError, StoppingError, WorkerLostError, shorten
 from rollserve_server.pool import InProcessBackend, RemoteBuffer, ThreadWorker
@@ -27,13 +25,13 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
-__all__ = ["BreakStream", "Delay", "Faults", "FaultyBackend", "FaultyRpcs", "KillWorker", "RefuseUpdate", "WrappedRpcs"]
+__all__ = ["Faults", "FaultyBackend", "FaultyRpcs", "WrappedRpcs"]
 
 _log = logging.getLogger(__name__)
-_RPCS = sampler_service_pb2.DESCRIPTOR.services_by_name["SamplerService"].methods_by_name
+_SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"]
 _MAX_MADE = 1000
 """Number of faults that the report has."""
-_PREFIX = f"/{pb.DESCRIPTOR.services_by_name['SamplerService'].full_name}/"
+_PREFIX = f"/{_SERVICE.full_name}/"
 _UPDATES = {"UpdateAgent": "agent", "UpdateEnv": "environment"}
 _BATCH_STREAMS = ("ObtainSamples", "ObtainExactEpisodes", "StreamSamples")
 _SAMPLING: dict[str, type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest]] = {
@@ -84,8 +82,8 @@ class Delay(_Fault):
     @field_validator("rpc")
     @classmethod
     def _is_rpc(cls, name: str) -> str:
-        if name and name not in _RPCS:
-            raise ValueError(f"one of {', '.join(sorted(_RPCS))}")
+        if name and name not in _SERVICE.methods_by_name:
+            raise ValueError(f"one of {', '.join(sorted(_SERVICE.methods_by_name))}")
         return name
 
 
