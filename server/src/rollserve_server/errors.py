@@ -1,6 +1,7 @@
-"""Errors that reach the client. The gateway alone knows the gRPC status of each.
+"""Errors that reach the client, and texts of errors that third-party code raises.
 
-Messages are for the caller: they name the field, the expected and the given value, and no file or line of the server.
+The gateway alone knows the gRPC status of each. Messages are for the caller: they name the field, the expected and the
+given value, and no file or line of the server.
 """
 
 from __future__ import annotations

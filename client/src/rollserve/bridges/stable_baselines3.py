@@ -11,7 +11,7 @@ import numpy as np
 from rollserve._codec.columns import map_columns
 from rollserve._codec.row_layout import columns_by_row
 from rollserve.bridges.loading import load
-from rollserve.bridges.pytorch import to_torch
+from rollserve.bridges.tensors import to_torch
 from rollserve.errors import mismatch
 from rollserve.learning.arguments import checked_last_values, infos_or
 

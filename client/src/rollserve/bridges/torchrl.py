@@ -8,7 +8,7 @@ import numpy as np
 
 from rollserve._codec.columns import mask_name
 from rollserve.bridges.loading import load
-from rollserve.bridges.pytorch import to_torch
+from rollserve.bridges.tensors import to_torch
 from rollserve.bridges.trees import nested, step_positions
 from rollserve.learning.arguments import checked_last_values, infos_or
 from rollserve.learning.transitions import transitions
