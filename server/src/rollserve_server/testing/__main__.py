@@ -34,8 +34,76 @@ _NOT_FOUND, _SIGNALLED = 127, 128
 """Exit statuses, as shells have them."""
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    ours, command = _split(arguments)
+    parser = argparse.ArgumentParser(
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog="Other options are those of rollserve-server.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--control", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve the endpoint")
+    parser.add_argument("--log", metavar="FILE", help="a file for the server's log; else warnings on standard error")
+    options, server_options = parser.parse_known_args(ours)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    try:
+        with (
+            faulty_server(*server_options, log=options.log) as server,
+            _control_endpoint(options.control, server) as control,
+        ):
+            if command:
+                return _run(command, {"ROLLSERVE_TARGET": server.address, "ROLLSERVE_TEST_CONTROL": control})
+            sys.stdout.write(f"{server.address}\n{control}\n")
+            sys.stdout.flush()
+            while sys.stdin.buffer.read(1 << 16):
+                pass
+            return 0
+    except (RuntimeError, OSError, ValueError) as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 1
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what is before the first `--`, and what is behind it."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end + 1 :]
+
+
+def _end(number: int, _: object) -> None:
+    """Leave all blocks, so that the server ends."""
+    raise SystemExit(0)
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a command with environment variables, pass SIGTERM on to it, and return its exit status."""
+    processes: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []  # signals that came while the command was being started
+
+    def pass_on(number: int, _: object) -> None:
+        if processes:
+            processes[0].send_signal(number)
+        else:
+            early.append(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603  # the caller's own
+    except OSError as error:
+        sys.stderr.write(f"Error: {command[0]}: {error.strerror}\n")
+        return _NOT_FOUND
+    processes.append(process)
+    for number in early:
+        process.send_signal(number)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
+    status = process.wait()
+    return status if status >= 0 else _SIGNALLED - status
+
+
 @contextlib.contextmanager
-def control_endpoint(address: str, server: FaultyServer) -> Iterator[str]:
+def _control_endpoint(address: str, server: FaultyServer) -> Iterator[str]:
     """Serve the control endpoint of a server for the duration of the block; yield its URL.
 
     Args:
@@ -110,74 +178,6 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"body: {mismatch('a JSON object', type(value).__name__)}")
     return value
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status."""
-    ours, command = _split(arguments)
-    parser = argparse.ArgumentParser(
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog="Other options are those of rollserve-server.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--control", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve the endpoint")
-    parser.add_argument("--log", metavar="FILE", help="a file for the server's log; else warnings on standard error")
-    options, server_options = parser.parse_known_args(ours)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
-    try:
-        with (
-            faulty_server(*server_options, log=options.log) as server,
-            control_endpoint(options.control, server) as control,
-        ):
-            if command:
-                return _run(command, {"ROLLSERVE_TARGET": server.address, "ROLLSERVE_TEST_CONTROL": control})
-            sys.stdout.write(f"{server.address}\n{control}\n")
-            sys.stdout.flush()
-            while sys.stdin.buffer.read(1 << 16):
-                pass
-            return 0
-    except (RuntimeError, OSError, ValueError) as error:
-        sys.stderr.write(f"Error: {error}\n")
-        return 1
-
-
-def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return what is before the first `--`, and what is behind it."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:end], arguments[end + 1 :]
-
-
-def _end(number: int, _: object) -> None:
-    """Leave all blocks, so that the server ends."""
-    raise SystemExit(0)
-
-
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a command with environment variables, pass SIGTERM on to it, and return its exit status."""
-    processes: list[subprocess.Popen[bytes]] = []
-    early: list[int] = []  # signals that came while the command was being started
-
-    def pass_on(number: int, _: object) -> None:
-        if processes:
-            processes[0].send_signal(number)
-        else:
-            early.append(number)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    try:
-        process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603  # the caller's own
-    except OSError as error:
-        sys.stderr.write(f"Error: {command[0]}: {error.strerror}\n")
-        return _NOT_FOUND
-    processes.append(process)
-    for number in early:
-        process.send_signal(number)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
-    status = process.wait()
-    return status if status >= 0 else _SIGNALLED - status
 
 
 if __name__ == "__main__":
