@@ -1,4 +1,7 @@
-"""What all proofs of an identity need: files that are read again when they change, their expiry, and refusals."""
+"""What all proofs of an identity need: files that are read again when they change, their expiry, and refusals.
+
+No text of a refusal tells more than a legitimate client needs.
+"""
 
 from __future__ import annotations
 
