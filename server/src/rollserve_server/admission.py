@@ -8,6 +8,7 @@ import copy
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from rollserve import Reason
@@ -175,10 +176,9 @@ class Admission:
             self._queue.remove(ticket)
             ticket.admitted.set_exception(copy.copy(error))
 
-    @contextlib.asynccontextmanager
-    async def admitting(
+    def admitting(
         self, stack: contextlib.AsyncExitStack | contextlib.ExitStack, receiver: Receiver, turn: Turn | None = None
-    ) -> AsyncGenerator[AsyncGenerator[None, None], None]:
+    ) -> AbstractAsyncContextManager[AsyncGenerator[None, None]]:
         """Yield an iterator that ticks until the call is admitted. The call runs until the stack is closed.
 
         With a turn, it runs except while that is paused.
@@ -187,8 +187,7 @@ class Admission:
             OverLimitError: the queue is full.
             DomainError: the error that was passed to `refuse`.
         """
-        async with contextlib.aclosing(self._ticks(stack, _Ticket(receiver, turn))) as ticks:
-            yield ticks
+        return contextlib.aclosing(self._ticks(stack, _Ticket(receiver, turn)))
 
     async def admit(self, stack: contextlib.AsyncExitStack | contextlib.ExitStack, receiver: Receiver) -> None:
         """Wait until the call is admitted; `admitting` for callers that do nothing between ticks."""
