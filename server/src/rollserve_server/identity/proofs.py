@@ -1,4 +1,4 @@
-"""What all proofs of an identity need: files that are read again when they change, their expiry, and refusals.
+"""Parts of all proofs of an identity: files that are read again when they change, their expiry, and refusals.
 
 No text of a refusal tells more than a legitimate client needs.
 """

@@ -1,4 +1,4 @@
-"""All settings of a server: its samplers, its cluster, its process, and the groups of other modules."""
+"""Settings of a server: its samplers, its cluster, its process, and all other groups."""
 
 from __future__ import annotations
 
