@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.accounts.episode_log import CallKind
     from rollserve_server.sampling import FragmentReport, Report
-    from rollserve_server.tracing import Span
+    from rollserve_server.spans import Span
 
 __all__ = ["CallTrace"]
 

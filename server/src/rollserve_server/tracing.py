@@ -1,9 +1,9 @@
-"""Spans of RPCs, and spans within them; without a collector, there are none."""
+"""Traces for OpenTelemetry: spans of RPCs and of their parts. Without a collector, nothing is recorded or imported."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
     from rollserve_server.settings import TracingSettings
-    from rollserve_server.tracing.span import Span
+    from rollserve_server.spans import Span
 
 __all__ = ["Tracing", "check_tracing", "child_span"]
 
@@ -32,7 +32,7 @@ class Tracing:
         self._collector = None
         if settings.otlp_endpoint is not None:
             check_tracing(settings)
-            from rollserve_server.tracing.collector import Collector
+            from rollserve_server.spans import Collector
 
             self._collector = Collector(settings.otlp_endpoint, settings.trace_ratio)
 
@@ -63,7 +63,7 @@ def check_tracing(settings: TracingSettings) -> None:
     if settings.otlp_endpoint is None:
         return
     try:
-        import rollserve_server.tracing.collector  # noqa: F401  # not before, because it takes a quarter of a second
+        import rollserve_server.spans  # noqa: F401  # not before, because it takes a quarter of a second
     except ImportError as error:
         raise NotFoundError.of(
             "otlp_endpoint",
@@ -74,18 +74,7 @@ def check_tracing(settings: TracingSettings) -> None:
         ) from error
 
 
-@contextlib.contextmanager
-def child_span(name: str) -> Generator[Span | None, None, None]:
+def child_span(name: str) -> AbstractContextManager[Span | None]:
     """Record the block as a span of the RPC that the present task answers. Yields None if the RPC is not traced."""
     parent = _rpc_span.get()
-    if parent is None:
-        yield None
-        return
-    span = parent.child(name)
-    try:
-        yield span
-    except Exception as error:
-        span.fail(error)
-        raise
-    finally:
-        span.end()
+    return nullcontext() if parent is None else parent.child(name)

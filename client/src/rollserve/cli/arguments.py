@@ -1,9 +1,12 @@
-"""Types of command-line arguments: counts, lists of numbers, and JSON objects."""
+"""Command-line arguments: counts, lists of numbers, JSON objects, and files that commands write."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollserve_wire.errors import mismatch
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
     """The commands that a parser has, to which each module adds its own."""
 
-__all__ = ["count", "json_object", "numbers"]
+__all__ = ["check_writable", "count", "json_object", "numbers", "write"]
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -47,3 +50,22 @@ def numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(mismatch("numbers with commas between them", repr(text))) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raise OSError before sampling if a file cannot be written to."""
+    if path.is_fifo():  # opening and closing it would end its reader's input
+        return
+    is_new = not os.path.lexists(path)
+    path.open("ab").close()
+    if is_new:
+        path.unlink()
+
+
+def write(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file, and say so; an OSError names the file."""
+    try:
+        write(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+    print(f"written to {path}")

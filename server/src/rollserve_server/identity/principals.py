@@ -1,8 +1,9 @@
-"""Scopes, and grants of them: what a principal may do, on which samplers."""
+"""Principals, whom clients act for, and the scopes that are granted to them: what they may do, on which samplers."""
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Self
 
 from rollserve_server.errors import InvalidValueError
 
-__all__ = ["Grant", "Scope", "parse_grants"]
+__all__ = ["ANONYMOUS", "Grant", "Principal", "Scope", "check_name", "parse_grants"]
 
 _ALL = "*"
 """Any text in a sampler's name; and, as a scope, all scopes but `pickle`."""
+_ANONYMOUS_NAME = "anonymous"
+_NAME = re.compile(r"[!-~]{1,128}")
 
 
 class Scope(enum.StrEnum):
@@ -78,3 +81,43 @@ class Grant:
 def parse_grants(texts: Iterable[str]) -> frozenset[Grant]:
     """Return the grants of texts; raises as `Grant.parse`."""
     return frozenset(grant for text in texts for grant in Grant.parse(text))
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A person, team or program that a client acts for.
+
+    Attributes:
+        name: the same for all clients of one person, team or program.
+        grants: what they may do.
+        is_known: whether the client has proved who it is; false on a server that asks nobody.
+    """
+
+    name: str
+    grants: frozenset[Grant]
+    is_known: bool = True
+
+    def has(self, scope: Scope, sampler: str) -> bool:
+        """Whether the principal has a scope on a sampler."""
+        return scope in self._everywhere or any(grant.covers(scope, sampler) for grant in self.grants)
+
+    def has_somewhere(self, scope: Scope) -> bool:
+        """Whether the principal has a scope on any sampler."""
+        return any(grant.scope is scope for grant in self.grants)
+
+    @functools.cached_property
+    def _everywhere(self) -> frozenset[Scope]:
+        """Scopes on all samplers."""
+        return frozenset(grant.scope for grant in self.grants if grant.sampler == _ALL)
+
+
+ANONYMOUS = Principal(_ANONYMOUS_NAME, frozenset(map(Grant, Scope)), is_known=False)
+"""Every client of a server without authentication. Its settings bound what that client may do."""
+
+
+def check_name(name: str) -> str:
+    """Return the name of a principal; raise InvalidValueError unless it is 1 to 128 printable characters of ASCII."""
+    if not _NAME.fullmatch(name) or name == _ANONYMOUS_NAME:
+        expected = f"1 to 128 printable characters of ASCII without blanks, and not {_ANONYMOUS_NAME!r}"
+        raise InvalidValueError.of("name", expected=expected, got=repr(name))
+    return name

@@ -17,7 +17,7 @@ import click
 from rollserve_wire.errors import mismatch
 
 if TYPE_CHECKING:
-    from rollserve_server.init_tls.authority import Authority, Issued
+    from rollserve_server.authority import Authority, Issued
 
 __all__ = ["init_tls_command"]
 
@@ -105,7 +105,7 @@ def _is_address(name: str) -> bool:
 def _make(folder: Path, names: Iterable[str], client_name: str, days: int) -> str:
     """Write all files, none of which may exist; return what to do with them."""
     # Imported late, for a quick --help.
-    from rollserve_server.init_tls.authority import Authority
+    from rollserve_server.authority import Authority
 
     authority = Authority.new(_authority_days(days))
     files = {"ca": authority.own, **_issue(authority, (*names, *_LOCAL_NAMES), client_name, days)}
@@ -119,7 +119,7 @@ def _make(folder: Path, names: Iterable[str], client_name: str, days: int) -> st
 
 def _renew(folder: Path, names: Iterable[str], client_name: str | None, days: int, renews_all: bool) -> str:
     """Replace certificates and keys; return what to do with them."""
-    from rollserve_server.init_tls.authority import Authority, Issued, names_in, with_previous
+    from rollserve_server.authority import Authority, Issued, names_in, with_previous
 
     note = "the authority is the same: clients keep their files until those expire"
     files: dict[str, Issued] = {}
@@ -205,7 +205,7 @@ def _replace(folder: Path, name: str, issued: Issued) -> None:
 
 def _written(folder: Path) -> str:
     """Return a line for each certificate: whose it is, and until when it is valid."""
-    from rollserve_server.init_tls.authority import expiry_of, names_in
+    from rollserve_server.authority import expiry_of, names_in
 
     lines = []
     for name, owner in (("ca", "authority"), ("server", "server"), ("client", "client")):
