@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from simulated_workers import Workers, mixed_lengths
 
 from rollserve_server.pool import AtLeast, Exactly, FailedEpisode, InAll, Target
-from rollserve_server.pool.plan.ledger import Ledger
-from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
+from rollserve_server.pool.plan.estimates import LengthEstimate
+from rollserve_server.pool.plan.ledger import Anywhere, Ledger, PerWorker, Placement, RoundRobin
 from rollserve_server.pool.plan.plan import Plan, PlannedClaim
 
 

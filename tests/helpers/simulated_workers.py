@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from rollserve_server.pool.plan.length_estimate import LengthEstimate
+from rollserve_server.pool.plan.estimates import LengthEstimate
 from rollserve_server.pool.plan.plan import Plan, PlannedClaim
 
 

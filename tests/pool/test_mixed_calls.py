@@ -35,7 +35,7 @@ from rollserve_server.pool import (
     SampleRequest,
 )
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.pool.workers.restarts import Restarts
+from rollserve_server.pool.workers.slots import Restarts
 from rollserve_server.sampling import ColumnFormat
 
 LZ4 = tensor_pb2.COMPRESSION_LZ4

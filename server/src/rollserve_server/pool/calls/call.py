@@ -7,44 +7,41 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve import Reason
 from rollserve_server.admission import Turn
 from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
 from rollserve_server.futures import failure_of
-from rollserve_server.pool.accounts.episode_log import CallKind, Origin
-from rollserve_server.pool.accounts.moments import DeliveredMoments
-from rollserve_server.pool.calls.call_trace import CallTrace
-from rollserve_server.pool.interface.requests import SampleRequest
-from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
-from rollserve_server.pool.interface.targets import Exactly, Fragments
-from rollserve_server.pool.plan.end_watch import EndWatch
-from rollserve_server.pool.sequences.in_flight import InFlight, submit
+from rollserve_server.pool.accounts import DeliveredMoments
+from rollserve_server.pool.episode_log import CallKind, Origin
+from rollserve_server.pool.requests import Exactly, Fragments, SampleRequest
+from rollserve_server.pool.results import Beginning, Delivery, Progress
+from rollserve_server.pool.sequences.open_work import InFlight, submit
+from rollserve_server.sampling import PopulationReport
 from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from rollserve import Reproducibility
-    from rollserve_server.pool.accounts.account import Account
+    from rollserve_server.pool.accounts import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
-    from rollserve_server.pool.plan.suspects import Suspects
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.plan.units import Suspects
+    from rollserve_server.pool.requests import EvaluationRequest, PopulationRequest
     from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import FragmentReport, Message, PopulationReport, Report
+    from rollserve_server.pool.workers.slots import Workforce
+    from rollserve_server.sampling import FragmentReport, Message, Report
+    from rollserve_server.tracing import Span
+
 
 __all__ = ["Call"]
 
-_log = logging.getLogger(__name__)
-
-_O = TypeVar("_O")
-_R = TypeVar("_R", bound="Report | FragmentReport | PopulationReport")
 
 _ORDERS_IN_FLIGHT = 2
 """Orders that a worker has at a time: while it works on one, the next is already there."""
@@ -54,6 +51,16 @@ _SOLO_FACTOR = 4
 """Factor on the slice where no other call runs: an order costs a millisecond or two in all."""
 _SILENCE_FACTOR = 5
 """Factor on the seconds between two reports of progress: after a silence this long, clients learn what is missing."""
+_MAX_ORDERS = 1000
+"""Orders of a call with spans of their own, so that a long call makes no trace that nobody can look at."""
+_ROW_SHARE = 0.03
+"""Share of the allowed steps that each row has at least: with the default, 30,000 steps, as long as a game of Atari."""
+_STEPS_FACTOR = 100
+_LIMIT_FACTOR = 2
+_WARNING_SHARE = 0.1
+_log = logging.getLogger(__name__)
+_O = TypeVar("_O")
+_R = TypeVar("_R", bound="Report | FragmentReport | PopulationReport")
 
 
 class Call(ABC, Generic[_O, _R]):
@@ -91,8 +98,8 @@ class Call(ABC, Generic[_O, _R]):
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._warning = ""  # for the client, with the next progress
-        self._end_watch: EndWatch | None = None
-        self._trace: CallTrace | None = None
+        self._end_watch: _EndWatch | None = None
+        self._trace: _CallTrace | None = None
         self._has_answered = [False] * len(workforce)
         self._num_losses = [0] * len(workforce)
         self._started = time.monotonic()
@@ -111,7 +118,7 @@ class Call(ABC, Generic[_O, _R]):
         """
         with child_span("call") as span:
             if span is not None:
-                self._trace = CallTrace(span, self._kind)
+                self._trace = _CallTrace(span, self._kind)
             self._begin()
             self.start()
             try:
@@ -237,7 +244,7 @@ class Call(ABC, Generic[_O, _R]):
         while in_flight or self._uses(worker, handle):
             while (
                 not self.turn.is_paused
-                and not step_rate.is_exhausted
+                and not (step_rate and step_rate.is_exhausted)
                 and len(in_flight) < _ORDERS_IN_FLIGHT
                 and (order := self._next_order(worker, handle))
             ):
@@ -246,7 +253,7 @@ class Call(ABC, Generic[_O, _R]):
             if not in_flight:
                 if self.turn.is_paused:
                     await self.turn.begun()
-                elif step_rate.is_exhausted:
+                elif step_rate and step_rate.is_exhausted:
                     await step_rate.paid()
                 else:
                     await self._idle(worker)
@@ -264,7 +271,8 @@ class Call(ABC, Generic[_O, _R]):
                 return
             in_flight.popleft()
             self.turn.count(report.num_simulated_steps)
-            step_rate.count(report.num_simulated_steps)
+            if step_rate is not None:
+                step_rate.count(report.num_simulated_steps)
             if self._trace is not None:
                 self._trace.add_report(self._workforce[worker].index, sent.sent, report)
             self._take_report(worker, sent, report)
@@ -302,7 +310,8 @@ class Call(ABC, Generic[_O, _R]):
             silent_seconds = time.monotonic() - reported_at
             if self.turn.is_paused:
                 self.turn.look()
-            is_delayed = self.turn.is_paused or self._parts.step_rate.is_exhausted
+            step_rate = self._parts.step_rate
+            is_delayed = self.turn.is_paused or bool(step_rate and step_rate.is_exhausted)
             is_due = (num_steps > reported_steps or is_delayed) and silent_seconds >= progress_seconds
             waiting_for = self._missing_worker() if silent_seconds >= _SILENCE_FACTOR * progress_seconds else told
             if is_due or self._warning or waiting_for != told:
@@ -344,7 +353,7 @@ class Call(ABC, Generic[_O, _R]):
         if allowed_steps and max_episode_length is None:
             num_rows = env.description.num_rows * len(self._workforce)
             max_episode_steps = env.description.max_episode_steps
-            self._end_watch = EndWatch(allowed_steps, num_rows, num_target_steps, max_episode_steps)
+            self._end_watch = _EndWatch(allowed_steps, num_rows, num_target_steps, max_episode_steps)
 
     def _count_ends(self, num_steps: int, num_ended: int) -> None:
         """Count steps, and the episodes that ended or failed with them; warn, or raise OverLimitError, if none end."""
@@ -431,9 +440,11 @@ class Call(ABC, Generic[_O, _R]):
         may_be_late = self._has_answered[worker] or may_be_last
         if may_be_late and self._parts.num_calls == 1:
             seconds *= _SOLO_FACTOR
-        share = self.account.workers[worker]
-        speed = share.num_simulated_steps / share.sampling_seconds if share.sampling_seconds else 0.0
-        return self._parts.step_rate.slice_seconds(seconds, len(self._workforce), speed)
+        if (step_rate := self._parts.step_rate) is not None:
+            share = self.account.workers[worker]
+            speed = share.num_simulated_steps / share.sampling_seconds if share.sampling_seconds else 0.0
+            seconds = step_rate.slice_seconds(seconds, len(self._workforce), speed)
+        return seconds
 
     def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
         """Add what a worker did for an order to the account."""
@@ -460,3 +471,116 @@ def _kind_of(request: SampleRequest | EvaluationRequest | PopulationRequest) -> 
         return CallKind.EVALUATION
     kinds = {Exactly: CallKind.EXACT_EPISODES, Fragments: CallKind.FRAGMENTS}
     return kinds.get(type(request.target), CallKind.SAMPLES)
+
+
+class _CallTrace:
+    """The span of a call that is traced.
+
+    The span `order` is from the sending of an order to its report, and within it `work` the time in which the worker
+    worked on it: before, it finished the previous order. Workers do not know of traces: `work` is as long as the report
+    says, and taken to end when the report arrives.
+    """
+
+    def __init__(self, span: Span, kind: CallKind) -> None:
+        """Trace a call of some kind, which begins now."""
+        self._span = span
+        self._began = time.monotonic()
+        self._num_orders = 0
+        span.set({"call_kind": kind.name.lower()})
+
+    def add_report(self, worker: int, sent: float, report: Report | FragmentReport | PopulationReport) -> None:
+        """Add the spans of an order that is answered.
+
+        Args:
+            worker: index of the worker.
+            sent: when the order was sent (`time.monotonic`).
+            report: the answer.
+        """
+        self._num_orders += 1
+        if self._num_orders > _MAX_ORDERS:
+            return
+        # A previous call may have sent it.
+        sent, now = max(sent, self._began), time.monotonic()
+        encoding_seconds = 0.0 if isinstance(report, PopulationReport) else report.encoding_seconds
+        sampling, environment, policy = report.sampling_seconds, report.environment_seconds, report.policy_seconds
+        order = self._span.child("order", sent)
+        order.set({"worker": worker, "steps": report.num_simulated_steps})
+        work = order.child("work", max(now - sampling - encoding_seconds, sent))
+        seconds = {
+            "environment_seconds": environment,
+            "policy_seconds": policy,
+            "recording_seconds": max(sampling - environment - policy, 0.0),
+            "encoding_seconds": encoding_seconds,
+        }
+        work.set(seconds)
+        if report.failure is not None:
+            order.fail(report.failure)
+        for span in (work, order):
+            span.end(now)
+
+    def add_loss(self, worker: int, sent: float, error: WorkerLostError) -> None:
+        """Add the span of an order whose worker is lost."""
+        self._num_orders += 1
+        if self._num_orders <= _MAX_ORDERS:
+            order = self._span.child("order", max(sent, self._began))
+            order.set({"worker": worker})
+            order.fail(error)
+            order.end()
+
+    def describe(self, account: Account) -> None:
+        """Add what became of the call."""
+        counts = {
+            "policy_version": account.policy_version,
+            "environment_version": account.env_version,
+            "workers": len(account.workers),
+            "orders": self._num_orders,
+            "simulated_steps": account.num_simulated_steps,
+            "delivered_steps": account.num_steps,
+            "delivered_episodes": account.num_episodes,
+            "delivered_bytes": account.message_bytes,
+            "retried_episodes": account.num_retried_episodes,
+            "sending_seconds": account.sending_seconds,
+            "paused_seconds": account.paused_seconds,
+        }
+        self._span.set(counts)
+
+
+class _EndWatch:
+    """Counts the steps that the rows of a call have made since an episode last ended.
+
+    Attributes:
+        max_steps: number of these steps after which the call fails.
+        num_steps: number of these steps.
+    """
+
+    def __init__(
+        self, allowed_steps: int, num_rows: int, num_target_steps: int = 0, max_episode_steps: int | None = None
+    ) -> None:
+        """Allow `allowed_steps`, or 3 % of them for each row, or 100 times the target, or twice the limit for each row.
+
+        Args:
+            allowed_steps: number of steps that any call may make.
+            num_rows: number of rows of all workers.
+            num_target_steps: number of steps that the call asks for; 0 if it asks for episodes.
+            max_episode_steps: the environment's own limit; None if it is not known.
+        """
+        for_rows = max(round(_ROW_SHARE * allowed_steps), _LIMIT_FACTOR * (max_episode_steps or 0)) * num_rows
+        self.max_steps = max(allowed_steps, for_rows, _STEPS_FACTOR * num_target_steps)
+        self.num_steps = 0
+        self._has_warned = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has to end."""
+        return self.num_steps >= self.max_steps
+
+    def observe(self, num_steps: int, num_ended: int) -> bool:
+        """Record steps, and how many episodes ended or failed with them.
+
+        Returns:
+            Whether to warn: true once, after a tenth of the allowed steps.
+        """
+        self.num_steps = 0 if num_ended else self.num_steps + num_steps
+        warns = not self._has_warned and self.num_steps >= _WARNING_SHARE * self.max_steps
+        self._has_warned |= warns
+        return warns

@@ -8,8 +8,7 @@ from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, listed
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.interface.requests import PopulationRequest, SamplingOptions
-    from rollserve_server.pool.interface.targets import Fragments, Target
+    from rollserve_server.pool.requests import Fragments, PopulationRequest, SamplingOptions, Target
     from rollserve_server.sampling import EnvDescription
 
 __all__ = [

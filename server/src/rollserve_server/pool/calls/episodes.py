@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rollserve import Reproducibility
-from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool.accounts.account import Account
-from rollserve_server.pool.accounts.env_failures import FailedEpisode
+from rollserve import Reason, Reproducibility
+from rollserve_server.errors import EnvFailedError, OverLimitError, WorkerLostError
+from rollserve_server.pool.accounts import Account, FailedEpisode
 from rollserve_server.pool.calls.call import Call
-from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
-from rollserve_server.pool.calls.early import EarlyClaims
-from rollserve_server.pool.calls.stragglers import Stragglers
-from rollserve_server.pool.interface.targets import AtLeast
-from rollserve_server.pool.plan.placement import Anywhere, is_movable
+from rollserve_server.pool.calls.claims import Cancellation, Claims, EarlyClaims, PendingDelivery
+from rollserve_server.pool.plan.ledger import Anywhere, is_movable
 from rollserve_server.pool.plan.plan import Plan
+from rollserve_server.pool.requests import AtLeast
 from rollserve_server.sampling import Claim, EpisodeRange, Order
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import EvaluationRequest, SampleRequest
-    from rollserve_server.pool.interface.results import Delivery
-    from rollserve_server.pool.interface.targets import Target
-    from rollserve_server.pool.plan.claiming import Stretch
-    from rollserve_server.pool.plan.length_estimate import LengthEstimate
-    from rollserve_server.pool.sequences.in_flight import InFlight
-    from rollserve_server.pool.sequences.open_sequence import OpenSequence
-    from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.sampling import EpisodeFailure, Report
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["EpisodeCall"]
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.plan.claiming import Stretch
+    from rollserve_server.pool.plan.estimates import LengthEstimate, Pace
+    from rollserve_server.pool.requests import EvaluationRequest, SampleRequest, Target
+    from rollserve_server.pool.results import Delivery
+    from rollserve_server.pool.sequences.open_work import InFlight, OpenSequence
+    from rollserve_server.pool.sequences.sequences import Sequences
+    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.sampling import EpisodeFailure, Outcome, Report
+
+
+__all__ = ["EpisodeCall", "EvaluationCall", "Prefetch", "Prefetcher"]
+
+
+_MARGIN_SECONDS = 0.01
 
 
 class EpisodeCall(Call["Order", "Report"]):
@@ -87,7 +91,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self._is_stuck = [False] * len(workforce)
         can_repeat = isinstance(placement, Anywhere) and self.reproducibility is not Reproducibility.WORKER
         factor = self._settings.straggler_factor if can_repeat else 0.0
-        self._stragglers = Stragglers(self._plan, self._claims, sequence.begun_at, estimate.pace, factor)
+        self._stragglers = _Stragglers(self._plan, self._claims, sequence.begun_at, estimate.pace, factor)
         # For each worker, episodes that it is to begin as duplicates.
         self._duplicates: list[list[range]] = [[] for _ in workforce]
         self._early = EarlyClaims(sequence.claim_names)
@@ -358,3 +362,158 @@ class EpisodeCall(Call["Order", "Report"]):
         if self.sequence.placement.owner_of(delivery.parcel.start[0]) not in (None, delivery.worker):
             self.account.num_reassigned_episodes += sum(message.num_episodes for message in messages)
         return self._deliver(delivery.worker, messages, buffer)
+
+
+class _Stragglers:
+    """Finds what a call has waited for too long, and has idle workers run it, too."""
+
+    def __init__(self, plan: Plan, claims: Claims, begun_at: dict[int, float], pace: Pace, factor: float) -> None:
+        """Watch the parts of a call.
+
+        Args:
+            plan: plan of the call.
+            claims: claims of the call.
+            begun_at: for each episode that runs, when its order was sent; kept up to date here.
+            pace: durations of the sequence's ended episodes; further ones are added.
+            factor: multiple of the usual duration after which an episode is late; 0 for never.
+        """
+        self._plan = plan
+        self._claims = claims
+        self._begun_at = begun_at
+        self._pace = pace
+        self._factor = factor
+        self._started = time.monotonic()
+
+    def begin(self, indices: range) -> None:
+        """Record that an order to begin episodes is sent."""
+        self._begun_at.update(dict.fromkeys(indices, time.monotonic()))
+
+    def finish(self, index: int) -> None:
+        """Record the end of an episode."""
+        self._pace.observe(time.monotonic() - self._begun_at.pop(index, self._started))
+
+    def begin_duplicates(self, worker: int, room: int) -> tuple[list[range], int]:
+        """Have an idle worker run late episodes beside the workers that have them.
+
+        Returns:
+            The episodes that the worker is to begin beside those of `Claims.to_begin`, and the number of all
+            duplicates.
+        """
+        late_after = self._pace.late_after(self._factor)
+        if late_after is None:
+            return [], 0
+        now, begun_at, started = time.monotonic(), self._begun_at, self._started
+        claimed = self._claims.begin_duplicates(worker, now, late_after)
+        ranges = self._plan.begin_duplicates(
+            worker, lambda index: now - begun_at.get(index, started) > late_after, room
+        )
+        return ranges, sum(map(len, (*claimed, *ranges)))
+
+    def seconds_to_late(self) -> float | None:
+        """Return after how many seconds to look again; None if only an event can make anything late."""
+        late_after = self._pace.late_after(self._factor)
+        if late_after is None:
+            return None
+        first, claimed = self._plan.first_open(), self._claims.first_since()
+        opened = None if first is None else self._begun_at.get(first, self._started)
+        left = [since + late_after - time.monotonic() for since in (claimed, opened) if since is not None]
+        # What is late already has a duplicate, or no worker that could run one.
+        return min((seconds for seconds in left if seconds > 0), default=late_after) + _MARGIN_SECONDS
+
+
+class EvaluationCall(EpisodeCall):
+    """An episode call whose sequence is for it alone: what was begun beyond its end is discarded."""
+
+    num_members = 1
+
+    def __init__(self, *arguments: Any) -> None:
+        """Take the arguments of `EpisodeCall`."""
+        super().__init__(*arguments)
+        self._outcomes: dict[int, Outcome] = {}
+
+    @property
+    def outcomes(self) -> Sequence[Outcome]:
+        """Outcomes of the claimed episodes in the order of their indices, without skipped ones."""
+        claimed = range(self.account.first_episode_index, self.sequence.ledger.next_index)
+        return [self._outcomes[index] for index in claimed if index in self._outcomes]
+
+    def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
+        order = super()._next_order(worker, handle)
+        return order and dataclasses.replace(order, report_outcomes=True)
+
+    def _take_report(self, worker: int, sent: InFlight[Order, Report], report: Report) -> None:
+        # Of an episode that ran again, the outcome that counts belongs to the run that is delivered.
+        self._outcomes.update((outcome.episode_index, outcome) for outcome in report.outcomes)
+        try:
+            super()._take_report(worker, sent, report)
+        except OverLimitError as error:
+            if error.reason is Reason.MESSAGE_TOO_SMALL:  # the limit has another place in requests for evaluations
+                error.field = "episodes.max_message_bytes"
+            raise
+
+    def _skip(self, episodes: Mapping[int, FailedEpisode]) -> None:
+        for index in episodes:
+            self._outcomes.pop(index, None)  # it may have ended well on a worker that was lost
+        super()._skip(episodes)
+
+    def _end(self) -> None:
+        self.account.num_idle_steps += self.sequence.num_held_steps
+        self.sequence.close()
+
+
+class Prefetch(EpisodeCall):
+    """The beginning of a call that may come. It delivers nothing, so that workers stop when their buffers are full.
+
+    The call that comes continues its sequence.
+    """
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the sequence cannot be continued. A call has to find out the reason itself."""
+        return self._failure is not None
+
+    def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
+        # One at a time, so that a call or an update which comes waits for no more. Calls give workers what they lack.
+        if self.sequence.in_flight[worker] or self._parts.versions.lacks(handle):
+            return None
+        return super()._next_order(worker, handle)
+
+    def _expected_stretch(self, worker: int) -> Stretch | None:
+        return None  # only the call that comes knows what it claims
+
+    def _begin_duplicates(self, worker: int) -> bool:
+        return False  # nobody waits
+
+    def _advance_claims(self, *, flush: bool = False) -> bool:
+        return False  # only the call that comes knows what it claims
+
+
+class Prefetcher:
+    """Runs at most one prefetch, as long as nothing else begins."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self._sequences = sequences
+        self._prefetch: Prefetch | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a prefetch was begun and has not ended."""
+        return self._prefetch is not None
+
+    def begin(self, prefetch: Prefetch) -> None:
+        """Begin a prefetch. The previous one must have ended."""
+        self._prefetch = prefetch
+        prefetch.start()
+
+    def end(self, *, drop: bool) -> None:
+        """End the prefetch, if there is one; to be called before anything else begins.
+
+        Args:
+            drop: whether no call can use it any more.
+        """
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is None:
+            return
+        prefetch.stop()
+        self._sequences.keep_prefetched(prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop)
+        prefetch.sequence.workforce.count_simulated(prefetch.account)

@@ -5,46 +5,64 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import PolicySet, check_members, check_population
+from rollserve_server.agents import (
+    MEMBER_VERSION,
+    PolicySet,
+    check_exploration,
+    check_map,
+    check_members,
+    check_population,
+    content_bytes,
+    lineups_of,
+    members_in_place,
+    prepare_for_env,
+)
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.futures import in_request_thread
+from rollserve_server.futures import in_own_thread, in_request_thread
 from rollserve_server.pool.calls.checks import check_num_outcomes, check_population_request, check_run
-from rollserve_server.pool.calls.evaluation import EvaluationCall
+from rollserve_server.pool.calls.episodes import EvaluationCall
 from rollserve_server.pool.calls.population import PopulationCall
-from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
-from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
-from rollserve_server.pool.interface.targets import InAll
+from rollserve_server.pool.plan.estimates import LengthEstimate
 from rollserve_server.pool.plan.ledger import Ledger
-from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.sequences.open_sequence import OpenSequence
-from rollserve_server.pool.sequences.root_seeds import derived_seed
+from rollserve_server.pool.requests import EvaluationRequest, InAll, PopulationRequest
+from rollserve_server.pool.results import Beginning, Delivery, Evaluation, Progress
+from rollserve_server.pool.sequences.open_work import OpenSequence
+from rollserve_server.pool.sequences.sequences import derived_seed
+from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
-from rollserve_server.pool.versions.lineups import EvaluationLineups
-from rollserve_server.sampling import Population, SequenceSpec
+from rollserve_server.pool.workers.broadcast import Broadcast
+from rollserve_server.sampling import Population, SequenceSpec, Worker
 from rollserve_server.settings import MAX_EVALUATIONS
 from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
+    from rollserve.policy_map import PolicyMap
+    from rollserve_server.agents import Exploration, PolicySpec
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import Members
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.pool.workers.slots import Workforce
+    from rollserve_server.sampling import EnvDescription, Members
+    from rollserve_server.settings import AgentSettings
+
 
 __all__ = ["Evaluations"]
 
+
 _SEED_KEY = (0,)
 """Key by which the seed of evaluations derives from the pool's; no other seed derives by it."""
-
 _Items = AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]
 
 
@@ -89,7 +107,7 @@ class Evaluations:
             turn_steps=calls.turn_steps,
         )
         self._seed = derived_seed(parts.seed, _SEED_KEY)
-        self._lineups = EvaluationLineups(parts.versions, parts.settings.agents)
+        self._lineups = _Lineups(parts.versions, parts.settings.agents)
 
     async def evaluate(self, request: EvaluationRequest | PopulationRequest, receiver: Receiver) -> _Items:
         """Run an evaluation, also of a population; see `Pool.evaluate` and `Pool.evaluate_population`."""
@@ -272,3 +290,91 @@ class Evaluations:
         if sum(value.nbytes for stacked in members.values() for value in stacked.values()) >= SHARED_BYTES:
             members = await parts.workers.share(members)
         return PopulationCall(parts, request, population, members, prepared.env, workforce)
+
+
+class _Lineups:
+    """Gives workers the policies that evaluations name, under numbers below 0."""
+
+    def __init__(self, versions: Versions, settings: AgentSettings) -> None:
+        self._versions = versions
+        self._settings = settings
+        self._numbers = itertools.count(-1, -1)
+
+    @contextlib.asynccontextmanager
+    async def installed(
+        self,
+        policy_version: int,
+        policy_maps: Sequence[PolicyMap],
+        env: EnvDescription,
+        exploration: Exploration,
+        members: Sequence[str] = (),
+    ) -> AsyncIterator[int]:
+        """Have all workers hold the policies for the duration of the block, and return their number.
+
+        Args:
+            policy_version: version of the agent that versions in the maps count back from.
+            policy_maps: the maps that episodes have by turns; none for the map of the version, if there are members.
+            env: the environment.
+            exploration: how freely the policies act.
+            members: names of the policies in which the members of a population differ, as if each were made by an
+                update; the version has them all.
+
+        Raises:
+            InvalidValueError: the environment has one agent, a map names what is not held or has a rule for none of the
+                agents, or policies do not fit the agents that they are mapped to, or cannot explore like that; or no
+                map names a policy of members.
+            WorkerLostError: as of `Broadcast.answers`.
+        """
+        with within("options"):
+            if not env.agents:
+                expected = "none in an environment with one agent"
+                raise InvalidValueError.of("policy_maps", expected=expected, got=f"{len(policy_maps)} maps")
+            held = self._held(policy_version)
+            lineups = await in_own_thread(self._prepared, held, policy_maps, env, members)
+            with within("exploration"):
+                check_exploration(lineups, exploration)
+        _check_members(lineups, members)
+        versions, number = self._versions, next(self._numbers)
+        shared = await versions.workers.share(lineups) if content_bytes(lineups) >= SHARED_BYTES else lineups
+
+        async def add_agent(_: int, worker: WorkerHandle) -> None:
+            await worker.call_urgently(Worker.add_agent, number, shared)
+
+        with versions.installing("agent", number):
+            async with versions.updating:
+                await Broadcast(versions.workers, add_agent, wait_for_lost=False).answers()
+                versions.accept("agent", number, AgentVersion([lineups]))
+            yield number
+
+    def _prepared(
+        self,
+        held: Sequence[PolicySet[PolicySpec]],
+        policy_maps: Sequence[PolicyMap],
+        env: EnvDescription,
+        members: Sequence[str],
+    ) -> PolicySet[PolicySpec]:
+        for position, policy_map in enumerate(policy_maps):
+            with within(f"policy_maps[{position}]"):
+                check_map(policy_map, env.agents)
+        if members:
+            held = [members_in_place(held[0], members), *held]
+            policy_maps = policy_maps or [held[0].policy_map]
+        wanted = lineups_of(held, policy_maps)
+        prepared = prepare_for_env(wanted, env.observation_space, env.action_space, self._settings, env.agents)
+        assert isinstance(prepared, PolicySet)  # noqa: S101  # as it was
+        return prepared
+
+    def _held(self, policy_version: int) -> list[PolicySet[PolicySpec]]:
+        """Return the policies of a version and of all older ones that are kept, in falling order."""
+        agents = self._versions.agents
+        falling = sorted((number for number in agents if number <= policy_version), reverse=True)
+        specs = [spec for number in falling for spec in agents.get(number) or ()]
+        return [spec for spec in specs if isinstance(spec, PolicySet)]
+
+
+def _check_members(lineups: PolicySet[PolicySpec], members: Sequence[str]) -> None:
+    """Raise InvalidValueError if no map names the version of a policy that members take the place of."""
+    for name in members:
+        if all(each.version != MEMBER_VERSION for each in lineups.policies.get(name, ())):
+            expected = "a policy whose current version (0) acts for an agent by one of the maps"
+            raise InvalidValueError.of(f"policies[{name!r}]", expected=expected, got=f"{name!r}, which acts for none")

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool.accounts.account import Account
-from rollserve_server.pool.accounts.env_failures import FailedEpisode
+from rollserve_server.pool.accounts import Account, FailedEpisode
 from rollserve_server.pool.calls.call import Call
-from rollserve_server.pool.plan.pace import Pace
+from rollserve_server.pool.plan.estimates import Pace
 from rollserve_server.pool.plan.units import Units
 from rollserve_server.pool.sequences.open_work import OpenWork
 from rollserve_server.sampling import Population, PopulationOrder, PopulationReport, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import PopulationRequest
-    from rollserve_server.pool.interface.results import Delivery
-    from rollserve_server.pool.sequences.in_flight import InFlight
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.requests import PopulationRequest
+    from rollserve_server.pool.results import Delivery
+    from rollserve_server.pool.sequences.open_work import InFlight
     from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.pool.workers.workforce import Workforce
+    from rollserve_server.pool.workers.slots import Workforce
     from rollserve_server.sampling import Members, Outcome
 
 __all__ = ["PopulationCall"]

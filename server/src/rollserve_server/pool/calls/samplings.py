@@ -5,48 +5,55 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gymnasium import spaces
+
 from rollserve_server.admission import Admission, Receiver
-from rollserve_server.agents import check_delivered, check_exploration, check_value
-from rollserve_server.errors import DomainError, InvalidValueError, within
+from rollserve_server.agents import PolicySet, check_delivered, check_exploration, check_value, spaces_of_policies
+from rollserve_server.envs import leaves_of_space
+from rollserve_server.errors import DomainError, EnvFailedError, EpisodeFailedError, InvalidValueError, within
 from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
-from rollserve_server.pool.calls.episodes import EpisodeCall
+from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch, Prefetcher
 from rollserve_server.pool.calls.fragments import FragmentCall
-from rollserve_server.pool.calls.moments import with_moments
-from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
-from rollserve_server.pool.calls.settlement import EpisodeSettlement, FragmentSettlement, RoundSettlement, Settlement
-from rollserve_server.pool.interface.results import Progress
-from rollserve_server.pool.interface.targets import Exactly, Fragments
-from rollserve_server.pool.plan.length_estimate import LengthEstimates
-from rollserve_server.pool.plan.placement import PerWorker
+from rollserve_server.pool.plan.estimates import LengthEstimates
+from rollserve_server.pool.plan.ledger import PerWorker
+from rollserve_server.pool.requests import Exactly, Fragments
+from rollserve_server.pool.results import Progress
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind
-from rollserve_server.pool.versions.expectations import check_expected_policy
-from rollserve_server.pool.versions.fields import ALL_WORKERS
-from rollserve_server.sampling import SequenceSpec
+from rollserve_server.pool.versions.selection import check_expected_policy
+from rollserve_server.pool.versions.versions import ALL_WORKERS
+from rollserve_server.sampling import MomentsFormat, SequenceSpec
 from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from contextlib import AsyncExitStack
 
     from gymnasium import Space
 
     from rollserve_server.agents import AgentSpec
-    from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.accounts import Account
     from rollserve_server.pool.calls.stream_sequence import StreamSequence
-    from rollserve_server.pool.interface.expectation import Expectation
-    from rollserve_server.pool.interface.requests import SampleRequest, SamplingOptions
-    from rollserve_server.pool.interface.results import Beginning, Delivery
-    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
-    from rollserve_server.pool.sequences.own_sequence import OwnSequence
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.requests import AgentUpdate, Expectation, SampleRequest, SamplingOptions
+    from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
+    from rollserve_server.pool.sequences.row_sequences import RowSequences
+    from rollserve_server.pool.sequences.sequences import OwnSequence, Sequences
+    from rollserve_server.pool.state.row_sequence import RowsMoved
     from rollserve_server.pool.versions.agent_updates import AgentUpdates
+    from rollserve_server.sampling import EnvDescription
+
 
 __all__ = ["Samplings"]
 
+
+_MAX_ELEMENTS = 1 << 17
+"""Largest number of elements that have moments: the account has 16 bytes for each, and a message may have 4 MiB."""
 _Call = TypeVar("_Call", bound=EpisodeCall)
 
 
@@ -153,7 +160,7 @@ class Samplings:
             check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
 
         def check(agent: AgentSpec) -> None:
-            with_moments(request, env.description, agent)
+            _with_moments(request, env.description, agent)
             with within("options.exploration"):
                 check_exploration(agent, options.exploration)
             if request.messages.has_values:
@@ -181,7 +188,7 @@ class Samplings:
 
     async def begin(
         self, request: SampleRequest, stack: AsyncExitStack, stream: StreamSequence | None = None
-    ) -> tuple[EpisodeCall | FragmentCall, Settlement]:
+    ) -> tuple[EpisodeCall | FragmentCall, _Settlement]:
         """Choose versions, which the stack keeps, and make the call; of a round, in the sequence of its stream."""
         parts, options = self._parts, request.options
         check_run(options.run, parts.run)
@@ -196,7 +203,7 @@ class Samplings:
         if request.messages.has_values:
             parts.selection.check_values(policy_version, request.messages)
         for agent in parts.versions.agents.get(policy_version) or ():  # policies by name are the same for all workers
-            request = with_moments(request, description, agent)
+            request = _with_moments(request, description, agent)
         self.prefetcher.end(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())
@@ -208,14 +215,14 @@ class Samplings:
         if isinstance(request.target, Fragments):
             fragments = self._fragment_call(request, request.target, policy_version, env_version, stream)
             if stream is not None:
-                return fragments, RoundSettlement(parts.row_sequences, fragments, stream)
-            return fragments, FragmentSettlement(parts.row_sequences, fragments)
+                return fragments, _RoundSettlement(parts.row_sequences, fragments, stream)
+            return fragments, _FragmentSettlement(parts.row_sequences, fragments)
         if stream is not None:
             own = stream.own
         else:
             own = stack.enter_context(parts.sequences.own()) if options.seed is None else None
         episodes = self._episode_call(request, own, policy_version, env_version, EpisodeCall)
-        return episodes, EpisodeSettlement(parts.sequences, episodes, own)
+        return episodes, _EpisodeSettlement(parts.sequences, episodes, own)
 
     def _episode_call(
         self,
@@ -276,7 +283,7 @@ class Samplings:
 
     @contextlib.asynccontextmanager
     async def running(
-        self, call: EpisodeCall | FragmentCall, settlement: Settlement, *, is_round: bool = False
+        self, call: EpisodeCall | FragmentCall, settlement: _Settlement, *, is_round: bool = False
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Run a call, and settle it; what a round has delivered is counted by its stream, which may discard it."""
         parts, counters = self._parts, self._parts.counters
@@ -319,3 +326,109 @@ def _after_update(request: SampleRequest, updated: AgentUpdated) -> SampleReques
     expected = dataclasses.replace(request.options.expected, policy_version=None)
     options = dataclasses.replace(request.options, policy_version=updated.version, expected=expected)
     return dataclasses.replace(request, options=options, agent_update=None)
+
+
+def _with_moments(request: SampleRequest, description: EnvDescription, agent: AgentSpec) -> SampleRequest:
+    """Return the request with the moments that its messages bring, if it asks for any.
+
+    Args:
+        request: the request.
+        description: the environment.
+        agent: the agent that acts; policies by name have moments of their own, those of them that are delivered.
+
+    Raises:
+        InvalidValueError: the observations have no leaves of numbers, or too many elements.
+    """
+    columns = request.messages.columns
+    if columns is None or not (request.observation_moments or request.return_discount is not None):
+        return request
+    of_policies: dict[str, Space[Any]] = {"": description.observation_space}
+    if isinstance(agent, PolicySet):
+        found = spaces_of_policies(agent, description.agents, description.observation_space)
+        of_policies = {name: found[name] for name in sorted(found) if name in (columns.policies or found)}
+    forms = [
+        MomentsFormat(_leaves(space) if request.observation_moments else (), request.return_discount, name)
+        for name, space in of_policies.items()
+    ]
+    num_elements = sum(math.prod(shape) for form in forms for _, shape in form.leaves)
+    if request.observation_moments and not 0 < num_elements <= _MAX_ELEMENTS:
+        expected = f"false, unless observations have Box or MultiBinary leaves of 1 to {_MAX_ELEMENTS} elements in all"
+        got = f"true, and {num_elements} elements"
+        raise InvalidValueError.of("options.observation_moments", expected=expected, got=got)
+    columns = dataclasses.replace(columns, moments=tuple(forms))
+    return dataclasses.replace(request, messages=dataclasses.replace(request.messages, columns=columns))
+
+
+def _leaves(space: Space[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return name and shape of the leaves that have moments."""
+    leaves = leaves_of_space(space)
+    return tuple((leaf.name, leaf.shape) for leaf in leaves if isinstance(leaf.space, spaces.Box | spaces.MultiBinary))
+
+
+@dataclass(frozen=True)
+class _EpisodeSettlement:
+    """Settles a call for whole episodes, with the own sequence that it used if it named no seed."""
+
+    sequences: Sequences
+    call: EpisodeCall
+    own: OwnSequence | None
+
+    def complete(self) -> None:
+        """Keep the sequence for the next call."""
+        self.sequences.keep(self.call.sequence)
+        if self.own is not None:
+            sequence = self.call.sequence
+            is_exact = isinstance(sequence.placement, PerWorker)
+            # The units of an exact call begin where its workers do, so no other call continues them.
+            self.own.continue_at(sequence.ledger.next_index, None if is_exact else sequence.spec)
+
+    def cancel(self, error: BaseException) -> None:
+        """Drop the sequence of a call that ended early, because of the error.
+
+        Own sequences go on behind an episode that failed, or with another seed.
+        """
+        self.sequences.cancel(self.call.sequence, self.call.account.num_discarded_steps)
+        if self.own is None:
+            return
+        if isinstance(error, EpisodeFailedError) and error.episode_index is not None:
+            self.own.continue_at(error.episode_index + 1, None)  # no other call should fail with it
+        else:  # the client may resume the call
+            self.sequences.renew(self.own)
+
+
+@dataclass(frozen=True)
+class _FragmentSettlement:
+    """Settles a fragment call."""
+
+    row_sequences: RowSequences
+    call: FragmentCall
+
+    def complete(self) -> RowsMoved | None:
+        """Record where the rows stand now; return what the journal has to know of them, if anything."""
+        return self.row_sequences.complete(self.call.sequence, self.call.reached())
+
+    def cancel(self, error: BaseException) -> None:
+        """Leave the sequence of a call that ended early, because of the error, where it stood before."""
+        call = self.call
+        # Rows that run into an error of an environment would do so again.
+        end = isinstance(error, EnvFailedError)
+        self.row_sequences.cancel(call.sequence, call.account, call.open_locations(), call.coming(), end=end)
+
+
+@dataclass(frozen=True)
+class _RoundSettlement(_FragmentSettlement):
+    """Settles a round of fragments, whose sequence stays with its stream."""
+
+    stream: StreamSequence
+
+    def complete(self) -> RowsMoved | None:
+        """Record where the rows stand now, for the next round."""
+        return self.stream.complete_rows(self.call)
+
+    def cancel(self, error: BaseException) -> None:
+        """Leave the sequence where it stood before the round."""
+        self.stream.lose_rows()
+        super().cancel(error)
+
+
+_Settlement = _EpisodeSettlement | _FragmentSettlement

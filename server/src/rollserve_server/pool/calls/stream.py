@@ -4,46 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
 from rollserve_server.futures import failure_of
-from rollserve_server.pool.accounts.account import Account
+from rollserve_server.pool.accounts import Account
 from rollserve_server.pool.calls.checks import check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.stream_sequence import StreamSequence
-from rollserve_server.pool.interface.expectation import Expectation
-from rollserve_server.pool.interface.requests import SampleRequest
-from rollserve_server.pool.interface.results import Delivery, Progress
-from rollserve_server.pool.interface.streams import MAX_STREAMS, ApplyUpdate, StreamRound
-from rollserve_server.pool.interface.targets import AtLeast
 from rollserve_server.pool.plan.rounds import Pause, RoundPlan
+from rollserve_server.pool.requests import MAX_STREAMS, ApplyUpdate, AtLeast, Expectation, SampleRequest
+from rollserve_server.pool.results import Delivery, Progress, StreamRound
 from rollserve_server.tracing import child_span
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from contextlib import AsyncExitStack
 
     from rollserve_server.admission import Receiver, Turn
     from rollserve_server.pool.calls.episodes import EpisodeCall
-    from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.calls.samplings import Samplings
-    from rollserve_server.pool.interface.results import Beginning
-    from rollserve_server.pool.interface.streams import StreamClient, StreamRequest
-    from rollserve_server.pool.interface.updates import AgentUpdate, AgentUpdated
+    from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.plan.rounds import PlannedRound
+    from rollserve_server.pool.requests import AgentUpdate, StreamClient, StreamRequest
+    from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
 
-__all__ = ["Stream"]
+
+__all__ = ["Stream", "Streams"]
 
 _DEFAULT_AHEAD_BYTES = 64 << 20
+
+
 _NUM_LAGS = 16
+
+
 """Length of the histogram of lags; larger ones count as the last."""
+
+
 _BUSY_SECONDS = 0.5
+
+
 """How long a stream waits that finds the queue for admission full."""
 
 
@@ -483,3 +489,34 @@ class Stream:
 
 def _size_of(delivery: Delivery) -> int:
     return sum(message.size for message in delivery.messages)
+
+
+class Streams:
+    """The streams of a sampler."""
+
+    def __init__(self, parts: PoolParts, samplings: Samplings) -> None:
+        self._parts, self._samplings = parts, samplings
+        self._open: set[Stream] = set()
+        self._refusal: DomainError | None = None
+
+    async def stream(
+        self, request: StreamRequest, client: StreamClient, receiver: Receiver
+    ) -> AsyncGenerator[AgentUpdated | Beginning | Delivery | StreamRound | Progress | Account, None]:
+        """Run a stream; see `Pool.stream`."""
+        if self._refusal is not None:
+            raise copy.copy(self._refusal)
+        self._parts.workers.check_enough()
+        stream = Stream(self._parts, self._samplings, request, client, receiver)
+        self._open.add(stream)
+        try:
+            async with contextlib.aclosing(stream.items()) as items:
+                async for item in items:
+                    yield item
+        finally:
+            self._open.discard(stream)
+
+    def refuse(self, error: DomainError) -> None:
+        """End all streams behind the rounds that they are sending, and every later one, with a copy of the error."""
+        self._refusal = error
+        for stream in self._open:
+            stream.end(copy.copy(error))

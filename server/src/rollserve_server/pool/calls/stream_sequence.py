@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.errors import NotReadyError
-from rollserve_server.pool.interface.streams import RowFragments
-from rollserve_server.pool.interface.targets import AtLeast, Fragments
-from rollserve_server.pool.sequences.own_sequence import OwnSequence
+from rollserve_server.pool.requests import AtLeast, Fragments, RowFragments
+from rollserve_server.pool.sequences.sequences import OwnSequence
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from rollserve_server.pool.calls.episodes import EpisodeCall
     from rollserve_server.pool.calls.fragments import FragmentCall
-    from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.streams import StreamRequest
+    from rollserve_server.pool.parts import PoolParts
+    from rollserve_server.pool.requests import StreamRequest
     from rollserve_server.pool.sequences.row_sequences import RowSequence
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowsMoved

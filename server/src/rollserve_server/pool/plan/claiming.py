@@ -1,21 +1,24 @@
-"""Claiming: which finished episodes a call delivers next, and which failed ones it goes on without."""
+"""Claiming: which finished episodes a call delivers next, how many more it needs, and which run a second time."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve_server.pool.interface.targets import AtLeast, Exactly, Target
+from rollserve_server.pool.requests import AtLeast, Exactly, Target
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.accounts.env_failures import FailedEpisode
-    from rollserve_server.pool.plan.duplicates import Duplicates
-    from rollserve_server.pool.plan.ledger import EpisodeSize, Ledger
-    from rollserve_server.pool.plan.placement import Placement
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-__all__ = ["Claiming", "PlannedClaim", "Stretch"]
+    from rollserve_server.pool.accounts import FailedEpisode
+    from rollserve_server.pool.plan.estimates import LengthEstimate
+    from rollserve_server.pool.plan.ledger import EpisodeSize, Ledger, Placement
+
+
+__all__ = ["Claiming", "Demand", "Duplicates", "PlannedClaim", "Stretch"]
+
 
 _CLAIM_BYTES = 1 << 20
 """Size from which on a claim takes no further episode."""
@@ -242,3 +245,187 @@ class Claiming:
         if isinstance(self.target, AtLeast):
             return self.num_steps >= self.target.num_steps
         return self.next_index == self.stop_index
+
+
+class Demand:
+    """The number of episodes that a call needs beside the ones it has begun."""
+
+    def __init__(
+        self, claiming: Claiming, estimate: LengthEstimate, *, num_partial_steps: int, max_unknown: int
+    ) -> None:
+        """Count what the ledger has as begun.
+
+        Args:
+            claiming: claims of the call; they and the ledger are only read here.
+            estimate: estimate of the lengths of the sequence's episodes.
+            num_partial_steps: steps of the ledger's unfinished episodes.
+            max_unknown: maximum number of episodes that run while their lengths are unknown.
+        """
+        ledger = claiming.ledger
+        self._claiming = claiming
+        self._estimate = estimate
+        self._max_unknown = max_unknown
+        self._first_index = ledger.next_index
+        self._num_begun = len(ledger.workers.keys() | ledger.failed.keys())
+        self._num_partial_steps = num_partial_steps
+        # Of finished episodes: the steps, and the steps as the target counts them.
+        self._num_finished_steps = sum(size.num_steps for size in ledger.sizes.values())
+        self._num_counted_steps = sum(map(claiming.steps_of, ledger.sizes.values()))
+
+    def num_more(self, num_running: int) -> int:
+        """Return how many more episodes the call needs; below 0 if more run than it needs.
+
+        Args:
+            num_running: number of episodes that have begun and not ended.
+        """
+        if not isinstance(self._claiming.target, AtLeast):
+            assert self._claiming.stop_index is not None  # noqa: S101
+            return self._claiming.stop_index - self._first_index - self._num_begun
+        num_missing_steps = self._in_env_steps(self._claiming.target.num_steps - self._num_counted_steps)
+        # The expected length of an episode that has made s steps lies between the mean, if all lengths are equal, and
+        # the mean plus s, if it may end at any time.
+        if num_running:
+            num_missing_steps -= round(self._estimate.spread * self._num_partial_steps)
+        mean = self._estimate.mean
+        if mean is None:
+            return min(math.ceil(num_missing_steps), self._max_unknown) - num_running
+        return math.ceil(num_missing_steps / mean) - num_running
+
+    def stop_index(self, num_more: int) -> int:
+        """Return the index before which episodes may begin, if the call needs that many more.
+
+        Where episodes belong to workers, an earlier episode of one worker may begin after later ones of others, which
+        it blocks: so the index is never below the number of episodes that have begun.
+        """
+        stop = self._first_index + self._num_begun + max(num_more, 0)
+        return stop if self._claiming.stop_index is None else min(stop, self._claiming.stop_index)
+
+    def needed_before(self) -> int | None:
+        """Return the index before which all needed episodes are; None if that is not known."""
+        mean = self._estimate.mean
+        if not isinstance(self._claiming.target, AtLeast) or mean is None:
+            return self._claiming.stop_index
+        num_missing_steps = self._in_env_steps(self._claiming.target.num_steps - self._claiming.num_steps)
+        return self._claiming.next_index + max(math.ceil(num_missing_steps / mean), 1)
+
+    def awaited(self) -> Iterator[int]:
+        """Yield running episodes that the call needs, in their order."""
+        ledger, index = self._claiming.ledger, self._claiming.next_index
+        num_steps = float(self._claiming.num_steps)
+        while (index in ledger.workers or index in ledger.failed) and index != self._claiming.stop_index:
+            if index in ledger.sizes:
+                num_steps += self._claiming.steps_of(ledger.sizes[index])
+            elif index in ledger.workers:
+                yield index
+                num_steps += (self._estimate.mean or 1) / self._in_env_steps(1)
+            index += 1
+            if isinstance(self._claiming.target, AtLeast) and num_steps >= self._claiming.target.num_steps:
+                break
+
+    def begin(self, num_episodes: int) -> None:
+        """Record that episodes have begun."""
+        self._num_begun += num_episodes
+
+    def simulate(self, num_steps: int) -> None:
+        """Record steps of running episodes; below 0 if more were thrown away."""
+        self._num_partial_steps = max(self._num_partial_steps + num_steps, 0)
+
+    def finish(self, size: EpisodeSize) -> None:
+        """Record the end of an episode of that size."""
+        self._num_partial_steps = max(self._num_partial_steps - size.num_steps, 0)
+        self._num_finished_steps += size.num_steps
+        self._num_counted_steps += self._claiming.steps_of(size)
+
+    def lose(self, num_lost: int, finished: Collection[EpisodeSize], num_open: int, num_all_open: int) -> None:
+        """Record that a worker is gone.
+
+        Args:
+            num_lost: number of its episodes that begin again.
+            finished: sizes of its finished episodes.
+            num_open: number of its runs that had not ended.
+            num_all_open: the same number for all workers, including this one.
+        """
+        self._num_begun -= num_lost
+        self._num_finished_steps -= sum(size.num_steps for size in finished)
+        self._num_counted_steps -= sum(map(self._claiming.steps_of, finished))
+        if num_open:  # the steps of single runs are not known: assume that all have the same number
+            self._num_partial_steps -= self._num_partial_steps * num_open // num_all_open
+
+    def _in_env_steps(self, num_steps: int) -> float:
+        """Return how many steps of the environment have so many steps as the target counts them, about."""
+        if not self._num_counted_steps or self._num_counted_steps == self._num_finished_steps:
+            return num_steps
+        return num_steps * self._num_finished_steps / self._num_counted_steps
+
+
+class Duplicates:
+    """Duplicates of a ledger's episodes: at most one of each at a time. The run that ends first counts.
+
+    Attributes:
+        redundant: workers, each with an episode that it has although the other run counts. The caller removes them.
+    """
+
+    def __init__(self, ledger: Ledger, num_open: list[int]) -> None:
+        """Continue with the duplicates that the ledger has.
+
+        Args:
+            ledger: the ledger; kept up to date here.
+            num_open: for each worker, the number of runs that have not ended; kept up to date here.
+        """
+        self._ledger = ledger
+        self._num_open = num_open
+        self.redundant: list[tuple[int, int]] = []
+
+    def begin(
+        self,
+        worker: int,
+        awaited: Iterable[int],
+        is_late: Callable[[int], bool],
+        room: int,
+        unit_of: Callable[[int], range],
+    ) -> list[range]:
+        """Return episodes that a worker begins a second time; see `Plan.begin_duplicates`.
+
+        Args:
+            worker: index of the worker.
+            awaited: running episodes, in the order in which the call waits for them.
+            is_late: returns whether a running episode is late.
+            room: maximum number of episodes, apart from the rest of a work unit.
+            unit_of: returns the work unit of an episode.
+        """
+        ledger = self._ledger
+        ranges: list[range] = []
+        for index in awaited:
+            if room <= 0 or not is_late(index):
+                break
+            owner = ledger.workers[index]
+            if owner == worker or index in ledger.duplicates:
+                continue
+            stop = index + 1
+            while stop < unit_of(index).stop and ledger.workers.get(stop) == owner and stop not in ledger.duplicates:
+                stop += 1
+            ledger.duplicates.update(dict.fromkeys(range(index, stop), worker))
+            self._num_open[worker] += stop - index
+            room -= stop - index
+            ranges.append(range(index, stop))
+        return ranges
+
+    def give_up(self, index: int, worker: int) -> None:
+        """Record that a worker gave up an episode with a duplicate: only the other worker has the episode now."""
+        ledger = self._ledger
+        duplicate = ledger.duplicates.pop(index)
+        if worker != duplicate:
+            ledger.workers[index] = duplicate
+
+    def settle(self, index: int, worker: int | None) -> bool:
+        """Record where an episode with a duplicate has ended; return whether that run is the first to end."""
+        ledger = self._ledger
+        owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
+        if worker != duplicate or index in ledger.sizes:
+            self._num_open[duplicate] -= 1
+            self.redundant.append((duplicate, index))
+            return worker != duplicate
+        self._num_open[owner] -= 1
+        self.redundant.append((owner, index))
+        ledger.workers[index] = duplicate
+        return True

@@ -7,22 +7,20 @@ alone. Workers only decide how long it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.interface.targets import AtLeast, Exactly, InAll, Target
-from rollserve_server.pool.plan.claiming import Claiming, PlannedClaim, Stretch
-from rollserve_server.pool.plan.demand import Demand
-from rollserve_server.pool.plan.duplicates import Duplicates
-from rollserve_server.pool.plan.ledger import EpisodeSize
-from rollserve_server.pool.plan.placement import Anywhere, Placement, is_movable
-from rollserve_server.pool.plan.queues import PinnedQueue, SharedQueue, ranges_of
-from rollserve_server.pool.plan.suspects import Suspects
+from rollserve_server.pool.plan.claiming import Claiming, Demand, Duplicates, PlannedClaim, Stretch
+from rollserve_server.pool.plan.ledger import Anywhere, EpisodeSize, PerWorker, Placement, RoundRobin, is_movable
+from rollserve_server.pool.plan.units import Suspects
+from rollserve_server.pool.requests import AtLeast, Exactly, InAll, Target
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.accounts.env_failures import FailedEpisode
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from rollserve_server.pool.accounts import FailedEpisode
+    from rollserve_server.pool.plan.estimates import LengthEstimate
     from rollserve_server.pool.plan.ledger import Ledger
-    from rollserve_server.pool.plan.length_estimate import LengthEstimate
+
 
 __all__ = ["Plan"]
 
@@ -89,11 +87,11 @@ class Plan:
             # One unit on each worker tells enough: a worker steps its environments one after the other anyway.
             max_unknown=num_workers * unit_size,
         )
-        self._queue: SharedQueue | PinnedQueue
+        self._queue: _SharedQueue | _PinnedQueue
         if isinstance(placement, Anywhere):
-            self._queue = SharedQueue(placement, unit_size, ledger)
+            self._queue = _SharedQueue(placement, unit_size, ledger)
         else:
-            self._queue = PinnedQueue(placement, unit_size, ledger, num_workers)
+            self._queue = _PinnedQueue(placement, unit_size, ledger, num_workers)
 
     @property
     def complete(self) -> bool:
@@ -128,7 +126,7 @@ class Plan:
         if suspects and (suspect := self._waiting_suspect(worker)):
             return self._begin_alone(worker, suspect) if is_idle or not self.num_open[worker] else []
         num_more = self._demand.num_more(sum(self.num_open) - len(self._ledger.duplicates))
-        if isinstance(self._queue, SharedQueue):
+        if isinstance(self._queue, _SharedQueue):
             ranges = self._queue.take(self._share(self._queue, worker, room, num_more))
         else:
             ranges = self._take_bound(self._queue, worker, room, self._demand.stop_index(num_more))
@@ -278,9 +276,9 @@ class Plan:
     def _begin_alone(self, worker: int, lost: list[int]) -> list[range]:
         """Begin a suspect on a worker on which nothing else runs."""
         self.suspects.isolate(worker, self.unit_of(lost[0]).start)
-        if isinstance(self._queue, SharedQueue):
+        if isinstance(self._queue, _SharedQueue):
             self._queue.take_lost(lost)
-        return self._record_begun(worker, list(ranges_of(lost)))
+        return self._record_begun(worker, list(_ranges_of(lost)))
 
     def _record_begun(self, worker: int, ranges: list[range]) -> list[range]:
         for indices in ranges:
@@ -296,7 +294,7 @@ class Plan:
             if not any(other in ledger.workers and other not in ledger.sizes for other in unit):
                 self.suspects.acquit(unit.start)
 
-    def _take_bound(self, queue: PinnedQueue, worker: int, room: int, stop_index: int) -> list[range]:
+    def _take_bound(self, queue: _PinnedQueue, worker: int, room: int, stop_index: int) -> list[range]:
         """Return the next episodes of a worker, followed by episodes of missing workers that others may run."""
         ranges = queue.take(worker, room, stop_index)
         if not (self._absent and is_movable(self._placement)):
@@ -313,14 +311,14 @@ class Plan:
 
     def _has_begun_share(self, worker: int) -> bool:
         """Whether a worker has begun its share of all that the call needs; False if workers take turns without end."""
-        if not isinstance(self._queue, SharedQueue):
+        if not isinstance(self._queue, _SharedQueue):
             return self._queue.has_begun_all_of(worker)
         num_open = sum(self.num_open)
         num_more = self._demand.num_more(num_open - len(self._ledger.duplicates))
         num_present = len(self.num_open) - len(self._absent)
         return self.num_open[worker] >= (num_open + max(num_more, 0)) // max(num_present, 1)
 
-    def _share(self, queue: SharedQueue, worker: int, room: int, num_more: int) -> int:
+    def _share(self, queue: _SharedQueue, worker: int, room: int, num_more: int) -> int:
         """Return how many episodes a worker begins now, so that all workers have about as many."""
         if queue.num_lost:
             # A lost episode blocks all that come after it. If a worker's own episodes wait for it, because the worker's
@@ -340,3 +338,137 @@ def _stop_index(target: Target, first_index: int, num_workers: int) -> int | Non
             return first_index + target.num_episodes
         case AtLeast():
             return None
+
+
+class _SharedQueue:
+    """A queue of episodes that any worker may run: lost ones first, then new ones."""
+
+    def __init__(self, placement: Anywhere, unit_size: int, ledger: Ledger) -> None:
+        """Continue behind the ledger's episodes.
+
+        Args:
+            placement: divides episodes into work units.
+            unit_size: number of episodes in a work unit.
+            ledger: ledger of the sequence; it is only read here.
+        """
+        self._placement = placement
+        self._unit_size = unit_size
+        known = ledger.workers.keys() | ledger.failed.keys()
+        self._next_index = max(known, default=ledger.next_index - 1) + 1
+        self._lost = [index for index in range(ledger.next_index, self._next_index) if index not in known]
+
+    @property
+    def num_lost(self) -> int:
+        """Number of lost episodes that have not begun again."""
+        return len(self._lost)
+
+    def take(self, count: int) -> list[range]:
+        """Return the next episodes, in ranges of one work unit each if units have several episodes.
+
+        There are `count` of them; more if a work unit goes beyond.
+        """
+        ranges = []
+        while count > 0 and self._lost:
+            lost = self._take_lost_range()
+            ranges.append(lost)
+            count -= len(lost)
+        if count > 0:
+            ranges += self._take_new(count)
+        return ranges
+
+    def take_lost(self, indices: Collection[int]) -> None:
+        """Take lost episodes out of their order."""
+        self._lost = [index for index in self._lost if index not in indices]
+
+    def lose(self, worker: int, lost: Sequence[int]) -> None:
+        """Have lost episodes begin again, on any worker."""
+        self._lost = sorted([*self._lost, *lost])
+
+    def _take_lost_range(self) -> range:
+        """Return the first lost episodes, as far as they are consecutive and in one work unit."""
+        start, length = self._lost[0], 1
+        unit_stop = self._placement.unit_of(start, self._unit_size).stop
+        # The lost episodes of a unit have no gaps, except where a part of it had duplicates or was given up.
+        while self._lost[length : length + 1] == [start + length] and start + length < unit_stop:
+            length += 1
+        del self._lost[:length]
+        return range(start, start + length)
+
+    def _take_new(self, count: int) -> list[range]:
+        start = self._next_index
+        self._next_index = self._placement.unit_of(start + count - 1, self._unit_size).stop
+        new = range(start, self._next_index)
+        return [new] if self._unit_size == 1 else list(self._placement.units_in(new, self._unit_size))
+
+
+class _PinnedQueue:
+    """A queue of episodes for each worker, because each episode belongs to one worker."""
+
+    def __init__(self, placement: RoundRobin | PerWorker, unit_size: int, ledger: Ledger, num_workers: int) -> None:
+        """Begin at the ledger's next index.
+
+        Args:
+            placement: which worker an episode belongs to.
+            unit_size: number of episodes in a work unit.
+            ledger: ledger of the sequence; it is only read here.
+            num_workers: number of workers.
+        """
+        self._placement = placement
+        self._unit_size = unit_size
+        self._ledger = ledger
+        self._first_index = ledger.next_index
+        # For each worker, the index from which on to look for an episode that has not begun.
+        self._next_of_worker = [self._first_index] * num_workers
+
+    def take(self, worker: int, room: int, stop_index: int) -> list[range]:
+        """Return the next episodes of a worker, in ranges of one work unit each if units have several episodes.
+
+        Args:
+            worker: index of the worker that they belong to.
+            room: maximum number of episodes, apart from the rest of a work unit.
+            stop_index: index behind the last work unit that may begin.
+        """
+        ranges: list[range] = []
+        placement, ledger = self._placement, self._ledger
+        if isinstance(placement, PerWorker):
+            stop_index = min(stop_index, placement.stop_of(worker))
+        index = placement.next_of(worker, max(self._next_of_worker[worker], ledger.next_index))
+        while index < stop_index and room > 0:
+            stop = index + 1
+            if index not in ledger.workers and index not in ledger.failed:
+                stop = self._stop_of_run(index)
+                room -= stop - index
+                if self._unit_size == 1 and ranges and ranges[-1].stop == index:
+                    ranges[-1] = range(ranges[-1].start, stop)
+                else:
+                    ranges.append(range(index, stop))
+            self._next_of_worker[worker] = stop
+            index = placement.next_of(worker, stop)
+        return ranges
+
+    def lose(self, worker: int, lost: Sequence[int]) -> None:
+        """Have lost episodes begin again, including episodes that belong to other workers."""
+        for owner in {worker, *map(self._placement.owner_of, lost)}:
+            self._next_of_worker[owner] = self._first_index
+
+    def has_begun_all_of(self, worker: int) -> bool:
+        """Whether a worker has begun all of its episodes; false where workers take turns without end."""
+        placement, ledger = self._placement, self._ledger
+        if not isinstance(placement, PerWorker) or self._next_of_worker[worker] < placement.stop_of(worker):
+            return False
+        own = range(placement.next_of(worker, ledger.next_index), placement.stop_of(worker))
+        return not placement.are_alike or all(ledger.workers.get(index) == worker for index in own)
+
+    def _stop_of_run(self, index: int) -> int:
+        """Return the end of an episode's work unit, or the first episode before that which was given up."""
+        stop, failed = self._placement.unit_of(index, self._unit_size).stop, self._ledger.failed
+        return next((other for other in range(index, stop) if other in failed), stop) if failed else stop
+
+
+def _ranges_of(indices: Sequence[int]) -> Iterator[range]:
+    """Yield the ranges that rising indices consist of."""
+    start = 0
+    for position in range(1, len(indices) + 1):
+        if position == len(indices) or indices[position] != indices[position - 1] + 1:
+            yield range(indices[start], indices[position - 1] + 1)
+            start = position

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rollserve import EnvSpec
-    from rollserve_server.pool.accounts.counters import Counters, WorkerTotals
+    from rollserve_server.pool.accounts import Counters, WorkerTotals
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.state.env_version import EnvVersion

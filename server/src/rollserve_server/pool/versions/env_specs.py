@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.envs import RowSpecs, WorkerSpecs, requested, specs_of_rows
 from rollserve_server.errors import InvalidValueError, OverLimitError, within
-from rollserve_server.pool.interface.updates import EnvUpdate, RowUpdates
+from rollserve_server.pool.requests import EnvUpdate, RowUpdates
 
 __all__ = ["MAX_ENV_BYTES", "EnvBudget", "check_text_infos", "updated_specs"]
 

@@ -1,4 +1,4 @@
-"""The pool's workers: all slots, what is asked of all of them, and changes of their number."""
+"""The pool's workers: all slots, what is asked of all of them, their replacement, and changes of their number."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, OverLimitError, TooFewWorkersError, WorkerLostError
-from rollserve_server.pool.accounts.counters import WorkerTotals
+from rollserve_server.futures import failure_of
+from rollserve_server.pool.accounts import WorkerTotals
 from rollserve_server.pool.workers.launcher import Launcher, close_worker
-from rollserve_server.pool.workers.replacements import Replacements
-from rollserve_server.pool.workers.slot import WorkerSlot
-from rollserve_server.pool.workers.workforce import Workforce
+from rollserve_server.pool.workers.slots import WorkerSlot, Workforce
 from rollserve_server.sampling import WorkerIdentity
 
 if TYPE_CHECKING:
@@ -24,11 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Workers"]
 
+
 _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
-
 _GIVEN_UP_SECONDS = 1.0
 """How long to wait for a slot that is given up for up to an hour."""
+_LOOK_SECONDS = 1.0
 
 
 class Workers(Sequence[WorkerSlot]):
@@ -51,7 +51,7 @@ class Workers(Sequence[WorkerSlot]):
         self._backend = backend
         self._health, self._max_workers = settings.health, settings.max_workers
         self._launcher = Launcher(backend, settings, prepare, self.lose)
-        self._replacements = Replacements(self._launcher)
+        self._replacements = _Replacements(self._launcher)
         self._slots: list[WorkerSlot] = []
         self.workforce = Workforce(())
         self._old_workforces: list[Workforce] = []
@@ -289,3 +289,71 @@ def _check_started(outcomes: Sequence[WorkerIdentity | BaseException], *, has_ea
         is_lost = isinstance(failure, WorkerLostError) and may_come_later
         if len(failures) == len(outcomes) or not is_lost:
             raise failure
+
+
+class _Replacements:
+    """The slots whose workers are being replaced.
+
+    Attributes:
+        is_closed: whether no worker is replaced any more.
+    """
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._tasks: dict[WorkerSlot, asyncio.Task[None]] = {}
+        self.is_closed = False
+
+    def begin(self, slot: WorkerSlot, *, is_created: bool = False) -> None:
+        """Replace the worker of a slot, whose first replacement may have been created already."""
+        self._tasks[slot] = asyncio.create_task(self._replace(slot, is_created=is_created))
+
+    async def wait(self, *slots: WorkerSlot, seconds: float) -> None:
+        """Wait until one of the slots has a worker again, or the time is over."""
+        tasks = {self._tasks[slot] for slot in slots}
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    def cancel(self, slot: WorkerSlot) -> asyncio.Task[None] | None:
+        """Stop replacing the worker of a slot; return the cancelled task, if there was one."""
+        task = self._tasks.pop(slot, None)
+        if task is not None:
+            task.cancel()
+        return task
+
+    def close(self) -> None:
+        """Replace no worker from now on."""
+        self.is_closed = True
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _replace(self, slot: WorkerSlot, *, is_created: bool) -> None:
+        while not self.is_closed:
+            if not is_created:
+                await self._wait_for_budget(slot)
+            slot.restarts.begin(time.monotonic())
+            try:
+                if is_created:
+                    is_created = False
+                    await self._launcher.start(slot)
+                else:
+                    await self._launcher.restart(slot)
+            except BaseException as error:  # whatever it is, the next worker may do better
+                slot.last_failure = str(failure_of(error))
+                _log.warning("worker not replaced", extra={"worker": slot.index, "error": slot.last_failure})
+            else:
+                del self._tasks[slot]
+                _log.info("worker replaced", extra={"worker": slot.index, "restarts": slot.restarts.count})
+                return
+
+    async def _wait_for_budget(self, slot: WorkerSlot) -> None:
+        """Wait until a slot may get a worker again; meanwhile it may be given up."""
+        restarts = slot.restarts
+        forbidden_seconds = restarts.forbidden_seconds(time.monotonic())
+        if forbidden_seconds:
+            slot.given_up = True
+            fields = {"worker": slot.index, "error": slot.last_failure, "seconds": round(forbidden_seconds)}
+            _log.error("worker given up for now", extra=fields)
+            # Restarts may be excused meanwhile.
+            while forbidden_seconds := restarts.forbidden_seconds(time.monotonic()):  # noqa: ASYNC110  # time counts
+                await asyncio.sleep(min(forbidden_seconds, _LOOK_SECONDS))
+            slot.given_up = False
+        await asyncio.sleep(restarts.pause_seconds(time.monotonic()))

@@ -1,19 +1,25 @@
-"""Estimates of the lengths of episodes, from earlier episodes."""
+"""Estimates from earlier episodes: how long episodes are, how long workers take for them, and which are stragglers."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from rollserve_server.pool.plan.pace import Pace
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["LengthEstimate", "LengthEstimates"]
+__all__ = ["LengthEstimate", "LengthEstimates", "Pace"]
+
 
 _MAX_ESTIMATES = 64
 """Limit of the estimates that are kept, one for each pair of an environment version and an episode limit."""
 _MAX_CARRIED_EPISODES = 32.0
 """Weight, in episodes, that the lengths of earlier policies' episodes have at most."""
+_MIN_SECONDS = 1.0
+"""Time before which no episode is late, however fast others are: a busy machine may pause a process as long."""
+_QUANTILE = 0.75
+"""Quantile of the durations that is the usual one."""
 
 
 class LengthEstimate:
@@ -102,3 +108,27 @@ class LengthEstimates:
         """Reduce the weight of all observations, because a new policy's episodes have other lengths."""
         for estimate in self._estimates.values():
             estimate.fade(_MAX_CARRIED_EPISODES)
+
+
+class Pace:
+    """Durations of the last 256 episodes, from the order to begin one to the report of its end."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=256)
+        self._usual: float | None = None
+
+    def observe(self, seconds: float) -> None:
+        """Record the duration of an episode."""
+        self._seconds.append(seconds)
+        self._usual = None
+
+    def late_after(self, factor: float) -> float | None:
+        """Return the seconds after which an episode is late: a multiple of the usual duration, at least 1 s.
+
+        Returns None while nothing is known, and for a factor of 0.
+        """
+        if not (factor and self._seconds):
+            return None
+        if self._usual is None:
+            self._usual = sorted(self._seconds)[math.ceil(_QUANTILE * len(self._seconds)) - 1]
+        return max(factor * self._usual, _MIN_SECONDS)
