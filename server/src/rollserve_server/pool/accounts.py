@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -291,22 +292,22 @@ class Account:
     @property
     def num_simulated_steps(self) -> int:
         """Number of steps simulated while the call ran."""
-        return sum(worker.num_simulated_steps for worker in self.workers)
+        return sum(map(operator.attrgetter("num_simulated_steps"), self.workers))
 
     @property
     def num_steps(self) -> int:
         """Number of steps delivered."""
-        return sum(worker.num_steps for worker in self.workers)
+        return sum(map(operator.attrgetter("num_steps"), self.workers))
 
     @property
     def num_missing_steps(self) -> int:
         """Number of steps that a fragment call requested and did not make."""
-        return sum(worker.num_missing_steps for worker in self.workers)
+        return sum(map(operator.attrgetter("num_missing_steps"), self.workers))
 
     @property
     def num_episodes(self) -> int:
         """Number of episodes delivered."""
-        return sum(worker.num_episodes for worker in self.workers)
+        return sum(map(operator.attrgetter("num_episodes"), self.workers))
 
     def count_retried(self, reason: str, num_episodes: int) -> None:
         """Count episodes that run again, and why."""

@@ -73,8 +73,6 @@ class Call(ABC, Generic[_O, _R]):
         turn: when the call may give orders; always, unless it is replaced before the start.
     """
 
-    in_flight: Sequence[deque[InFlight[_O, _R]]]
-
     def __init__(
         self,
         parts: PoolParts,
@@ -82,8 +80,10 @@ class Call(ABC, Generic[_O, _R]):
         workforce: Workforce,
         account: Account,
         reproducibility: Reproducibility,
+        in_flight: Sequence[deque[InFlight[_O, _R]]],
     ) -> None:
         self.account = account
+        self.in_flight = in_flight
         columns = request.messages.columns
         if columns is not None and columns.moments:
             account.moments = DeliveredMoments(columns.moments)
@@ -93,15 +93,17 @@ class Call(ABC, Generic[_O, _R]):
         self._settings = parts.settings.calls
         self._asks_for_episodes = not isinstance(request, SampleRequest) or isinstance(request.target, Exactly)
         self._request = request
-        self._workforce = workforce
+        self._workforce, self._slots = workforce, workforce.slots
         self._kind = _kind_of(request)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._warning = ""  # for the client, with the next progress
-        self._end_watch: _EndWatch | None = None
+        # Steps that rows have made since an episode last ended; and after how many the call fails, 0 for never.
+        self._num_unended_steps = self._max_unended_steps = 0
+        self._has_warned_of_steps = False
         self._trace: _CallTrace | None = None
-        self._has_answered = [False] * len(workforce)
-        self._num_losses = [0] * len(workforce)
+        self._has_answered = [False] * len(self._slots)
+        self._num_losses = [0] * len(self._slots)
         self._started = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -119,7 +121,6 @@ class Call(ABC, Generic[_O, _R]):
         with child_span("call") as span:
             if span is not None:
                 self._trace = _CallTrace(span, self._kind)
-            self._begin()
             self.start()
             try:
                 async with contextlib.aclosing(self._items()) as items:
@@ -152,10 +153,6 @@ class Call(ABC, Generic[_O, _R]):
     # What each kind of call decides.
 
     @abstractmethod
-    def _begin(self) -> None:
-        """Prepare the first orders."""
-
-    @abstractmethod
     async def _next_handle(self, worker: int) -> WorkerHandle | None:
         """Wait for the worker in a slot; None if the slot needs none for now.
 
@@ -166,10 +163,6 @@ class Call(ABC, Generic[_O, _R]):
     @abstractmethod
     def _next_order(self, worker: int, handle: WorkerHandle) -> _O | None:
         """Return what a worker does next, or None if there is nothing now."""
-
-    @abstractmethod
-    async def _idle(self, worker: int) -> None:
-        """Wait until there may be something to do for a worker that has no order."""
 
     @abstractmethod
     def _take_report(self, worker: int, sent: InFlight[_O, _R], report: _R) -> None:
@@ -184,12 +177,16 @@ class Call(ABC, Generic[_O, _R]):
         """Whether everything is delivered."""
 
     @abstractmethod
-    async def _next_delivery(self) -> Delivery | None:
-        """Return what can be delivered now, or None."""
-
-    @abstractmethod
     def _end(self) -> None:
         """Complete the account's steps."""
+
+    async def _idle(self, worker: int) -> None:
+        """Wait until there may be something to do for a worker that has no order."""
+        await self._wait()
+
+    async def _next_delivery(self) -> Delivery | None:
+        """Return what can be delivered now, or None."""
+        return None
 
     def _num_ended_episodes(self) -> int:
         """Return how many episodes have ended so far."""
@@ -210,7 +207,7 @@ class Call(ABC, Generic[_O, _R]):
 
     def start(self) -> None:
         """Start to give orders."""
-        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
+        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._slots))]
 
     def stop(self) -> None:
         """Give no more orders; reports to come are for whoever continues. May be called more than once."""
@@ -240,7 +237,7 @@ class Call(ABC, Generic[_O, _R]):
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""
         in_flight, step_rate = self.in_flight[worker], self._parts.step_rate
-        await self._parts.versions.complete(self._workforce[worker].index, handle)
+        await self._parts.versions.complete(self._slots[worker].index, handle)
         while in_flight or self._uses(worker, handle):
             while (
                 not self.turn.is_paused
@@ -264,7 +261,7 @@ class Call(ABC, Generic[_O, _R]):
                 report = await asyncio.shield(sent.report)
             except WorkerLostError as error:
                 if self._trace is not None:
-                    self._trace.add_loss(self._workforce[worker].index, sent.sent, error)
+                    self._trace.add_loss(self._slots[worker].index, sent.sent, error)
                 raise
             was_lost = not in_flight or in_flight[0] is not sent  # found when what it had written was fetched
             if was_lost or self._is_abandoned(worker):
@@ -274,14 +271,14 @@ class Call(ABC, Generic[_O, _R]):
             if step_rate is not None:
                 step_rate.count(report.num_simulated_steps)
             if self._trace is not None:
-                self._trace.add_report(self._workforce[worker].index, sent.sent, report)
+                self._trace.add_report(self._slots[worker].index, sent.sent, report)
             self._take_report(worker, sent, report)
 
     async def _ready(self, worker: int) -> WorkerHandle:
         """Wait for the worker in a slot, as long as others can do its work."""
         while True:
             try:
-                return await self._parts.workers.ready(self._workforce[worker])
+                return await self._parts.workers.ready(self._slots[worker])
             except WorkerLostError:
                 if not self._workforce.can_do_without(worker):
                     raise
@@ -344,58 +341,62 @@ class Call(ABC, Generic[_O, _R]):
 
     def _missing_worker(self) -> str:
         """Return the first worker that is missing, and why; empty if none is."""
-        slots = (self._workforce[worker] for worker in range(len(self._workforce)))
-        return next((f"worker {slot.index}: {slot.last_failure}" for slot in slots if not slot.healthy), "")
+        return next((f"worker {slot.index}: {slot.last_failure}" for slot in self._slots if not slot.healthy), "")
 
-    def _begin_end_watch(self, env: EnvVersion, max_episode_length: int | None, num_target_steps: int = 0) -> None:
-        """Watch whether episodes end, unless `max_episode_length` ends them."""
+    def _watch_ends(self, env: EnvVersion, max_episode_length: int | None, num_target_steps: int = 0) -> None:
+        """Let the call fail once no episode has ended for long, unless `max_episode_length` ends them.
+
+        Long is what the settings allow, or 3 % of that for each row, or twice an episode's limit for each row, or 100
+        times the steps that the call asks for.
+        """
         allowed_steps = self._settings.max_unended_steps
         if allowed_steps and max_episode_length is None:
-            num_rows = env.description.num_rows * len(self._workforce)
-            max_episode_steps = env.description.max_episode_steps
-            self._end_watch = _EndWatch(allowed_steps, num_rows, num_target_steps, max_episode_steps)
+            for_row = max(round(_ROW_SHARE * allowed_steps), _LIMIT_FACTOR * (env.description.max_episode_steps or 0))
+            for_rows = for_row * env.description.num_rows * len(self._slots)
+            self._max_unended_steps = max(allowed_steps, for_rows, _STEPS_FACTOR * num_target_steps)
 
     def _count_ends(self, num_steps: int, num_ended: int) -> None:
         """Count steps, and the episodes that ended or failed with them; warn, or raise OverLimitError, if none end."""
-        watch = self._end_watch
-        if watch is None:
+        self._num_unended_steps = num_steps = 0 if num_ended else self._num_unended_steps + num_steps
+        max_steps = self._max_unended_steps
+        if not max_steps or num_steps < _WARNING_SHARE * max_steps:
             return
-        is_late = watch.observe(num_steps, num_ended)
-        if watch.is_over:
+        if num_steps >= max_steps:
             raise OverLimitError.of(
                 "options.max_episode_length",
-                expected=f"a limit, because no episode has ended in the last {watch.num_steps} steps of the call",
+                expected=f"a limit, because no episode has ended in the last {num_steps} steps of the call",
                 got="none",
                 hint="set it here or as --max-episode-length, or allow more steps with --max-unended-steps",
                 reason=Reason.NO_EPISODE_ENDED,
             )
-        if is_late:
-            _log.warning("no episode ends", extra={"steps": watch.num_steps, "allowed": watch.max_steps})
+        if not self._has_warned_of_steps:
+            self._has_warned_of_steps = True
+            _log.warning("no episode ends", extra={"steps": num_steps, "allowed": max_steps})
             self._warning = (
-                f"no episode has ended in the last {watch.num_steps} steps of the call, which fails after "
-                f"{watch.max_steps}: does the environment need max_episode_length?"
+                f"no episode has ended in the last {num_steps} steps of the call, which fails after {max_steps}: "
+                "does the environment need max_episode_length?"
             )
             self._notify()
 
     def _has_other_cause(self, error: WorkerLostError) -> bool:
         """Whether a worker was lost in a broadcast, such as making environments, which counts as the cause."""
-        return self._workforce[error.worker_index].lost_in_broadcast
+        return self._slots[error.worker_index].lost_in_broadcast
 
-    def _check_suspects(self, suspects: Suspects, error: WorkerLostError, name_of: Callable[[int], str]) -> None:
+    def _check_suspects(self, suspects: Suspects | None, error: WorkerLostError, name_of: Callable[[int], str]) -> None:
         """Raise the error if a work unit has turned out to be the reason why workers are lost.
 
         Args:
-            suspects: the units that may be.
+            suspects: the units that may be; None for none.
             error: why the last worker was lost.
             name_of: returns the name of a unit, for messages.
         """
-        if (culprit := suspects.culprit) is not None:
+        if suspects is not None and (culprit := suspects.culprit) is not None:
             before = f"{culprit.num_losses - 1} workers were lost with before"
             raise self._convicted(error.again(f"{error.text}; it ran {name_of(culprit.unit)}, which {before}"))
 
     def _convicted(self, error: WorkerLostError) -> WorkerLostError:
         """Return the error of a call that takes its workers down; their restarts are excused."""
-        for worker, slot in enumerate(self._workforce):
+        for worker, slot in enumerate(self._slots):
             slot.restarts.excuse(self._num_losses[worker])
             if slot.healthy and self.in_flight[worker]:
                 slot.is_excused = True
@@ -404,31 +405,25 @@ class Call(ABC, Generic[_O, _R]):
     def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
         """Return what is to be sent of a worker's messages, and enter it into the account."""
         account, share = self.account, self.account.workers[worker]
-        num_steps = sum(message.num_steps for message in messages)
-        num_episodes = sum(message.num_episodes for message in messages)
-        self._log_episodes(worker, messages)
-        if self._request.messages.columns is None:
-            account.num_discarded_steps += num_steps
-            account.num_discarded_episodes += num_episodes
-            return Delivery(buffer, ())
-        share.num_steps += num_steps
-        share.num_episodes += num_episodes
-        account.message_bytes += sum(message.size for message in messages)
-        account.raw_bytes += sum(message.raw_size for message in messages)
-        account.num_non_finite_steps += sum(message.num_non_finite_steps for message in messages)
+        is_wanted, endings = self._request.messages.columns is not None, b""
         for message in messages:
+            endings += message.endings
+            if not is_wanted:
+                account.num_discarded_steps += message.num_steps
+                account.num_discarded_episodes += message.num_episodes
+                continue
+            share.num_steps += message.num_steps
+            share.num_episodes += message.num_episodes
+            account.message_bytes += message.size
+            account.raw_bytes += message.raw_size
+            account.num_non_finite_steps += message.num_non_finite_steps
             account.dropped_infos.update(message.dropped_infos)
             if account.moments is not None:
                 account.moments.add(message.moments)
-        return Delivery(buffer, messages)
-
-    def _log_episodes(self, worker: int, messages: Sequence[Message]) -> None:
-        """Add the episodes that end in the messages to the sampler's log."""
-        endings = b"".join(message.endings for message in messages)
         if endings:
-            account, is_delivered = self.account, self._request.messages.columns is not None
-            origin = Origin(self._kind, is_delivered, account.policy_version, account.env_version)
-            self._parts.episode_log.add(endings, self._workforce[worker].index, origin)
+            origin = Origin(self._kind, is_wanted, account.policy_version, account.env_version)
+            self._parts.episode_log.add(endings, self._slots[worker].index, origin)
+        return Delivery(buffer, messages if is_wanted else ())
 
     def _slice_seconds(self, worker: int, *, may_be_last: bool = False) -> float:
         """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
@@ -436,14 +431,14 @@ class Call(ABC, Generic[_O, _R]):
         The first answer of a worker should come soon, unless it may be the last one, too. Workers carry out the orders
         of calls in turn, so that calls share a worker by their weights.
         """
-        seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8) * self.turn.weight
+        seconds = _SLICE_SECONDS * max(1.0, len(self._slots) / 8) * self.turn.weight
         may_be_late = self._has_answered[worker] or may_be_last
         if may_be_late and self._parts.num_calls == 1:
             seconds *= _SOLO_FACTOR
         if (step_rate := self._parts.step_rate) is not None:
             share = self.account.workers[worker]
             speed = share.num_simulated_steps / share.sampling_seconds if share.sampling_seconds else 0.0
-            seconds = step_rate.slice_seconds(seconds, len(self._workforce), speed)
+            seconds = step_rate.slice_seconds(seconds, len(self._slots), speed)
         return seconds
 
     def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
@@ -543,44 +538,3 @@ class _CallTrace:
             "paused_seconds": account.paused_seconds,
         }
         self._span.set(counts)
-
-
-class _EndWatch:
-    """Counts the steps that the rows of a call have made since an episode last ended.
-
-    Attributes:
-        max_steps: number of these steps after which the call fails.
-        num_steps: number of these steps.
-    """
-
-    def __init__(
-        self, allowed_steps: int, num_rows: int, num_target_steps: int = 0, max_episode_steps: int | None = None
-    ) -> None:
-        """Allow `allowed_steps`, or 3 % of them for each row, or 100 times the target, or twice the limit for each row.
-
-        Args:
-            allowed_steps: number of steps that any call may make.
-            num_rows: number of rows of all workers.
-            num_target_steps: number of steps that the call asks for; 0 if it asks for episodes.
-            max_episode_steps: the environment's own limit; None if it is not known.
-        """
-        for_rows = max(round(_ROW_SHARE * allowed_steps), _LIMIT_FACTOR * (max_episode_steps or 0)) * num_rows
-        self.max_steps = max(allowed_steps, for_rows, _STEPS_FACTOR * num_target_steps)
-        self.num_steps = 0
-        self._has_warned = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the call has to end."""
-        return self.num_steps >= self.max_steps
-
-    def observe(self, num_steps: int, num_ended: int) -> bool:
-        """Record steps, and how many episodes ended or failed with them.
-
-        Returns:
-            Whether to warn: true once, after a tenth of the allowed steps.
-        """
-        self.num_steps = 0 if num_ended else self.num_steps + num_steps
-        warns = not self._has_warned and self.num_steps >= _WARNING_SHARE * self.max_steps
-        self._has_warned |= warns
-        return warns

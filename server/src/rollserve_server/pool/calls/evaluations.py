@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
+from rollserve import EnvSpec, Reason
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import (
     MEMBER_VERSION,
@@ -25,10 +25,10 @@ from rollserve_server.agents import (
     members_in_place,
     prepare_for_env,
 )
-from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.errors import InvalidValueError, OverLimitError, within
 from rollserve_server.futures import in_own_thread, in_request_thread
 from rollserve_server.pool.calls.checks import check_num_outcomes, check_population_request, check_run
-from rollserve_server.pool.calls.episodes import EvaluationCall
+from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.plan.estimates import LengthEstimate
 from rollserve_server.pool.plan.ledger import Ledger
@@ -128,7 +128,7 @@ class Evaluations:
                 prepared = await preparing
             workforce = stack.enter_context(parts.workers.using_workforce())
             parts.selection.check_num_workers(prepared.policy_version, prepared.env_number, len(workforce))
-            call: EvaluationCall | PopulationCall
+            call: EpisodeCall | PopulationCall
             if isinstance(request, PopulationRequest):
                 call = await self._population_call(request, prepared, workforce)
             else:
@@ -143,11 +143,15 @@ class Evaluations:
                         yield call.beginning()
                         async for item in items:
                             yield item
+            except OverLimitError as error:
+                if error.reason is Reason.MESSAGE_TOO_SMALL:  # the limit has another place in requests for evaluations
+                    error.field = "episodes.max_message_bytes"
+                raise
             finally:
                 parts.counters.count_faults(call.account)
         await parts.journal.write()
         agents = prepared.env.description.agents
-        yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members, agents)
+        yield Evaluation(call.outcomes, call.account, call.reproducibility, prepared.num_members, agents)
 
     def _start_preparing(
         self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack
@@ -255,13 +259,13 @@ class Evaluations:
             raise InvalidValueError.of("options.environment", expected=expected, got=got, hint=why_not)
         return [dataclasses.replace(spec, vectorization="rows")]
 
-    def _evaluation_call(self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce) -> EvaluationCall:
+    def _evaluation_call(self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce) -> EpisodeCall:
         options, limit = request.options, self._parts.max_episode_length(request.options)
         work_id, versions = next(self._parts.ids), (prepared.policy_version, prepared.env_number)
         workers_versions = prepared.agent_number, prepared.env_number
         spec = SequenceSpec(work_id, prepared.seed, *workers_versions, limit, options.exploration)
         placement = self._parts.selection.placement(*versions, len(workforce))
-        return EvaluationCall(
+        return EpisodeCall(
             self._parts,
             request,
             InAll(request.num_episodes),

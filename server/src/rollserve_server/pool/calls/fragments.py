@@ -65,23 +65,24 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             first_episode_index=0,
             policy_version=policy_version,
             env_version=sequence.kind.env_version,
-            workers=[WorkerAccount() for _ in workforce],
+            workers=[WorkerAccount() for _ in workforce.slots],
             row_step_count=sequence.start.clock,
         )
         is_whole = target.fraction_of_workers >= 1
         # How far workers are that are stopped is up to chance.
         reached = reproducibility if is_whole else Reproducibility.WORKER
-        super().__init__(parts, request, workforce, account, reached)
-        self._reports_actions = reproducibility is not Reproducibility.WORKER
-        self.sequence = sequence
-        self.is_patient = False
-        self._start = start = sequence.start  # where the rows stand at the beginning
-        self._call_id = next(parts.ids)
+        start = sequence.start  # where the rows stand at the beginning
         self._num_row_steps = target.num_steps // start.stride
         self._workers = [
             _FragmentWorker(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
         ]
-        self.in_flight = [state.in_flight for state in self._workers]
+        in_flight = [state.in_flight for state in self._workers]
+        super().__init__(parts, request, workforce, account, reached, in_flight)
+        self._reports_actions = reproducibility is not Reproducibility.WORKER
+        self.sequence = sequence
+        self.is_patient = False
+        self._start = start
+        self._call_id = next(parts.ids)
         # How many workers have to make all their steps; and whether they have, so that the others stop.
         self._num_enough = math.ceil(target.fraction_of_workers * len(workforce) - 1e-9)
         self._is_ending, self._overdue_at = False, math.inf
@@ -93,6 +94,9 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         for state in self._workers:
             left = state.skip(left)
             state.num_needed_row_steps = math.ceil(target.fraction_of_samples * self._num_row_steps - 1e-9)
+            location, slot = sequence.locations[state.index], self._slots[state.index]
+            if location is not None and slot.healthy and slot.handle is location.handle:
+                state.location = location
 
     def reached(self) -> RowsReached:
         """Return where the call, once complete, has brought its rows."""
@@ -130,12 +134,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         """Return the reports that workers still owe."""
         return [in_flight.report for queue in self.in_flight for in_flight in queue]
 
-    def _begin(self) -> None:
-        for state, location in zip(self._workers, self.sequence.locations, strict=True):
-            slot = self._workforce[state.index]
-            if location is not None and slot.healthy and slot.handle is location.handle:
-                state.location = location
-
     def _is_complete(self) -> bool:
         while self._next_worker < len(self._workers):
             state = self._workers[self._next_worker]
@@ -160,11 +158,11 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         return self._workers[worker].is_abandoned
 
     def _uses(self, worker: int, handle: WorkerHandle) -> bool:
-        slot = self._workforce[worker]
+        slot = self._slots[worker]
         return slot.healthy and slot.handle is handle
 
     async def _next_handle(self, worker: int) -> WorkerHandle | None:
-        state, slot = self._workers[worker], self._workforce[worker]
+        state, slot = self._workers[worker], self._slots[worker]
         if state.progress is not None and not slot.healthy:  # nothing of it is missing
             state.forget_rows()
             await self._wait()
@@ -180,9 +178,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if state.location is not None and state.location.handle is not handle:
             self._lose_rows(state, WorkerLostError(f"worker {worker} is lost", worker))
         return handle
-
-    async def _idle(self, worker: int) -> None:
-        await self._wait()
 
     def _can_wait_for(self, state: _FragmentWorker) -> bool:
         """Whether the call may go on although a slot has no worker for now: the others are enough."""

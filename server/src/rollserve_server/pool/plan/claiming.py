@@ -1,23 +1,24 @@
-"""Claiming: which finished episodes a call delivers next, how many more it needs, and which run a second time."""
+"""Claiming: which finished episodes a call delivers next, and how many more it needs as far as lengths tell."""
 
 from __future__ import annotations
 
-import itertools
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollserve_server.pool.plan.ledger import Anywhere
 from rollserve_server.pool.requests import AtLeast, Exactly, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from rollserve_server.pool.accounts import FailedEpisode
     from rollserve_server.pool.plan.estimates import LengthEstimate
     from rollserve_server.pool.plan.ledger import EpisodeSize, Ledger, Placement
 
 
-__all__ = ["Claiming", "Demand", "Duplicates", "PlannedClaim", "Stretch"]
+__all__ = ["Claiming", "Demand", "PlannedClaim", "Stretch"]
 
 
 _CLAIM_BYTES = 1 << 20
@@ -76,6 +77,7 @@ class Claiming:
         next_index: index of the next episode to claim or skip; those from the ledger's next index to it are gathered
             for the next claim.
         num_steps: steps of the claimed and gathered episodes, as the target counts them.
+        steps_of: returns the number of an episode's steps, as the target counts them.
     """
 
     def __init__(
@@ -83,7 +85,6 @@ class Claiming:
         target: Target,
         placement: Placement,
         ledger: Ledger,
-        duplicates: Duplicates,
         stop_index: int | None,
         *,
         skip_failed: bool,
@@ -94,14 +95,12 @@ class Claiming:
             target: what the call has to deliver.
             placement: which worker an episode belongs to.
             ledger: ledger of the sequence; claimed and skipped episodes are removed from it.
-            duplicates: duplicates of the ledger's episodes.
             stop_index: index behind the last episode of the call; None if only the number of steps is known.
             skip_failed: whether the call goes on without failed episodes.
         """
         self.target = target
         self.ledger = ledger
-        self._owner_of = placement.owner_of
-        self._duplicates = duplicates
+        self._owner_of = None if isinstance(placement, Anywhere) else placement.owner_of
         self.stop_index = stop_index
         self._skip_failed = skip_failed
         self._is_rest = isinstance(target, Exactly) and target.num_skipped > 0
@@ -111,6 +110,9 @@ class Claiming:
         self.complete = ledger.next_index == stop_index
         self.next_index = ledger.next_index
         self.num_steps = 0
+        self._counts_agent_steps = isinstance(target, AtLeast) and target.counts_agent_steps
+        counted = "num_agent_steps" if self._counts_agent_steps else "num_steps"
+        self.steps_of: Callable[[EpisodeSize], int] = operator.attrgetter(counted)
         # The worker that has the gathered episodes, the one that they belong to, and their bytes: 0 if there are none,
         # because every episode has some.
         self._worker = 0
@@ -128,25 +130,29 @@ class Claiming:
             stops: indices at which claims end, because what comes before is written together.
         """
         claims = []
-        ledger = self.ledger
+        ledger, owner_of = self.ledger, self._owner_of
         while not self.complete:
-            if self.next_index in ledger.failed:
+            index = self.next_index
+            if index in ledger.failed:
                 if self._num_bytes:
                     claims.append(self._close())
                 if not self._skip():
                     break
                 continue
-            worker = ledger.workers.get(self.next_index)
-            is_elsewhere = worker is not None and (worker, self._owner_of(self.next_index)) != (
-                self._worker,
-                self._owner,
-            )
-            is_full = self._num_bytes >= _CLAIM_BYTES or self.next_index in stops
+            worker = ledger.workers.get(index)
+            owner = None if worker is None or owner_of is None else owner_of(index)
+            is_elsewhere = worker is not None and (worker, owner) != (self._worker, self._owner)
+            is_full = self._num_bytes >= _CLAIM_BYTES or index in stops
             if self._num_bytes and (is_full or is_elsewhere):
                 claims.append(self._close())
-            if worker is None or self.next_index not in ledger.sizes:
+            size = ledger.sizes.get(index)
+            if worker is None or size is None:
                 break
-            self._gather(worker, ledger.sizes[self.next_index])
+            self.next_index += 1
+            self.num_steps += self.steps_of(size)
+            self.num_skipped_in_a_row = 0
+            self._worker, self._owner = worker, owner
+            self._num_bytes += size.num_bytes
             if self._is_reached():
                 claims.append(self._close())
                 self.complete = True
@@ -156,20 +162,21 @@ class Claiming:
 
     def unfinished_stretch(self, worker: int) -> Stretch | None:
         """Return the first stretch of a worker that has an unfinished episode; None if there is none."""
-        ledger, num_missing_steps = self.ledger, self._num_missing_steps()
-        begun = itertools.takewhile(
-            lambda index: index in ledger.workers and index != self.stop_index, itertools.count(ledger.next_index)
-        )
-        for (holder, owner), group in itertools.groupby(begun, lambda i: (ledger.workers[i], self._owner_of(i))):
-            indices = list(group)
-            lengths = [ledger.sizes[index].num_steps for index in indices if index in ledger.sizes]
-            is_finished = len(lengths) == len(indices)
+        workers, sizes, owner_of = self.ledger.workers, self.ledger.sizes, self._owner_of
+        num_missing_steps, index, owner = self._num_missing_steps(), self.ledger.next_index, None
+        while index in workers and index != self.stop_index:
+            start, holder, num_steps, is_finished = index, workers[index], 0, True
+            owner = owner_of and owner_of(index)
+            while workers.get(index) == holder and index != self.stop_index and (owner_of and owner_of(index)) == owner:
+                size = sizes.get(index)
+                num_steps, is_finished = (num_steps + size.num_steps, is_finished) if size else (num_steps, False)
+                index += 1
             if holder == worker and not is_finished:
-                return Stretch(indices[0], indices[-1] + 1, num_missing_steps, owner)
+                return Stretch(start, index, num_missing_steps, owner)
             if not is_finished:
                 num_missing_steps = None
             elif num_missing_steps is not None:
-                num_missing_steps -= sum(lengths)
+                num_missing_steps -= num_steps
         return None
 
     def take_skipped(self) -> dict[int, FailedEpisode]:
@@ -180,11 +187,6 @@ class Claiming:
     def needs(self, index: int) -> bool:
         """Whether it is known that the call cannot complete without an episode."""
         return not self._skip_failed and self.stop_index is not None and index < self.stop_index
-
-    def steps_of(self, size: EpisodeSize) -> int:
-        """Return the number of an episode's steps, as the target counts them."""
-        counts_agent_steps = isinstance(self.target, AtLeast) and self.target.counts_agent_steps
-        return size.num_agent_steps if counts_agent_steps else size.num_steps
 
     def lose(self, worker: int, finished: Mapping[int, EpisodeSize]) -> None:
         """Record that a worker is gone. If the gathered episodes were there, gather from the first one again.
@@ -200,26 +202,18 @@ class Claiming:
 
     def _num_missing_steps(self) -> int | None:
         """Return the number of steps that the call needs beside the claimed ones; None unless it counts them."""
-        if not isinstance(self.target, AtLeast) or self.target.counts_agent_steps:
+        if not isinstance(self.target, AtLeast) or self._counts_agent_steps:
             return None
-        gathered = range(self.ledger.next_index, self.next_index)
-        return self.target.num_steps - self.num_steps + sum(self.ledger.sizes[index].num_steps for index in gathered)
-
-    def _gather(self, worker: int, size: EpisodeSize) -> None:
-        """Add the next episode to the claim that is being gathered."""
-        self.next_index += 1
-        self.num_steps += self.steps_of(size)
-        self.num_skipped_in_a_row = 0
-        self._worker, self._owner = worker, self._owner_of(self.next_index - 1)
-        self._num_bytes += size.num_bytes
+        num_missing_steps = self.target.num_steps - self.num_steps
+        for index in range(self.ledger.next_index, self.next_index):  # gathered, and not claimed
+            num_missing_steps += self.ledger.sizes[index].num_steps
+        return num_missing_steps
 
     def _close(self) -> PlannedClaim:
         """Return the gathered claim; its episodes leave the ledger."""
         ledger = self.ledger
         claim = PlannedClaim(self._worker, ledger.next_index, self.next_index, self._num_bytes, self._owner)
         for index in range(claim.start, claim.stop):
-            if index in ledger.duplicates:
-                self._duplicates.settle(index, claim.worker)
             del ledger.workers[index], ledger.sizes[index]
         ledger.next_index = claim.stop
         self._num_bytes = 0
@@ -356,76 +350,3 @@ class Demand:
         if not self._num_counted_steps or self._num_counted_steps == self._num_finished_steps:
             return num_steps
         return num_steps * self._num_finished_steps / self._num_counted_steps
-
-
-class Duplicates:
-    """Duplicates of a ledger's episodes: at most one of each at a time. The run that ends first counts.
-
-    Attributes:
-        redundant: workers, each with an episode that it has although the other run counts. The caller removes them.
-    """
-
-    def __init__(self, ledger: Ledger, num_open: list[int]) -> None:
-        """Continue with the duplicates that the ledger has.
-
-        Args:
-            ledger: the ledger; kept up to date here.
-            num_open: for each worker, the number of runs that have not ended; kept up to date here.
-        """
-        self._ledger = ledger
-        self._num_open = num_open
-        self.redundant: list[tuple[int, int]] = []
-
-    def begin(
-        self,
-        worker: int,
-        awaited: Iterable[int],
-        is_late: Callable[[int], bool],
-        room: int,
-        unit_of: Callable[[int], range],
-    ) -> list[range]:
-        """Return episodes that a worker begins a second time; see `Plan.begin_duplicates`.
-
-        Args:
-            worker: index of the worker.
-            awaited: running episodes, in the order in which the call waits for them.
-            is_late: returns whether a running episode is late.
-            room: maximum number of episodes, apart from the rest of a work unit.
-            unit_of: returns the work unit of an episode.
-        """
-        ledger = self._ledger
-        ranges: list[range] = []
-        for index in awaited:
-            if room <= 0 or not is_late(index):
-                break
-            owner = ledger.workers[index]
-            if owner == worker or index in ledger.duplicates:
-                continue
-            stop = index + 1
-            while stop < unit_of(index).stop and ledger.workers.get(stop) == owner and stop not in ledger.duplicates:
-                stop += 1
-            ledger.duplicates.update(dict.fromkeys(range(index, stop), worker))
-            self._num_open[worker] += stop - index
-            room -= stop - index
-            ranges.append(range(index, stop))
-        return ranges
-
-    def give_up(self, index: int, worker: int) -> None:
-        """Record that a worker gave up an episode with a duplicate: only the other worker has the episode now."""
-        ledger = self._ledger
-        duplicate = ledger.duplicates.pop(index)
-        if worker != duplicate:
-            ledger.workers[index] = duplicate
-
-    def settle(self, index: int, worker: int | None) -> bool:
-        """Record where an episode with a duplicate has ended; return whether that run is the first to end."""
-        ledger = self._ledger
-        owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
-        if worker != duplicate or index in ledger.sizes:
-            self._num_open[duplicate] -= 1
-            self.redundant.append((duplicate, index))
-            return worker != duplicate
-        self._num_open[owner] -= 1
-        self.redundant.append((owner, index))
-        ledger.workers[index] = duplicate
-        return True

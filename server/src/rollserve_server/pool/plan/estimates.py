@@ -29,6 +29,7 @@ class LengthEstimate:
     so that short episodes, which end first, do not bias it.
 
     Attributes:
+        mean: mean number of steps per episode, at least 1; None if nothing is known.
         pace: durations of the episodes.
         steps_per_second: steps that a worker has made in a second of the last call; 0 if nothing is known.
     """
@@ -44,27 +45,31 @@ class LengthEstimate:
         # The limit is a safe assumption: it is better to begin too few episodes than too many.
         self._steps = min(max_episode_steps, self._MAX_STEPS) * self._PRIOR_EPISODES
         self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
-        self._lengths: deque[int] = deque(maxlen=int(self._MAX_EPISODES))
+        self._lengths: deque[int] = deque()
+        self._sum = self._sum_of_squares = 0
         self.pace = Pace()
         self.steps_per_second = 0.0
-
-    @property
-    def mean(self) -> float | None:
-        """Mean number of steps per episode, at least 1; None if nothing is known."""
-        return max(self._steps / self._episodes, 1.0) if self._episodes else None
+        self.mean: float | None = None
+        self.fade(self._MAX_EPISODES)
 
     @property
     def spread(self) -> float:
         """Squared ratio of the lengths' standard deviation to their mean, at most 1: 0 if equal, 1 if geometric."""
-        mean = math.fsum(self._lengths) / max(len(self._lengths), 1)
-        variance = math.fsum((length - mean) ** 2 for length in self._lengths) / max(len(self._lengths) - 1, 1)
-        return min(variance / mean**2, self._MAX_SPREAD) if mean else 0.0
+        count, squared_sum = len(self._lengths), self._sum**2
+        if not squared_sum or count == 1:
+            return 0.0
+        # The variance is (count * sum_of_squares - sum²) / (count * (count - 1)), and exact in integers.
+        return min((count * self._sum_of_squares - squared_sum) * count / ((count - 1) * squared_sum), self._MAX_SPREAD)
 
     def observe(self, num_steps: int, lengths: Sequence[int]) -> None:
         """Record simulated steps, and the lengths of the episodes that ended with them."""
         self._steps += num_steps
         self._episodes += len(lengths)
-        self._lengths.extend(lengths)
+        for length in lengths:
+            self._lengths.append(length)
+            forgotten = self._lengths.popleft() if len(self._lengths) > self._MAX_EPISODES else 0
+            self._sum += length - forgotten
+            self._sum_of_squares += length**2 - forgotten**2
         self.fade(self._MAX_EPISODES)
 
     def fade(self, max_episodes: float) -> None:
@@ -72,6 +77,7 @@ class LengthEstimate:
         if self._episodes > max_episodes:
             self._steps *= max_episodes / self._episodes
             self._episodes = max_episodes
+        self.mean = max(self._steps / self._episodes, 1.0) if self._episodes else None
 
 
 class LengthEstimates:

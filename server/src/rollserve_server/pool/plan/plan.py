@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.plan.claiming import Claiming, Demand, Duplicates, PlannedClaim, Stretch
+from rollserve_server.pool.plan.claiming import Claiming, Demand, Stretch
 from rollserve_server.pool.plan.ledger import Anywhere, EpisodeSize, PerWorker, Placement, RoundRobin, is_movable
 from rollserve_server.pool.plan.units import Suspects
 from rollserve_server.pool.requests import AtLeast, Exactly, InAll, Target
@@ -29,15 +29,18 @@ class Plan:
     """The way of one call through its sequence, from the ledger's next index on.
 
     The caller asks `begin` which episodes a worker begins, reports ended episodes to `finish` and `fail` and lost
-    workers to `lose`, and takes from `claim` what to deliver, until the plan is `complete`. The plan keeps the ledger
-    up to date; the episodes that the ledger has at the end were begun beyond the call's last one.
+    workers to `lose`, and takes from `claiming` what to deliver, until that is complete. The plan keeps the ledger up
+    to date; the episodes that the ledger has at the end were begun beyond the call's last one.
 
     Late episodes may run a second time elsewhere, see `begin_duplicates`: the run that ends first counts.
 
     Attributes:
+        claiming: what is delivered next; the caller takes it from here.
+        demand: how many episodes the call needs.
         num_open: for each worker, the number of runs that have not ended.
         redundant: workers, each with an episode that it has although it ended elsewhere. The caller removes them.
-        suspects: work units that may be the reason why workers are lost, and that may have to run alone.
+        suspects: work units that may be the reason why workers are lost, and that may have to run alone; None before
+            one is lost.
     """
 
     def __init__(
@@ -66,7 +69,8 @@ class Plan:
             skip_failed: whether the call goes on without failed episodes.
             unit_retries: how often a lost work unit runs again beside others before it runs alone.
         """
-        self.suspects = Suspects(unit_retries)
+        self.suspects: Suspects | None = None
+        self._unit_retries = unit_retries
         self._placement = placement
         self._unit_size = unit_size
         self._ledger = ledger
@@ -76,12 +80,11 @@ class Plan:
             self.num_open[worker] += index not in ledger.sizes
         for worker in ledger.duplicates.values():
             self.num_open[worker] += 1
-        self._duplicates = Duplicates(ledger, self.num_open)
-        self.redundant = self._duplicates.redundant
+        self.redundant: list[tuple[int, int]] = []
         stop_index = _stop_index(target, ledger.next_index, num_workers)
-        self._claiming = Claiming(target, placement, ledger, self._duplicates, stop_index, skip_failed=skip_failed)
-        self._demand = Demand(
-            self._claiming,
+        self.claiming = Claiming(target, placement, ledger, stop_index, skip_failed=skip_failed)
+        self.demand = Demand(
+            self.claiming,
             estimate,
             num_partial_steps=num_partial_steps,
             # One unit on each worker tells enough: a worker steps its environments one after the other anyway.
@@ -92,21 +95,6 @@ class Plan:
             self._queue = _SharedQueue(placement, unit_size, ledger)
         else:
             self._queue = _PinnedQueue(placement, unit_size, ledger, num_workers)
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything that the call delivers is claimed."""
-        return self._claiming.complete
-
-    @property
-    def obstacle(self) -> FailedEpisode | None:
-        """The failed episode that ends the call, or None."""
-        return self._claiming.obstacle
-
-    @property
-    def num_skipped_in_a_row(self) -> int:
-        """Number of skipped episodes just before the next one to deliver."""
-        return self._claiming.num_skipped_in_a_row
 
     def begin(self, worker: int, room: int, *, is_idle: bool = False) -> list[range]:
         """Return the episodes that a worker begins now, in this order.
@@ -120,16 +108,18 @@ class Plan:
             room: maximum number of episodes.
             is_idle: whether nothing runs on the worker, although it may have episodes.
         """
-        suspects = self.suspects
-        if self.complete or worker in self._absent or suspects.is_isolated(worker) or suspects.culprit:
+        if self.claiming.complete or worker in self._absent:
             return []
-        if suspects and (suspect := self._waiting_suspect(worker)):
-            return self._begin_alone(worker, suspect) if is_idle or not self.num_open[worker] else []
-        num_more = self._demand.num_more(sum(self.num_open) - len(self._ledger.duplicates))
+        if (suspects := self.suspects) is not None:
+            if suspects.is_isolated(worker) or suspects.culprit:
+                return []
+            if suspect := self._waiting_suspect(suspects, worker):
+                return self._begin_alone(suspects, worker, suspect) if is_idle or not self.num_open[worker] else []
+        num_more = self.demand.num_more(sum(self.num_open) - len(self._ledger.duplicates))
         if isinstance(self._queue, _SharedQueue):
             ranges = self._queue.take(self._share(self._queue, worker, room, num_more))
         else:
-            ranges = self._take_bound(self._queue, worker, room, self._demand.stop_index(num_more))
+            ranges = self._take_bound(self._queue, worker, room, self.demand.stop_index(num_more))
         return self._record_begun(worker, ranges)
 
     def begin_duplicates(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[range]:
@@ -143,31 +133,37 @@ class Plan:
             is_late: returns whether a running episode takes far longer than others.
             room: maximum number of episodes, apart from the rest of a work unit.
         """
-        if self.complete or worker in self._absent or not isinstance(self._placement, Anywhere):
+        ledger, suspects, ranges = self._ledger, self.suspects, []
+        if self.claiming.complete or worker in self._absent or not isinstance(self._placement, Anywhere):
             return []
-        if self.suspects.is_isolated(worker):
+        if suspects is not None and suspects.is_isolated(worker):
             return []
-
-        def may_run_twice(index: int) -> bool:
-            return self.unit_of(index).start not in self.suspects and is_late(index)
-
-        return self._duplicates.begin(worker, self._demand.awaited(), may_run_twice, room, self.unit_of)
-
-    def first_open(self) -> int | None:
-        """Return the first running episode that the call waits for, or None."""
-        return next(self._demand.awaited(), None)
+        for index in self.demand.awaited():
+            unit = self.unit_of(index)
+            if room <= 0 or (suspects is not None and unit.start in suspects) or not is_late(index):
+                break
+            owner, stop = ledger.workers[index], index + 1
+            if owner == worker or index in ledger.duplicates:
+                continue
+            while stop < unit.stop and ledger.workers.get(stop) == owner and stop not in ledger.duplicates:
+                stop += 1
+            ledger.duplicates.update(dict.fromkeys(range(index, stop), worker))
+            self.num_open[worker] += stop - index
+            room -= stop - index
+            ranges.append(range(index, stop))
+        return ranges
 
     def expected_stretch(self, worker: int) -> Stretch | None:
         """Return the first unfinished stretch of a worker that has begun its share of the call; None for other workers.
 
         As far as the estimate tells, the call will claim that stretch as a whole.
         """
-        has_share = not self.complete and self._has_begun_share(worker)
-        return self._claiming.unfinished_stretch(worker) if has_share else None
+        has_share = not self.claiming.complete and self._has_begun_share(worker)
+        return self.claiming.unfinished_stretch(worker) if has_share else None
 
     def needed_before(self) -> int | None:
         """Return the index before which all needed episodes are, as far as the estimate tells; None for no limit."""
-        return None if self._unit_size == 1 else self._demand.needed_before()
+        return None if self._unit_size == 1 else self.demand.needed_before()
 
     def unit_of(self, index: int) -> range:
         """Return the episodes of an episode's work unit."""
@@ -176,14 +172,6 @@ class Plan:
     def units_in(self, indices: range) -> Iterator[range]:
         """Yield the parts of a range that lie in one work unit each."""
         return self._placement.units_in(indices, self._unit_size)
-
-    def simulate(self, num_steps: int) -> None:
-        """Record simulated steps, including the last steps of episodes that end with them.
-
-        Args:
-            num_steps: number of steps; below 0 if more were thrown away.
-        """
-        self._demand.simulate(num_steps)
 
     def finish(
         self,
@@ -203,12 +191,15 @@ class Plan:
             num_agent_steps: number of the steps of all agents; by default `num_steps`.
         """
         ledger = self._ledger
-        if index in ledger.duplicates and not self._duplicates.settle(index, worker):
-            return
+        if index in ledger.duplicates:
+            owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
+            ledger.workers[index], other = (duplicate, owner) if worker == duplicate else (owner, duplicate)
+            self.num_open[other] -= 1
+            self.redundant.append((other, index))
         self.num_open[ledger.workers[index]] -= 1
         size = EpisodeSize(num_steps, num_bytes, num_steps if num_agent_steps is None else num_agent_steps)
         ledger.sizes[index] = size
-        self._demand.finish(size)
+        self.demand.finish(size)
         self._acquit(index)
 
     def fail(self, index: int, failed: FailedEpisode) -> bool:
@@ -220,12 +211,14 @@ class Plan:
         ledger = self._ledger
         self.num_open[failed.worker] -= 1
         if index in ledger.duplicates:
-            self._duplicates.give_up(index, failed.worker)
+            duplicate = ledger.duplicates.pop(index)
+            if failed.worker != duplicate:  # only the other worker has the episode now
+                ledger.workers[index] = duplicate
             return False
         del ledger.workers[index]
         ledger.failed[index] = failed
         self._acquit(index)
-        return self._claiming.needs(index)
+        return self.claiming.needs(index)
 
     def lose(self, worker: int, *, may_be_cause: bool = False, hung_in: int | None = None) -> list[int]:
         """Record that a worker is gone; return its unclaimed episodes that no other worker has, which begin again.
@@ -240,12 +233,14 @@ class Plan:
         self._absent.add(worker)
         lost, finished = self._ledger.lose(worker)
         running = {self.unit_of(index).start for index in lost if index not in finished}
+        if self.suspects is None:
+            self.suspects = Suspects(self._unit_retries)
         if hung_in is not None and self.unit_of(hung_in).start in running:
             self.suspects.hang(worker, self.unit_of(hung_in).start)
         else:
             self.suspects.lose(worker, running if may_be_cause and hung_in is None else ())
-        self._claiming.lose(worker, finished)
-        self._demand.lose(len(lost), finished.values(), self.num_open[worker], sum(self.num_open))
+        self.claiming.lose(worker, finished)
+        self.demand.lose(len(lost), finished.values(), self.num_open[worker], sum(self.num_open))
         self.num_open[worker] = 0
         self._queue.lose(worker, lost)
         return lost
@@ -254,18 +249,10 @@ class Plan:
         """Record that a lost worker was replaced."""
         self._absent.discard(worker)
 
-    def claim(self, *, flush: bool = False, stops: Collection[int] = ()) -> list[PlannedClaim]:
-        """Return what can be delivered next, in order; see `Claiming.claim`."""
-        return self._claiming.claim(flush=flush, stops=stops)
-
-    def take_skipped(self) -> dict[int, FailedEpisode]:
-        """Return the failed episodes that were skipped since the last such call, by index."""
-        return self._claiming.take_skipped()
-
-    def _waiting_suspect(self, worker: int) -> list[int]:
+    def _waiting_suspect(self, suspects: Suspects, worker: int) -> list[int]:
         """Return the episodes of the first suspect that a worker may run and none runs; empty if there is none."""
         ledger, placement = self._ledger, self._placement
-        for unit in self.suspects.to_isolate():
+        for unit in suspects.to_isolate():
             owner = placement.owner_of(unit)
             if owner in (None, worker) or (owner in self._absent and is_movable(placement)):
                 known = ledger.workers.keys() | ledger.failed.keys()
@@ -273,16 +260,16 @@ class Plan:
                     return lost
         return []
 
-    def _begin_alone(self, worker: int, lost: list[int]) -> list[range]:
+    def _begin_alone(self, suspects: Suspects, worker: int, lost: list[int]) -> list[range]:
         """Begin a suspect on a worker on which nothing else runs."""
-        self.suspects.isolate(worker, self.unit_of(lost[0]).start)
+        suspects.isolate(worker, self.unit_of(lost[0]).start)
         if isinstance(self._queue, _SharedQueue):
             self._queue.take_lost(lost)
         return self._record_begun(worker, list(_ranges_of(lost)))
 
     def _record_begun(self, worker: int, ranges: list[range]) -> list[range]:
         for indices in ranges:
-            self._demand.begin(len(indices))
+            self.demand.begin(len(indices))
             self.num_open[worker] += len(indices)
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
@@ -300,7 +287,7 @@ class Plan:
         if not (self._absent and is_movable(self._placement)):
             return ranges
         room -= sum(map(len, ranges))
-        awaited = self._claiming.next_index
+        awaited = self.claiming.next_index
         if awaited not in self._ledger.workers and self._placement.owner_of(awaited) in self._absent:
             room = max(room, 1)  # the worker's own episodes may wait for it, because the worker's buffer is full
         for owner in sorted(self._absent):
@@ -314,16 +301,16 @@ class Plan:
         if not isinstance(self._queue, _SharedQueue):
             return self._queue.has_begun_all_of(worker)
         num_open = sum(self.num_open)
-        num_more = self._demand.num_more(num_open - len(self._ledger.duplicates))
+        num_more = self.demand.num_more(num_open - len(self._ledger.duplicates))
         num_present = len(self.num_open) - len(self._absent)
         return self.num_open[worker] >= (num_open + max(num_more, 0)) // max(num_present, 1)
 
     def _share(self, queue: _SharedQueue, worker: int, room: int, num_more: int) -> int:
         """Return how many episodes a worker begins now, so that all workers have about as many."""
-        if queue.num_lost:
+        if len(queue.lost):
             # A lost episode blocks all that come after it. If a worker's own episodes wait for it, because the worker's
             # buffer is full, that worker may be the only one to run it.
-            num_more, room = max(num_more, queue.num_lost), max(room, 1)
+            num_more, room = max(num_more, len(queue.lost)), max(room, 1)
         num_present = len(self.num_open) - len(self._absent)
         share = math.ceil((sum(self.num_open) + num_more) / num_present) - self.num_open[worker]
         return max(min(room, share, num_more), 0)
@@ -341,7 +328,11 @@ def _stop_index(target: Target, first_index: int, num_workers: int) -> int | Non
 
 
 class _SharedQueue:
-    """A queue of episodes that any worker may run: lost ones first, then new ones."""
+    """A queue of episodes that any worker may run: lost ones first, then new ones.
+
+    Attributes:
+        lost: lost episodes that have not begun again.
+    """
 
     def __init__(self, placement: Anywhere, unit_size: int, ledger: Ledger) -> None:
         """Continue behind the ledger's episodes.
@@ -355,12 +346,7 @@ class _SharedQueue:
         self._unit_size = unit_size
         known = ledger.workers.keys() | ledger.failed.keys()
         self._next_index = max(known, default=ledger.next_index - 1) + 1
-        self._lost = [index for index in range(ledger.next_index, self._next_index) if index not in known]
-
-    @property
-    def num_lost(self) -> int:
-        """Number of lost episodes that have not begun again."""
-        return len(self._lost)
+        self.lost = [index for index in range(ledger.next_index, self._next_index) if index not in known]
 
     def take(self, count: int) -> list[range]:
         """Return the next episodes, in ranges of one work unit each if units have several episodes.
@@ -368,7 +354,7 @@ class _SharedQueue:
         There are `count` of them; more if a work unit goes beyond.
         """
         ranges = []
-        while count > 0 and self._lost:
+        while count > 0 and self.lost:
             lost = self._take_lost_range()
             ranges.append(lost)
             count -= len(lost)
@@ -378,20 +364,20 @@ class _SharedQueue:
 
     def take_lost(self, indices: Collection[int]) -> None:
         """Take lost episodes out of their order."""
-        self._lost = [index for index in self._lost if index not in indices]
+        self.lost = [index for index in self.lost if index not in indices]
 
     def lose(self, worker: int, lost: Sequence[int]) -> None:
         """Have lost episodes begin again, on any worker."""
-        self._lost = sorted([*self._lost, *lost])
+        self.lost = sorted([*self.lost, *lost])
 
     def _take_lost_range(self) -> range:
         """Return the first lost episodes, as far as they are consecutive and in one work unit."""
-        start, length = self._lost[0], 1
+        start, length = self.lost[0], 1
         unit_stop = self._placement.unit_of(start, self._unit_size).stop
         # The lost episodes of a unit have no gaps, except where a part of it had duplicates or was given up.
-        while self._lost[length : length + 1] == [start + length] and start + length < unit_stop:
+        while self.lost[length : length + 1] == [start + length] and start + length < unit_stop:
             length += 1
-        del self._lost[:length]
+        del self.lost[:length]
         return range(start, start + length)
 
     def _take_new(self, count: int) -> list[range]:

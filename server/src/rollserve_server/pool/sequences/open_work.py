@@ -73,9 +73,10 @@ class OpenWork(Generic[_O, _R]):
     def __init__(self, work_id: int, workforce: Workforce) -> None:
         self.work_id = work_id
         self.workforce = workforce
-        self.handles: list[WorkerHandle | None] = [None for _ in workforce]
-        self.in_flight: Sequence[deque[InFlight[_O, _R]]] = [deque() for _ in workforce]
-        self.held_steps = [0 for _ in workforce]
+        num_workers = len(workforce.slots)
+        self.handles: list[WorkerHandle | None] = [None] * num_workers
+        self.in_flight: Sequence[deque[InFlight[_O, _R]]] = [deque() for _ in range(num_workers)]
+        self.held_steps = [0] * num_workers
 
     @property
     def num_held_steps(self) -> int:
@@ -101,8 +102,8 @@ class OpenSequence(OpenWork[Order, Report]):
         spec: what its episodes are a function of, and the name of the workers' work on it.
         placement: which worker an episode belongs to.
         ledger: episodes that were begun and are not claimed.
-        releases: for each slot, claims that the worker keeps although they are delivered, because it wrote them early.
-        cancellations: for each slot, cancelled episodes that the worker may still have.
+        releases: by slot, claims that the worker keeps although they are delivered, because it wrote them early.
+        cancellations: by slot, cancelled episodes that the worker may still have.
         claim_names: names for claims.
         begun_at: for each running episode, when its order was sent.
     """
@@ -112,13 +113,24 @@ class OpenSequence(OpenWork[Order, Report]):
         self.spec = spec
         self.placement = placement
         self.ledger = ledger
-        self.releases: list[list[Claim]] = [[] for _ in workforce]
-        self.cancellations = [_Cancellations() for _ in workforce]
+        self.releases: dict[int, list[Claim]] = {}
+        self.cancellations: dict[int, Cancellations] = {}
         self.claim_names = itertools.count()
         self.begun_at: dict[int, float] = {}
 
+    def cancel(self, worker: int, indices: range) -> None:
+        """Have a worker drop episodes that another one has finished or delivered."""
+        self.cancellations.setdefault(worker, Cancellations()).add(indices)
 
-class _Cancellations:
+    def forget(self, worker: int) -> None:
+        """Expect nothing more of a worker that is gone."""
+        self.in_flight[worker].clear()
+        self.releases.pop(worker, None)
+        self.cancellations.pop(worker, None)
+        self.handles[worker] = None
+
+
+class Cancellations:
     """Cancelled episodes of one worker, until the worker has acknowledged the cancellation."""
 
     def __init__(self) -> None:
@@ -151,11 +163,6 @@ class _Cancellations:
             for index in indices:
                 if not self._counts[index]:
                     del self._counts[index]
-
-    def clear(self) -> None:
-        """Forget all: the worker is gone."""
-        self._unsent.clear()
-        self._counts.clear()
 
 
 class DroppedSteps:

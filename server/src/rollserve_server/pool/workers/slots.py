@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,8 @@ from rollserve_server.pool.accounts import WorkerTotals
 from rollserve_server.sampling import WorkerIdentity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve_server.pool.accounts import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
 
@@ -115,12 +116,13 @@ class Restarts:
         return max(self._charged[0] + _HOUR_SECONDS - now, 0.0)
 
 
-class Workforce(Sequence[WorkerSlot]):
+class Workforce:
     """The slots between two changes of their number, in the order of their indices.
 
     A lost worker is replaced in its slot as long as a call uses the workforce, also in a slot that is leaving.
 
     Attributes:
+        slots: the slots.
         is_current: whether calls that begin now get this workforce.
         num_calls: number of calls that use the workforce, so that its workers have to stay.
     """
@@ -128,24 +130,21 @@ class Workforce(Sequence[WorkerSlot]):
     def __init__(self, slots: Sequence[WorkerSlot]) -> None:
         self.is_current = True
         self.num_calls = 0
-        self._slots = tuple(slots)
+        self.slots = tuple(slots)
 
     def __len__(self) -> int:
-        return len(self._slots)
-
-    def __getitem__(self, index: int) -> WorkerSlot:  # type: ignore[override]  # slices are not needed
-        return self._slots[index]
+        return len(self.slots)
 
     def has(self, slot: WorkerSlot) -> bool:
         """Whether a slot belongs to the workforce."""
-        return slot.index < len(self) and self._slots[slot.index] is slot
+        return slot.index < len(self.slots) and self.slots[slot.index] is slot
 
     def can_do_without(self, index: int) -> bool:
         """Whether other workers, healthy or still to come, can do the work of one that did not become ready."""
-        given_up = self._slots[index].given_up
-        return any(slot.healthy or (given_up and not slot.given_up) for slot in self._slots)
+        given_up = self.slots[index].given_up
+        return any(slot.healthy or (given_up and not slot.given_up) for slot in self.slots)
 
     def count_simulated(self, account: Account) -> None:
         """Add a call's simulated steps to the totals of its workers."""
-        for slot, share in zip(self._slots, account.workers, strict=True):
+        for slot, share in zip(self.slots, account.workers, strict=True):
             slot.num_simulated_steps += share.num_simulated_steps
