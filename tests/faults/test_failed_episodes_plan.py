@@ -105,7 +105,7 @@ def test_plan_claims_all_but_the_failed_episodes_when_they_are_skipped(
         claims = workers.run(plan, estimate, skip_failed=True)
         assert claims is not None
         assert [index for claim in claims for index in range(claim.start, claim.stop)] == indices
-        skipped = sorted(plan.claiming.take_skipped())
+        skipped = sorted(plan.claiming.skipped)
         assert skipped == [index for index in range(first, following) if fails(index)]
         assert ledger.next_index == first + len(indices) + len(skipped) == following
         first = following

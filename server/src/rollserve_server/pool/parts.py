@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import secrets
@@ -112,15 +111,6 @@ class PoolParts:
         self.num_calls = 0
         steps_per_second = settings.quota.steps_per_second
         self.step_rate = _StepRate(steps_per_second) if steps_per_second else None
-
-    @contextlib.contextmanager
-    def counting_calls(self) -> Iterator[None]:
-        """Count a call for the duration of the block."""
-        self.num_calls += 1
-        try:
-            yield
-        finally:
-            self.num_calls -= 1
 
     def max_episode_length(self, options: SamplingOptions) -> int | None:
         """Return the number of steps after which a call's episodes are truncated; None for no limit."""

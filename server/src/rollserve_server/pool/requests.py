@@ -144,16 +144,6 @@ class MessageFormat:
     max_message_bytes: int
     columns: ColumnFormat | None = PLAIN
 
-    @property
-    def has_values(self) -> bool:
-        """Whether values of last observations are written."""
-        return self.columns is not None and self.columns.last_values
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """Names of the policies that are delivered, where there are many agents; empty for all."""
-        return () if self.columns is None else self.columns.policies
-
 
 DISCARD = MessageFormat(0, None)
 """For calls that deliver no episodes."""

@@ -122,10 +122,12 @@ class Call(ABC, Generic[_O, _R]):
             if span is not None:
                 self._trace = _CallTrace(span, self._kind)
             self.start()
+            self._parts.num_calls += 1
             try:
                 async with contextlib.aclosing(self._items()) as items:
                     yield items
             finally:
+                self._parts.num_calls -= 1
                 self.stop()
                 self._end()
                 self._workforce.count_simulated(self.account)

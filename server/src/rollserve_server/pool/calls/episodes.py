@@ -15,7 +15,7 @@ from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDeli
 from rollserve_server.pool.plan.ledger import Anywhere, is_movable
 from rollserve_server.pool.plan.plan import Plan
 from rollserve_server.pool.requests import AtLeast, EvaluationRequest
-from rollserve_server.sampling import EpisodeRange, Order
+from rollserve_server.sampling import EpisodeRange, Order, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rollserve_server.pool.requests import SampleRequest, Target
     from rollserve_server.pool.results import Delivery
     from rollserve_server.pool.sequences.open_work import InFlight, OpenSequence
-    from rollserve_server.pool.sequences.sequences import Sequences
+    from rollserve_server.pool.sequences.sequences import OwnSequence, Sequences
     from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.sampling import EpisodeFailure, Outcome, Report
+    from rollserve_server.sampling import EpisodeFailure, Report
 
 
 __all__ = ["EpisodeCall", "Prefetch", "Prefetcher"]
@@ -47,6 +47,7 @@ class EpisodeCall(Call["Order", "Report"]):
 
     Attributes:
         sequence: the sequence that it delivers a part of.
+        own: the own sequence that it goes on with, if it names no seed.
     """
 
     _claims_episodes = True
@@ -59,6 +60,7 @@ class EpisodeCall(Call["Order", "Report"]):
         sequence: OpenSequence,
         env: EnvVersion,
         estimate: LengthEstimate,
+        own: OwnSequence | None = None,
     ) -> None:
         """Claim what workers have finished already. The sequence of an evaluation is for it alone, and ends with it."""
         ledger, placement, workforce = sequence.ledger, sequence.placement, sequence.workforce
@@ -66,7 +68,7 @@ class EpisodeCall(Call["Order", "Report"]):
         account.num_carried_steps = sequence.num_held_steps
         reproducibility = env.description.reproducibility
         super().__init__(parts, request, workforce, account, reproducibility, sequence.in_flight)
-        self.sequence = sequence
+        self.sequence, self.own = sequence, own
         self._num_rows = env.description.num_rows
         self._estimate = estimate
         self._is_pinned = not is_movable(placement)
@@ -97,7 +99,7 @@ class EpisodeCall(Call["Order", "Report"]):
         # By worker, episodes that it is to begin as duplicates.
         self._duplicates: dict[int, list[range]] = {}
         # Of an evaluation, the outcomes of ended episodes by index.
-        self._outcomes: dict[int, Outcome] | None = {} if isinstance(request, EvaluationRequest) else None
+        self._is_evaluation, self._outcomes = isinstance(request, EvaluationRequest), dict[int, Outcome]()
         try:
             self._advance_claims()
         except EnvFailedError as error:  # of an episode that earlier calls had begun
@@ -106,24 +108,21 @@ class EpisodeCall(Call["Order", "Report"]):
     @property
     def outcomes(self) -> Sequence[Outcome]:
         """Outcomes of an evaluation's claimed episodes in the order of their indices, without skipped ones."""
-        claimed, outcomes = (
-            range(self.account.first_episode_index, self.sequence.ledger.next_index),
-            self._outcomes or {},
-        )
-        return [outcomes[index] for index in claimed if index in outcomes]
+        claimed = range(self.account.first_episode_index, self.sequence.ledger.next_index)
+        return [self._outcomes[index] for index in claimed if index in self._outcomes]
 
     def _is_complete(self) -> bool:
         return self._plan.claiming.complete and not self._claims.open
 
     def _end(self) -> None:
-        if self._outcomes is not None:  # what was begun beyond the end of an evaluation is discarded
+        if self._is_evaluation:  # what was begun beyond the end of an evaluation is discarded
             self.account.num_idle_steps += self.sequence.num_held_steps
             self.sequence.close()
             return
         self.account.num_kept_steps = self.sequence.num_held_steps
-        shares = self.account.workers
-        if num_steps := sum(share.num_simulated_steps for share in shares):
-            self._estimate.steps_per_second = num_steps / max(sum(share.sampling_seconds for share in shares), 1e-6)
+        if num_steps := self.account.num_simulated_steps:
+            num_seconds = sum(map(operator.attrgetter("sampling_seconds"), self.account.workers))
+            self._estimate.steps_per_second = num_steps / max(num_seconds, 1e-6)
 
     def _num_ended_episodes(self) -> int:
         ledger, account = self.sequence.ledger, self.account
@@ -182,7 +181,7 @@ class EpisodeCall(Call["Order", "Report"]):
             deliver=tuple(deliver),
             max_message_bytes=self._request.messages.max_message_bytes,
             seconds=self._slice_seconds(worker, may_be_last=stretch is not None) if samples else 0.0,
-            report_outcomes=self._outcomes is not None,
+            report_outcomes=self._is_evaluation,
             columns=self._request.messages.columns,
             early=None if stretch is None else claims.expect(stretch),
             release=release,
@@ -238,9 +237,8 @@ class EpisodeCall(Call["Order", "Report"]):
         if order.early is not None:
             self._claims.take_early(worker, sent.buffer, order.early, report.early)
         self._count(worker, report)
-        if self._outcomes is not None:
-            # Of an episode that ran again, the outcome that counts belongs to the run that is delivered.
-            self._outcomes.update((outcome.episode_index, outcome) for outcome in report.outcomes)
+        for outcome in report.outcomes:  # of an episode that ran again, the run that is delivered counts
+            self._outcomes[outcome.episode_index] = outcome
         self._take_outcomes(worker, report)
         self._count_ends(report.num_simulated_steps, len(report.finished) + len(report.env_failures))
         was_idle = not (report.num_simulated_steps or report.parcels or report.env_failures)
@@ -274,7 +272,8 @@ class EpisodeCall(Call["Order", "Report"]):
                 self._estimate.pace.observe(now - begun_at.pop(index, self._started))
         for env_failure in report.env_failures:
             self._take_env_failure(worker, env_failure)
-        self._cancel_redundant()
+        if self._plan.redundant:
+            self._cancel_redundant()
         if report.failure is not None:
             raise report.failure
 
@@ -364,15 +363,16 @@ class EpisodeCall(Call["Order", "Report"]):
         for planned in planned_claims:
             if (released := claims.add(planned)) is not None:
                 self.sequence.releases.setdefault(planned.worker, []).append(released)
-        if skipped := claiming.take_skipped():
-            self.account.env_failures.skip(skipped.values())
-            if self._outcomes is not None:
-                for index in skipped:
-                    self._outcomes.pop(index, None)  # it may have ended well on a worker that was lost
+        if claiming.skipped:
+            self.account.env_failures.skip(claiming.skipped.values())
+            for index in claiming.skipped:
+                self._outcomes.pop(index, None)  # it may have ended well on a worker that was lost
+            claiming.skipped.clear()
         if (obstacle := claiming.obstacle) is not None:
             others = f"; like all {count} episodes before it" if (count := claiming.num_skipped_in_a_row) else ""
             raise EnvFailedError(f"{obstacle.final_text}{others}", episode_index=obstacle.index)
-        self._cancel_redundant()
+        if self._plan.redundant:
+            self._cancel_redundant()
         return bool(planned_claims)
 
     async def _next_delivery(self) -> Delivery | None:

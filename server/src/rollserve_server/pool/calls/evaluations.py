@@ -138,11 +138,10 @@ class Evaluations:
             # The workers' own numbers mean nothing to clients.
             call.account.policy_version, call.account.env_version = prepared.policy_version, prepared.env_version
             try:
-                with parts.counting_calls():
-                    async with call.running() as items:
-                        yield call.beginning()
-                        async for item in items:
-                            yield item
+                async with call.running() as items:
+                    yield call.beginning()
+                    async for item in items:
+                        yield item
             except OverLimitError as error:
                 if error.reason is Reason.MESSAGE_TOO_SMALL:  # the limit has another place in requests for evaluations
                     error.field = "episodes.max_message_bytes"

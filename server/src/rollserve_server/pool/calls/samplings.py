@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import math
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gymnasium import spaces
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.parts import PoolParts
     from rollserve_server.pool.requests import AgentUpdate, Expectation, SampleRequest, SamplingOptions
     from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
-    from rollserve_server.pool.sequences.row_sequences import RowSequences
-    from rollserve_server.pool.sequences.sequences import OwnSequence, Sequences
+    from rollserve_server.pool.sequences.sequences import OwnSequence
     from rollserve_server.pool.state.row_sequence import RowsMoved
     from rollserve_server.pool.versions.agent_updates import AgentUpdates
     from rollserve_server.sampling import EnvDescription
@@ -123,14 +122,14 @@ class Samplings:
                     updated = await self.update_first(request, request.agent_update)
                     request = _after_update(request, updated)
                     yield updated
-                call, settlement = await self.begin(request, stack)
+                call = await self.begin(request, stack)
             except DomainError:
                 parts.counters.num_failed_calls += 1
                 raise
             call.turn = turn
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
-            async with self.running(call, settlement) as items:
+            async with self.running(call) as items:
                 yield dataclasses.replace(
                     call.beginning(),
                     agent_updated=updated is not None,
@@ -159,17 +158,7 @@ class Samplings:
             num_rows = num_workers * env.description.num_rows
             check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
 
-        def check(agent: AgentSpec) -> None:
-            _with_moments(request, env.description, agent)
-            with within("options.exploration"):
-                check_exploration(agent, options.exploration)
-            if request.messages.has_values:
-                with within("options.return_last_values"):
-                    check_value(agent, request.messages.policies)
-            if request.messages.columns is not None:
-                with within("options.deliver_policies"):
-                    check_delivered(agent, request.messages.columns.policies)
-
+        check = functools.partial(_checked, request, env.description)
         return await self.update_agent(
             [update], options.expected, per_worker=False, field="options.agent_update", check=check
         )
@@ -188,7 +177,7 @@ class Samplings:
 
     async def begin(
         self, request: SampleRequest, stack: AsyncExitStack, stream: StreamSequence | None = None
-    ) -> tuple[EpisodeCall | FragmentCall, _Settlement]:
+    ) -> EpisodeCall | FragmentCall:
         """Choose versions, which the stack keeps, and make the call; of a round, in the sequence of its stream."""
         parts, options = self._parts, request.options
         check_run(options.run, parts.run)
@@ -197,13 +186,9 @@ class Samplings:
         stack.enter_context(parts.versions.agents.using(policy_version))
         stack.enter_context(parts.versions.envs.using(env_version))
         description = parts.versions.env_in_use(env_version).description
-        parts.selection.check_delivered(policy_version, request.messages)
         await parts.selection.check_fit(policy_version, env_version)
-        parts.selection.check_exploration(policy_version, options.exploration)
-        if request.messages.has_values:
-            parts.selection.check_values(policy_version, request.messages)
         for agent in parts.versions.agents.get(policy_version) or ():  # policies by name are the same for all workers
-            request = _with_moments(request, description, agent)
+            request = _checked(request, description, agent)
         self.prefetcher.end(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())
@@ -213,16 +198,11 @@ class Samplings:
             num_rows = len(workforce) * parts.versions.env_in_use(env_version).description.num_rows
             request = dataclasses.replace(request, target=stream.target(num_rows))
         if isinstance(request.target, Fragments):
-            fragments = self._fragment_call(request, request.target, policy_version, env_version, stream)
-            if stream is not None:
-                return fragments, _RoundSettlement(parts.row_sequences, fragments, stream)
-            return fragments, _FragmentSettlement(parts.row_sequences, fragments)
-        if stream is not None:
-            own = stream.own
-        else:
-            own = stack.enter_context(parts.sequences.own()) if options.seed is None else None
-        episodes = self._episode_call(request, own, policy_version, env_version, EpisodeCall)
-        return episodes, _EpisodeSettlement(parts.sequences, episodes, own)
+            return self._fragment_call(request, request.target, policy_version, env_version, stream)
+        own = stream.own if stream is not None else None
+        if stream is None and options.seed is None:
+            own = stack.enter_context(parts.sequences.own())
+        return self._episode_call(request, own, policy_version, env_version, EpisodeCall)
 
     def _episode_call(
         self,
@@ -256,7 +236,7 @@ class Samplings:
         sequence = parts.sequences.open(wanted, first + num_skipped, placement, workforce)
         max_episode_steps = env.description.max_episode_steps
         estimate = self.estimates.of(env_version, max_episode_steps, max_episode_length, versions.envs)
-        return make(parts, request, target, sequence, env, estimate)
+        return make(parts, request, target, sequence, env, estimate, own)
 
     def _fragment_call(
         self,
@@ -283,33 +263,68 @@ class Samplings:
 
     @contextlib.asynccontextmanager
     async def running(
-        self, call: EpisodeCall | FragmentCall, settlement: _Settlement, *, is_round: bool = False
+        self, call: EpisodeCall | FragmentCall, stream: StreamSequence | None = None
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
-        """Run a call, and settle it; what a round has delivered is counted by its stream, which may discard it."""
+        """Run a call, and settle it; a stream counts what its rounds have delivered, because it may discard them."""
         parts, counters = self._parts, self._parts.counters
         self._num_running += 1
         try:
-            with parts.counting_calls():
-                async with call.running() as items:
-                    yield items
+            async with call.running() as items:
+                yield items
         except BaseException as error:
             if isinstance(error, Exception):
                 counters.num_failed_calls += 1
             else:  # cancelled, or closed
                 counters.num_cancelled_calls += 1
-            settlement.cancel(error)
+            self._cancel(call, stream, error)
             raise
         else:
             parts.sequences.report_dropped(call.account)
             parts.row_sequences.dropped.report(call.account)
-            moved = settlement.complete()
-            counters.num_completed_calls += not is_round
+            moved = self._complete(call, stream)
+            counters.num_completed_calls += stream is None
         finally:
             self._num_running -= 1
-            if not is_round:
+            if stream is None:
                 counters.count_delivered(call.account)
             counters.count_faults(call.account)
         await parts.journal.write(moved=moved)
+
+    def _complete(self, call: EpisodeCall | FragmentCall, stream: StreamSequence | None) -> RowsMoved | None:
+        """Keep the sequence of a completed call for the next one; return what the journal has to know, if anything."""
+        if isinstance(call, FragmentCall):
+            if stream is not None:
+                return stream.complete_rows(call)
+            return self._parts.row_sequences.complete(call.sequence, call.reached())
+        sequence = call.sequence
+        self._parts.sequences.keep(sequence)
+        if call.own is not None:
+            # The units of an exact call begin where its workers do, so no other call continues them.
+            is_exact = isinstance(sequence.placement, PerWorker)
+            call.own.continue_at(sequence.ledger.next_index, None if is_exact else sequence.spec)
+        return None
+
+    def _cancel(self, call: EpisodeCall | FragmentCall, stream: StreamSequence | None, error: BaseException) -> None:
+        """Take back the sequence of a call that ended early, because of the error.
+
+        Rows stay where they stood before. A sequence of whole episodes is dropped; calls without a seed go on behind an
+        episode that failed, or with another seed.
+        """
+        if isinstance(call, FragmentCall):
+            if stream is not None:
+                stream.lose_rows()
+            # Rows that run into an error of an environment would do so again.
+            end = isinstance(error, EnvFailedError)
+            arguments = call.sequence, call.account, call.open_locations(), call.coming()
+            self._parts.row_sequences.cancel(*arguments, end=end)
+            return
+        self._parts.sequences.cancel(call.sequence, call.account.num_discarded_steps)
+        if call.own is None:
+            return
+        if isinstance(error, EpisodeFailedError) and error.episode_index is not None:
+            call.own.continue_at(error.episode_index + 1, None)  # no other call should fail with it
+        else:  # the client may resume the call
+            self._parts.sequences.renew(call.own)
 
     def _begin_prefetch(self, request: SampleRequest, account: Account) -> None:
         """Begin what the same request would ask for next, if that is wanted and nothing else runs."""
@@ -328,8 +343,8 @@ def _after_update(request: SampleRequest, updated: AgentUpdated) -> SampleReques
     return dataclasses.replace(request, options=options, agent_update=None)
 
 
-def _with_moments(request: SampleRequest, description: EnvDescription, agent: AgentSpec) -> SampleRequest:
-    """Return the request with the moments that its messages bring, if it asks for any.
+def _checked(request: SampleRequest, description: EnvDescription, agent: AgentSpec) -> SampleRequest:
+    """Check what a request asks of an agent; return it with the moments that its messages bring, if it asks for any.
 
     Args:
         request: the request.
@@ -337,10 +352,20 @@ def _with_moments(request: SampleRequest, description: EnvDescription, agent: Ag
         agent: the agent that acts; policies by name have moments of their own, those of them that are delivered.
 
     Raises:
-        InvalidValueError: the observations have no leaves of numbers, or too many elements.
+        InvalidValueError: the agent cannot act like that, or has no value or no such policies; or the observations have
+            no leaves of numbers, or too many elements.
     """
+    with within("options.exploration"):
+        check_exploration(agent, request.options.exploration)
     columns = request.messages.columns
-    if columns is None or not (request.observation_moments or request.return_discount is not None):
+    if columns is None:
+        return request
+    if columns.last_values:
+        with within("options.return_last_values"):
+            check_value(agent, columns.policies)
+    with within("options.deliver_policies"):
+        check_delivered(agent, columns.policies)
+    if not (request.observation_moments or request.return_discount is not None):
         return request
     of_policies: dict[str, Space[Any]] = {"": description.observation_space}
     if isinstance(agent, PolicySet):
@@ -363,72 +388,3 @@ def _leaves(space: Space[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return name and shape of the leaves that have moments."""
     leaves = leaves_of_space(space)
     return tuple((leaf.name, leaf.shape) for leaf in leaves if isinstance(leaf.space, spaces.Box | spaces.MultiBinary))
-
-
-@dataclass(frozen=True)
-class _EpisodeSettlement:
-    """Settles a call for whole episodes, with the own sequence that it used if it named no seed."""
-
-    sequences: Sequences
-    call: EpisodeCall
-    own: OwnSequence | None
-
-    def complete(self) -> None:
-        """Keep the sequence for the next call."""
-        self.sequences.keep(self.call.sequence)
-        if self.own is not None:
-            sequence = self.call.sequence
-            is_exact = isinstance(sequence.placement, PerWorker)
-            # The units of an exact call begin where its workers do, so no other call continues them.
-            self.own.continue_at(sequence.ledger.next_index, None if is_exact else sequence.spec)
-
-    def cancel(self, error: BaseException) -> None:
-        """Drop the sequence of a call that ended early, because of the error.
-
-        Own sequences go on behind an episode that failed, or with another seed.
-        """
-        self.sequences.cancel(self.call.sequence, self.call.account.num_discarded_steps)
-        if self.own is None:
-            return
-        if isinstance(error, EpisodeFailedError) and error.episode_index is not None:
-            self.own.continue_at(error.episode_index + 1, None)  # no other call should fail with it
-        else:  # the client may resume the call
-            self.sequences.renew(self.own)
-
-
-@dataclass(frozen=True)
-class _FragmentSettlement:
-    """Settles a fragment call."""
-
-    row_sequences: RowSequences
-    call: FragmentCall
-
-    def complete(self) -> RowsMoved | None:
-        """Record where the rows stand now; return what the journal has to know of them, if anything."""
-        return self.row_sequences.complete(self.call.sequence, self.call.reached())
-
-    def cancel(self, error: BaseException) -> None:
-        """Leave the sequence of a call that ended early, because of the error, where it stood before."""
-        call = self.call
-        # Rows that run into an error of an environment would do so again.
-        end = isinstance(error, EnvFailedError)
-        self.row_sequences.cancel(call.sequence, call.account, call.open_locations(), call.coming(), end=end)
-
-
-@dataclass(frozen=True)
-class _RoundSettlement(_FragmentSettlement):
-    """Settles a round of fragments, whose sequence stays with its stream."""
-
-    stream: StreamSequence
-
-    def complete(self) -> RowsMoved | None:
-        """Record where the rows stand now, for the next round."""
-        return self.stream.complete_rows(self.call)
-
-    def cancel(self, error: BaseException) -> None:
-        """Leave the sequence where it stood before the round."""
-        self.stream.lose_rows()
-        super().cancel(error)
-
-
-_Settlement = _EpisodeSettlement | _FragmentSettlement

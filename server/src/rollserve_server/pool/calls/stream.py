@@ -265,7 +265,7 @@ class Stream:
             queued_seconds = time.monotonic() - began
             stack.callback(self._parts.eviction.run)
             with self._in_spec():
-                call, settlement = await self._samplings.begin(self._round_request(), stack, self._sequence)
+                call = await self._samplings.begin(self._round_request(), stack, self._sequence)
             self._options = dataclasses.replace(
                 self._request.options, env_version=self._env_version, expected=self._lasting_expectation(), run=None
             )
@@ -279,7 +279,7 @@ class Stream:
                 self._begin_account(call)
             try:
                 with self._in_spec():
-                    async with self._samplings.running(call, settlement, is_round=True) as items:
+                    async with self._samplings.running(call, self._sequence) as items:
                         async for item in items:
                             await self._take(sampled, item)
             except BaseException:

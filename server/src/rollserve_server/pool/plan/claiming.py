@@ -73,6 +73,7 @@ class Claiming:
         complete: whether everything that the call delivers is claimed.
         obstacle: a failed episode that ends the call: it may not be skipped, or nothing would be left to deliver, or
             all 256 episodes before it were skipped, too. None if there is none.
+        skipped: by index, failed episodes that the call goes on without. The caller removes them.
         num_skipped_in_a_row: number of skipped episodes just before the next one.
         next_index: index of the next episode to claim or skip; those from the ledger's next index to it are gathered
             for the next claim.
@@ -104,7 +105,7 @@ class Claiming:
         self.stop_index = stop_index
         self._skip_failed = skip_failed
         self._is_rest = isinstance(target, Exactly) and target.num_skipped > 0
-        self._skipped: dict[int, FailedEpisode] = {}
+        self.skipped: dict[int, FailedEpisode] = {}
         self.num_skipped_in_a_row = 0
         self.obstacle: FailedEpisode | None = None
         self.complete = ledger.next_index == stop_index
@@ -179,11 +180,6 @@ class Claiming:
                 num_missing_steps -= num_steps
         return None
 
-    def take_skipped(self) -> dict[int, FailedEpisode]:
-        """Return the episodes that were skipped since the last such call, by index."""
-        skipped, self._skipped = self._skipped, {}
-        return skipped
-
     def needs(self, index: int) -> bool:
         """Whether it is known that the call cannot complete without an episode."""
         return not self._skip_failed and self.stop_index is not None and index < self.stop_index
@@ -229,7 +225,7 @@ class Claiming:
             self.obstacle = ledger.failed[index]
             return False
         self.num_skipped_in_a_row += 1
-        self._skipped[index] = ledger.failed.pop(index)
+        self.skipped[index] = ledger.failed.pop(index)
         self.next_index = ledger.next_index = index + 1
         self.complete = self._is_reached()
         return True

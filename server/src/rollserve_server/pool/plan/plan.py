@@ -200,7 +200,8 @@ class Plan:
         size = EpisodeSize(num_steps, num_bytes, num_steps if num_agent_steps is None else num_agent_steps)
         ledger.sizes[index] = size
         self.demand.finish(size)
-        self._acquit(index)
+        if self.suspects:
+            self._acquit(self.suspects, index)
 
     def fail(self, index: int, failed: FailedEpisode) -> bool:
         """Record that a worker gave up an episode; return whether it is known that the call needs the episode.
@@ -217,7 +218,8 @@ class Plan:
             return False
         del ledger.workers[index]
         ledger.failed[index] = failed
-        self._acquit(index)
+        if self.suspects:
+            self._acquit(self.suspects, index)
         return self.claiming.needs(index)
 
     def lose(self, worker: int, *, may_be_cause: bool = False, hung_in: int | None = None) -> list[int]:
@@ -274,12 +276,11 @@ class Plan:
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
 
-    def _acquit(self, index: int) -> None:
+    def _acquit(self, suspects: Suspects, index: int) -> None:
         """Record that an episode has ended, which acquits its unit if no other episode of the unit is open."""
-        if self.suspects:
-            unit, ledger = self.unit_of(index), self._ledger
-            if not any(other in ledger.workers and other not in ledger.sizes for other in unit):
-                self.suspects.acquit(unit.start)
+        unit, ledger = self.unit_of(index), self._ledger
+        if not any(other in ledger.workers and other not in ledger.sizes for other in unit):
+            suspects.acquit(unit.start)
 
     def _take_bound(self, queue: _PinnedQueue, worker: int, room: int, stop_index: int) -> list[range]:
         """Return the next episodes of a worker, followed by episodes of missing workers that others may run."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollserve import Reason, Reproducibility
-from rollserve_server.agents import check_delivered, check_exploration, check_value, kind_of, prepare_for_env
+from rollserve_server.agents import check_exploration, kind_of, prepare_for_env
 from rollserve_server.errors import DomainError, NotReadyError, within
 from rollserve_server.futures import in_request_thread
 from rollserve_server.pool.plan.ledger import Anywhere, Placement, RoundRobin
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
-    from rollserve_server.pool.requests import Expectation, MessageFormat, SamplingOptions
+    from rollserve_server.pool.requests import Expectation, SamplingOptions
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.settings import AgentSettings
 
@@ -63,19 +63,6 @@ class Selection:
         with within("options.exploration"):
             for agent in self._versions.agents.get(policy_version) or ():
                 check_exploration(agent, exploration)
-
-    def check_values(self, policy_version: int, messages: MessageFormat) -> None:
-        """Raise InvalidValueError if an agent of a version has no value, for a call that asks for last values."""
-        with within("options.return_last_values"):
-            for agent in self._versions.agents.get(policy_version) or ():
-                check_value(agent, messages.policies)
-
-    def check_delivered(self, policy_version: int, messages: MessageFormat) -> None:
-        """Raise InvalidValueError if policies shall be delivered that a version of the agents does not have."""
-        if messages.columns is not None and messages.columns.policies:
-            with within("options.deliver_policies"):
-                for agent in self._versions.agents.get(policy_version) or ():
-                    check_delivered(agent, messages.columns.policies)
 
     async def check_fit(self, policy_version: int, env_number: int) -> None:
         """Raise NotReadyError if the agents of a version do not fit environments; both are kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -146,10 +147,10 @@ class Versions:
 
     def kept(self) -> KeptVersions:
         """Return the versions that workers must not forget."""
-        names = self._required().keys() | self._pending.keys()
-        return KeptVersions(
-            {number for kind, number in names if kind == "env"}, {number for kind, number in names if kind == "agent"}
-        )
+        kept = KeptVersions({*self.envs, *map(operator.neg, self.evaluation_envs)}, {*self.agents})
+        for kind, number in self._pending:
+            (kept.envs if kind == "env" else kept.agents).add(number)
+        return kept
 
     async def take_over(self, index: int, worker: WorkerHandle) -> None:
         """Adopt a worker of an earlier server: evict what the pool no longer keeps, and install what is missing."""
