@@ -9,8 +9,9 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
+from rollserve import Reason
 from rollserve_server.envs import worker_observation_bytes
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.pool.accounts import Counters
 from rollserve_server.pool.episode_log import EpisodeLog
 from rollserve_server.pool.sequences.row_sequences import RowSequences
@@ -111,6 +112,14 @@ class PoolParts:
         self.num_calls = 0
         steps_per_second = settings.quota.steps_per_second
         self.step_rate = _StepRate(steps_per_second) if steps_per_second else None
+
+    def check_run(self, expected: str | None) -> None:
+        """Raise NotReadyError if a request is about another run of the sampler than the present one."""
+        if expected not in (None, self.run):
+            got = f"{self.run!r}, in which the sampler is since it has started again"
+            hint = "update the environment, then the agent, and call again"
+            field, reason = "options.sampler_run", Reason.SAMPLER_RUN
+            raise NotReadyError.of(field, expected=repr(expected), got=got, hint=hint, reason=reason)
 
     def max_episode_length(self, options: SamplingOptions) -> int | None:
         """Return the number of steps after which a call's episodes are truncated; None for no limit."""

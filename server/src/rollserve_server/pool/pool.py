@@ -164,7 +164,7 @@ class Pool:
 
     async def close(self, *, keep: bool = False) -> None:
         """End the workers, or leave them to the next server. Running calls fail."""
-        self._samplings.prefetcher.end(drop=True)
+        self._samplings.end_prefetch(drop=True)
         if keep:
             self._parts.workers.hand_over()
         else:
@@ -229,7 +229,7 @@ class Pool:
             self._use(parts)
             for refuse in (*(calls.admission.refuse for calls in old_calls), old_streams.refuse, old.episode_log.end):
                 refuse(NotReadyError(f"the sampler was {what}", reason=Reason.SAMPLER_RUN))
-            old_calls[0].prefetcher.end(drop=True)
+            old_calls[0].end_prefetch(drop=True)
             await old.workers.close()
 
     async def lost(self) -> str:
@@ -313,10 +313,10 @@ class Pool:
             TooFewWorkersError, WorkerLostError: as of `update_agent`.
         """
         self._check_open()
-        parts, prefetcher = self._parts, self._samplings.prefetcher
+        parts = self._parts
         parts.workers.check_enough()
         parts.eviction.reset()
-        prefetcher.end(drop=True)
+        self._samplings.end_prefetch(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that environments are free to be changed in place.
             parts.sequences.drop_kept()
@@ -324,7 +324,7 @@ class Pool:
         try:
             updated = await parts.env_updates.update(updates, expected, per_worker=per_worker, may_be_free=may_be_free)
             parts.row_sequences.end_own(updated.version)
-            prefetcher.end(drop=True)  # of a call that ended meanwhile
+            self._samplings.end_prefetch(drop=True)  # of a call that ended meanwhile
         finally:
             parts.eviction.run()
         return updated
@@ -417,7 +417,7 @@ class Pool:
                 parts.versions.check_alike()
                 parts.env_updates.check_room(num_workers)
                 async with workers.starting(range(previous, num_workers)) as added:
-                    self._samplings.prefetcher.end(drop=True)
+                    self._samplings.end_prefetch(drop=True)
                     # Nothing is awaited from here on, so that no call begins with a part of the change; and workers
                     # hear what they can forget before they are closed. What is kept from call to call depends on all
                     # workers, and ends.

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from rollserve_server.pool.requests import SampleRequest, Target
     from rollserve_server.pool.results import Delivery
     from rollserve_server.pool.sequences.open_work import InFlight, OpenSequence
-    from rollserve_server.pool.sequences.sequences import OwnSequence, Sequences
+    from rollserve_server.pool.sequences.sequences import OwnSequence
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.sampling import EpisodeFailure, Report
 
 
-__all__ = ["EpisodeCall", "Prefetch", "Prefetcher"]
+__all__ = ["EpisodeCall", "Prefetch"]
 
 _MARGIN_SECONDS = 0.01
 """Time by which a look for stragglers is late, so that it finds one."""
@@ -414,34 +414,3 @@ class Prefetch(EpisodeCall):
         if self.in_flight[worker] or self._parts.versions.lacks(handle):
             return None
         return super()._next_order(worker, handle)
-
-
-class Prefetcher:
-    """Runs at most one prefetch, as long as nothing else begins."""
-
-    def __init__(self, sequences: Sequences) -> None:
-        self._sequences = sequences
-        self._prefetch: Prefetch | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a prefetch was begun and has not ended."""
-        return self._prefetch is not None
-
-    def begin(self, prefetch: Prefetch) -> None:
-        """Begin a prefetch. The previous one must have ended."""
-        self._prefetch = prefetch
-        prefetch.start()
-
-    def end(self, *, drop: bool) -> None:
-        """End the prefetch, if there is one; to be called before anything else begins.
-
-        Args:
-            drop: whether no call can use it any more.
-        """
-        prefetch, self._prefetch = self._prefetch, None
-        if prefetch is None:
-            return
-        prefetch.stop()
-        self._sequences.keep_prefetched(prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop)
-        prefetch.sequence.workforce.count_simulated(prefetch.account)

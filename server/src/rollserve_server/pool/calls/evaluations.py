@@ -25,9 +25,8 @@ from rollserve_server.agents import (
     members_in_place,
     prepare_for_env,
 )
-from rollserve_server.errors import InvalidValueError, OverLimitError, within
+from rollserve_server.errors import InvalidValueError, OverLimitError, listed, within
 from rollserve_server.futures import in_own_thread, in_request_thread
-from rollserve_server.pool.calls.checks import check_num_outcomes, check_population_request, check_run
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.plan.estimates import LengthEstimate
@@ -61,6 +60,9 @@ if TYPE_CHECKING:
 __all__ = ["Evaluations"]
 
 
+_MAX_OUTCOMES = 1 << 17
+"""Largest number of outcomes of agents in an evaluation, whose result then stays below the size that gRPC's clients
+accept by default."""
 _SEED_KEY = (0,)
 """Key by which the seed of evaluations derives from the pool's; no other seed derives by it."""
 _Items = AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]
@@ -171,7 +173,7 @@ class Evaluations:
         versions, selection, options = self._parts.versions, self._parts.selection, request.options
         policy_maps = request.policy_maps
         members: tuple[str, ...] = ()
-        check_run(options.run, self._parts.run)
+        self._parts.check_run(options.run)
         policy_version = selection.choose_policy(options)
         stack.enter_context(versions.agents.using(policy_version))
         if not policy_maps:
@@ -191,7 +193,7 @@ class Evaluations:
         stack.enter_context(versions.evaluation_envs.using(-number))
         env = versions.env_in_use(number)
         if isinstance(request, PopulationRequest):
-            check_population_request(env.description, request)
+            _check_population_request(env.description, request)
         if not policy_maps:
             # The agent may have been checked against the sampler's own, and another check takes long for a large one.
             checked = number if own is None or env_version not in versions.envs else env_version
@@ -200,7 +202,7 @@ class Evaluations:
         if isinstance(request, PopulationRequest):
             num_members = await in_request_thread(self._num_members, request, policy_version)
             members = tuple(request.policies)
-        check_num_outcomes(env.description, request.num_episodes, num_members)
+        _check_num_outcomes(env.description, request.num_episodes, num_members)
         agent_number = policy_version
         if policy_maps or members:
             self._parts.eviction.reset()
@@ -381,3 +383,28 @@ def _check_members(lineups: PolicySet[PolicySpec], members: Sequence[str]) -> No
         if all(each.version != MEMBER_VERSION for each in lineups.policies.get(name, ())):
             expected = "a policy whose current version (0) acts for an agent by one of the maps"
             raise InvalidValueError.of(f"policies[{name!r}]", expected=expected, got=f"{name!r}, which acts for none")
+
+
+def _check_population_request(description: EnvDescription, request: PopulationRequest) -> None:
+    """Raise InvalidValueError unless members are by policy where there are many agents, and skip no episode."""
+    if request.options.skip_failed:
+        expected = "false for a population, whose members all have the same number of episodes"
+        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
+    agents = description.agents
+    if agents and not request.policies:
+        expected = f"none beside `policies`, because the environment has the agents {listed(agents)}"
+        got, hint = f"{listed(request.parameters)} of no policy", "name the policies that members have parameters for"
+        raise InvalidValueError.of("parameters", expected=expected, got=got, hint=hint)
+    if request.policies and not agents:
+        expected, got = "none in an environment with one agent", listed(request.policies)
+        raise InvalidValueError.of("policies", expected=expected, got=got, hint="take `parameters`")
+
+
+def _check_num_outcomes(description: EnvDescription, num_episodes: int, num_members: int = 1) -> None:
+    """Raise InvalidValueError if an evaluation, or one of a population, has more outcomes of agents than a result."""
+    num_agents = len(description.agents)
+    if num_agents * num_members * num_episodes > _MAX_OUTCOMES:
+        of_members = "" if num_members == 1 else f" of each of {num_members} members"
+        most = _MAX_OUTCOMES // (num_agents * num_members)
+        expected = f"at most {most} episodes{of_members}, because each has {num_agents} agents"
+        raise InvalidValueError.of("episode_count", expected=expected, got=num_episodes)

@@ -1,4 +1,4 @@
-"""Sampling calls: admitted, begun with the right versions and sequence, run, and settled."""
+"""Sampling calls: admitted, checked, begun with the right versions and sequence, run, and settled."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gymnasium import spaces
 
+from rollserve import Reason
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import PolicySet, check_delivered, check_exploration, check_value, spaces_of_policies
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import DomainError, EnvFailedError, EpisodeFailedError, InvalidValueError, within
-from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
-from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch, Prefetcher
+from rollserve_server.errors import (
+    DomainError,
+    EnvFailedError,
+    EpisodeFailedError,
+    InvalidValueError,
+    NotReadyError,
+    OverLimitError,
+    within,
+)
+from rollserve_server.pool.calls.episodes import EpisodeCall, Prefetch
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.plan.estimates import LengthEstimates
 from rollserve_server.pool.plan.ledger import PerWorker
-from rollserve_server.pool.requests import Exactly, Fragments
+from rollserve_server.pool.requests import AtLeast, Exactly, Fragments, RowFragments
 from rollserve_server.pool.results import Progress
+from rollserve_server.pool.sequences.sequences import OwnSequence
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind
 from rollserve_server.pool.versions.selection import check_expected_policy
@@ -38,17 +47,27 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import AgentSpec
     from rollserve_server.pool.accounts import Account
-    from rollserve_server.pool.calls.stream_sequence import StreamSequence
     from rollserve_server.pool.parts import PoolParts
-    from rollserve_server.pool.requests import AgentUpdate, Expectation, SampleRequest, SamplingOptions
+    from rollserve_server.pool.requests import (
+        AgentUpdate,
+        Expectation,
+        SampleRequest,
+        SamplingOptions,
+        StreamRequest,
+        Target,
+    )
     from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
-    from rollserve_server.pool.sequences.sequences import OwnSequence
+    from rollserve_server.pool.sequences.row_sequences import RowSequence
     from rollserve_server.pool.state.row_sequence import RowsMoved
     from rollserve_server.pool.versions.agent_updates import AgentUpdates
     from rollserve_server.sampling import EnvDescription
 
-
-__all__ = ["Samplings"]
+__all__ = [
+    "Samplings",
+    "StreamSequence",
+    "check_num_steps",
+    "check_num_workers",
+]
 
 
 _MAX_ELEMENTS = 1 << 17
@@ -61,7 +80,6 @@ class Samplings:
 
     Attributes:
         admission: lets a bounded number of calls run.
-        prefetcher: samples between calls for the next one.
         estimates: estimated lengths of episodes.
         agent_changed: set, and replaced by another one, with each new version of the agent.
     """
@@ -77,7 +95,7 @@ class Samplings:
             max_waiting=calls.max_waiting_calls,
             turn_steps=calls.turn_steps,
         )
-        self.prefetcher = Prefetcher(parts.sequences)
+        self._prefetch: Prefetch | None = None
         self.estimates = LengthEstimates()
         self.agent_changed = asyncio.Event()
         self._num_running = 0
@@ -93,9 +111,9 @@ class Samplings:
     ) -> AgentUpdated:
         """Update the agent, and drop what was prefetched with the one before; see `AgentUpdates.update`."""
         self._parts.eviction.reset()
-        self.prefetcher.end(drop=True)
+        self.end_prefetch(drop=True)
         updated = await self._agent_updates.update(updates, expected, per_worker=per_worker, field=field, check=check)
-        self.prefetcher.end(drop=True)  # of a call that ended meanwhile
+        self.end_prefetch(drop=True)  # of a call that ended meanwhile
         self.estimates.fade()
         self.agent_changed.set()
         self.agent_changed = asyncio.Event()
@@ -148,7 +166,7 @@ class Samplings:
     async def update_first(self, request: SampleRequest, update: AgentUpdate) -> AgentUpdated:
         """Make the call's update of the agent, after the checks of the request that no agent is needed for."""
         parts, options = self._parts, request.options
-        check_run(options.run, parts.run)
+        parts.check_run(options.run)
         with within("options"):
             check_expected_policy(parts.versions, options.expected)
         env = parts.versions.env_in_use(parts.selection.choose_env(options))
@@ -156,7 +174,7 @@ class Samplings:
         check_num_workers(request.num_workers, num_workers)
         if isinstance(request.target, Fragments):
             num_rows = num_workers * env.description.num_rows
-            check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
+            _check_fragments(request.target, options, num_rows, parts.max_episode_length(options))
 
         check = functools.partial(_checked, request, env.description)
         return await self.update_agent(
@@ -166,7 +184,7 @@ class Samplings:
     async def acting_version(self, options: SamplingOptions, num_workers: int | None) -> int:
         """Return the version that acts in calls with these options and number of workers; raises as `begin`."""
         parts = self._parts
-        check_run(options.run, parts.run)
+        parts.check_run(options.run)
         policy_version, env_version = parts.selection.choose_policy(options), parts.selection.choose_env(options)
         with parts.versions.agents.using(policy_version), parts.versions.envs.using(env_version):
             await parts.selection.check_fit(policy_version, env_version)
@@ -180,7 +198,7 @@ class Samplings:
     ) -> EpisodeCall | FragmentCall:
         """Choose versions, which the stack keeps, and make the call; of a round, in the sequence of its stream."""
         parts, options = self._parts, request.options
-        check_run(options.run, parts.run)
+        parts.check_run(options.run)
         policy_version = parts.selection.choose_policy(options)
         env_version = parts.selection.choose_env(options)
         stack.enter_context(parts.versions.agents.using(policy_version))
@@ -189,7 +207,7 @@ class Samplings:
         await parts.selection.check_fit(policy_version, env_version)
         for agent in parts.versions.agents.get(policy_version) or ():  # policies by name are the same for all workers
             request = _checked(request, description, agent)
-        self.prefetcher.end(drop=False)
+        self.end_prefetch(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())
         check_num_workers(request.num_workers, len(workforce))
@@ -249,7 +267,7 @@ class Samplings:
         parts, options, workforce = self._parts, request.options, self._parts.workers.workforce
         description = parts.versions.env_in_use(env_version).description
         num_rows, max_episode_length = description.num_rows, parts.max_episode_length(options)
-        check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
+        _check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
         kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon, request.return_discount)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if stream is not None:
@@ -326,14 +344,29 @@ class Samplings:
         else:  # the client may resume the call
             self._parts.sequences.renew(call.own)
 
+    def end_prefetch(self, *, drop: bool) -> None:
+        """End the prefetch, if there is one; to be called before anything else begins.
+
+        Args:
+            drop: whether no call can use it any more.
+        """
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is not None:
+            prefetch.stop()
+            self._parts.sequences.keep_prefetched(
+                prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop
+            )
+            prefetch.sequence.workforce.count_simulated(prefetch.account)
+
     def _begin_prefetch(self, request: SampleRequest, account: Account) -> None:
         """Begin what the same request would ask for next, if that is wanted and nothing else runs."""
         versions = self._parts.versions
         current = versions.agents.number, versions.envs.number
         is_current = (account.policy_version, account.env_version) == current
-        if request.prefetch and is_current and not (self._num_running or self.prefetcher.is_running):
+        if request.prefetch and is_current and not (self._num_running or self._prefetch):
             with self._parts.sequences.own() as own:
-                self.prefetcher.begin(self._episode_call(request, own, *current, Prefetch))
+                self._prefetch = self._episode_call(request, own, *current, Prefetch)
+            self._prefetch.start()
 
 
 def _after_update(request: SampleRequest, updated: AgentUpdated) -> SampleRequest:
@@ -388,3 +421,141 @@ def _leaves(space: Space[Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return name and shape of the leaves that have moments."""
     leaves = leaves_of_space(space)
     return tuple((leaf.name, leaf.shape) for leaf in leaves if isinstance(leaf.space, spaces.Box | spaces.MultiBinary))
+
+
+class StreamSequence:
+    """The sequence of one stream: of whole episodes, or of rows. No other call continues it while the stream runs.
+
+    Attributes:
+        own: sequence of whole episodes; None for fragments.
+    """
+
+    def __init__(self, parts: PoolParts, request: StreamRequest, stack: AsyncExitStack) -> None:
+        """Begin, until the stack is closed: with the request's seed and position, or with a seed of the sampler's."""
+        self._parts = parts
+        self._rounds, self._options = request.rounds, request.options
+        self._rows: RowSequence | None = None
+        self._has_begun = False
+        self._num_left_row_steps = 0  # of a fragment that an update has cut
+        self.own: OwnSequence | None = None
+        if not isinstance(request.rounds, AtLeast):
+            stack.callback(self._release)
+        elif request.options.seed is None:
+            self.own = stack.enter_context(parts.sequences.own())
+        else:
+            self.own = OwnSequence(request.options.seed, request.options.first_index)
+
+    def num_steps(self, num_rows: int) -> int:
+        """Return the number of steps of the next round, at least, for a number of rows of all workers."""
+        if isinstance(self._rounds, AtLeast):
+            return self._rounds.num_steps
+        return (self._num_left_row_steps or self._rounds.num_row_steps) * num_rows
+
+    def target(self, num_rows: int) -> AtLeast | Fragments:
+        """Return the target of the next round."""
+        if isinstance(self._rounds, AtLeast):
+            return self._rounds
+        return Fragments(self.num_steps(num_rows), soft_horizon=self._rounds.soft_horizon)
+
+    def take_rows(self, kind: RowSequenceKind, initial: Checkpoint) -> RowSequence:
+        """Return the row sequence of the next round.
+
+        Raises:
+            NotReadyError: the sequence of a seed does not stand where the stream begins, or has ended with a resize.
+        """
+        assert isinstance(self._rounds, RowFragments)  # noqa: S101  # the round has fragments
+        sequences, seed = self._parts.row_sequences, self._options.seed
+        if self._rows is not None and sequences.has(self._rows):
+            return self._rows
+        self._release()
+        if seed is not None and self._has_begun:
+            text = "the number of workers has changed, and with it the rows that the seed's episodes depend on"
+            raise NotReadyError(f"{text}: begin another stream", reason=Reason.WORKER_COUNT, field="options.seed")
+        self._has_begun = True
+        if seed is None:
+            return sequences.begin_private(kind, initial)
+        return sequences.begin(seed, kind, self._rounds.row_step_count, initial)
+
+    def complete_rows(self, call: FragmentCall) -> RowsMoved | None:
+        """Go on behind a round; return what the journal has to know of it."""
+        assert isinstance(self._rounds, RowFragments)  # noqa: S101
+        sequences = self._parts.row_sequences
+        moved = sequences.complete(call.sequence, call.reached())
+        self._rows = call.sequence if sequences.go_on(call.sequence) else None
+        left = (self._num_left_row_steps or self._rounds.num_row_steps) - call.num_row_steps
+        self._num_left_row_steps = left if self._rows is not None else 0
+        return moved
+
+    def lose_rows(self) -> None:
+        """Record that a round has ended early, and that its sequence is not lent any more."""
+        self._rows = None
+
+    def next_position(self, call: EpisodeCall | FragmentCall) -> tuple[int, int]:
+        """Return where the sequence stands behind a round: steps of each row, and index of the next episode."""
+        if self.own is None:
+            account = call.account
+            return account.row_step_count + call.num_row_steps, 0  # type: ignore[union-attr]  # a call for fragments
+        return 0, call.sequence.ledger.next_index  # type: ignore[union-attr]  # a call for whole episodes
+
+    def break_off(self) -> None:
+        """Have no other call go on behind rounds that a client may ask for again."""
+        if self.own is not None and self._options.seed is None:
+            self._parts.sequences.renew(self.own)
+
+    def _release(self) -> None:
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            self._parts.row_sequences.release(rows)
+
+
+def check_num_steps(target: Target | Fragments, max_steps: int) -> None:
+    """Raise OverLimitError if a request asks for more steps than calls may make; 0 for any number."""
+    num_steps = getattr(target, "num_steps", 0)
+    if max_steps and num_steps > max_steps:
+        raise OverLimitError.of(
+            "step_count",
+            expected=f"at most {max_steps} steps of a call (--max-call-steps)",
+            got=num_steps,
+            hint="ask for fewer at a time",
+            reason=Reason.CALL_TOO_LARGE,
+        )
+
+
+def check_num_workers(expected: int | None, num_workers: int) -> None:
+    """Raise NotReadyError if a request expects another number of workers."""
+    if expected not in (None, num_workers):
+        field, reason = "options.worker_count", Reason.WORKER_COUNT
+        raise NotReadyError.of(field, expected=expected, got=f"{num_workers} workers", reason=reason)
+
+
+def _check_fragments(
+    target: Fragments, options: SamplingOptions, num_rows: int, max_episode_length: int | None
+) -> None:
+    """Raise InvalidValueError unless a pool can deliver these fragments.
+
+    Args:
+        target: the fragments.
+        options: the other options of the request.
+        num_rows: number of rows of all workers.
+        max_episode_length: limit of episodes, by the request or else by the server; None if there is none.
+    """
+    num_steps = target.num_steps
+    if num_steps % num_rows:
+        below = num_steps // num_rows * num_rows
+        nearest = f"{below} or {below + num_rows}" if below else f"{num_rows}"
+        expected = f"a multiple of {num_rows}, the number of rows of all workers, such as {nearest}"
+        raise InvalidValueError.of("step_count", expected=expected, got=num_steps)
+    if target.num_skipped_steps > num_steps:
+        expected = f"at most {num_steps}, the number of all steps"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
+    if target.num_skipped_steps and target.fraction_of_workers < 1:
+        expected = "none beside fragments.fraction_of_workers, with which no call can be repeated"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
+    if target.soft_horizon and max_episode_length is None:
+        expected = "options.max_episode_length beside it, or a server with a limit"
+        raise InvalidValueError.of("fragments.soft_horizon", expected=expected, got="neither")
+    if options.skip_failed:
+        expected = "false for fragments, whose rows go on from call to call"
+        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
+    if target.row_step_count is not None and options.seed is None:
+        raise InvalidValueError.of("fragments.row_step_count", expected="options.seed beside it", got="none")

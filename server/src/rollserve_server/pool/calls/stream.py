@@ -15,9 +15,8 @@ from rollserve import Reason
 from rollserve_server.errors import DomainError, InvalidValueError, OverLimitError
 from rollserve_server.futures import failure_of
 from rollserve_server.pool.accounts import Account
-from rollserve_server.pool.calls.checks import check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.fragments import FragmentCall
-from rollserve_server.pool.calls.stream_sequence import StreamSequence
+from rollserve_server.pool.calls.samplings import StreamSequence, check_num_steps, check_num_workers
 from rollserve_server.pool.plan.rounds import Pause, RoundPlan
 from rollserve_server.pool.requests import MAX_STREAMS, ApplyUpdate, AtLeast, Expectation, SampleRequest
 from rollserve_server.pool.results import Delivery, Progress, StreamRound
@@ -135,7 +134,7 @@ class Stream:
     def _begin(self, stack: AsyncExitStack) -> None:
         """Check the request, and begin the sequence, until the stack is closed."""
         parts, request = self._parts, self._request
-        check_run(self._options.run, parts.run)
+        parts.check_run(self._options.run)
         check_num_workers(request.num_workers, len(parts.workers.workforce))
         self._env_version = parts.selection.choose_env(self._options)
         stack.enter_context(parts.versions.envs.using(self._env_version))
