@@ -209,32 +209,29 @@ class Call(ABC, Generic[_O, _R]):
 
     def start(self) -> None:
         """Start to give orders."""
-        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._slots))]
+        self._drivers = [asyncio.create_task(self._drive(worker)) for worker in range(len(self._slots))]
 
     def stop(self) -> None:
         """Give no more orders; reports to come are for whoever continues. May be called more than once."""
         for driver in self._drivers:
             driver.cancel()  # it does nothing more, so nobody has to wait for its end
 
-    async def _keep_driving(self, worker: int) -> None:
+    async def _drive(self, worker: int) -> None:
+        """Keep whoever is in a slot busy, for as long as the call runs."""
         try:
-            await self._drive(worker)
+            while not self._is_abandoned(worker):
+                handle = await self._next_handle(worker)
+                if handle is None:
+                    continue
+                try:
+                    await self._drive_handle(worker, handle)
+                except WorkerLostError as error:
+                    self._parts.workers.lose(worker, handle, error)
+                    self._num_losses[worker] += 1
+                    self._lose(worker, handle, error)
         except BaseException as error:  # raised where the call is awaited
             self._failure = failure_of(error)
             self._notify()
-
-    async def _drive(self, worker: int) -> None:
-        """Keep whoever is in a slot busy, for as long as the call runs."""
-        while not self._is_abandoned(worker):
-            handle = await self._next_handle(worker)
-            if handle is None:
-                continue
-            try:
-                await self._drive_handle(worker, handle)
-            except WorkerLostError as error:
-                self._parts.workers.lose(worker, handle, error)
-                self._num_losses[worker] += 1
-                self._lose(worker, handle, error)
 
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import time
 from collections import Counter
@@ -159,16 +160,16 @@ class EpisodeCall(Call["Order", "Report"]):
             begin = plan.begin(worker, room, is_idle=self._is_stuck[worker])
         samples = (not plan.claiming.complete and plan.num_open[worker] > 0) or claims.is_running_again(worker)
         # The first answer often brings everything, so nothing is ordered beyond it.
-        is_first = not (self.in_flight[worker] or self._has_answered[worker])
-        is_beyond_first = not (is_first or self._has_answered[worker])
+        can_go_on = (
+            samples and not self._is_stuck[worker] and (self._has_answered[worker] or not self.in_flight[worker])
+        )
         # The unfinished episodes that the call will probably claim next of the worker.
         stretch = None if begin_again or not self._claims_episodes else plan.expected_stretch(worker)
         # An idle worker may keep what it wrote early: it hears of that with its next order, in this call or the next.
         release = tuple(sequence.releases.pop(worker, ())) if samples or begin else ()
         cancellations = sequence.cancellations.get(worker)
         cancel = () if cancellations is None else cancellations.take()
-        can_sample = samples and not self._is_stuck[worker] and not is_beyond_first
-        if not (begin or begin_again or deliver or release or cancel or can_sample):
+        if not (begin or begin_again or deliver or release or cancel or can_go_on):
             return None
         for indices in begin:
             sequence.begun_at.update(dict.fromkeys(indices, time.monotonic()))
@@ -176,7 +177,7 @@ class EpisodeCall(Call["Order", "Report"]):
         return Order(
             sequence=sequence.spec,
             begin=tuple(map(self._episode_range, begin)),
-            begin_again=tuple(self._episode_range(unit) for indices in begin_again for unit in plan.units_in(indices)),
+            begin_again=tuple(map(self._episode_range, itertools.chain.from_iterable(map(plan.units_in, begin_again)))),
             before=plan.needed_before(),
             deliver=tuple(deliver),
             max_message_bytes=self._request.messages.max_message_bytes,

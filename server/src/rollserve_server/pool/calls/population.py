@@ -93,8 +93,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         units = self._units
         begin = units.begin(worker, self._num_rows + 2 * self._num_finished_last[worker])
         # The first answer often brings everything, so nothing is ordered beyond it.
-        is_first = not (self.in_flight[worker] or self._has_answered[worker])
-        goes_on = units.num_open[worker] > 0 and (is_first or self._has_answered[worker])
+        goes_on = units.num_open[worker] > 0 and (self._has_answered[worker] or not self.in_flight[worker])
         begin += [range(unit, unit + 1) for unit in self._duplicates[worker]]
         self._duplicates[worker].clear()
         if not (begin or goes_on):

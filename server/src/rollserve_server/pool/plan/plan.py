@@ -120,7 +120,7 @@ class Plan:
             ranges = self._queue.take(self._share(self._queue, worker, room, num_more))
         else:
             ranges = self._take_bound(self._queue, worker, room, self.demand.stop_index(num_more))
-        return self._record_begun(worker, ranges)
+        return self._record_begun(worker, ranges) if ranges else ranges
 
     def begin_duplicates(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[range]:
         """Return late episodes that a worker without other work begins a second time.
