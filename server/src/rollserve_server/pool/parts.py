@@ -17,9 +17,10 @@ from rollserve_server.pool.episode_log import EpisodeLog
 from rollserve_server.pool.sequences.row_sequences import RowSequences
 from rollserve_server.pool.sequences.sequences import Sequences
 from rollserve_server.pool.takeover import own_seed
+from rollserve_server.pool.versions.agent_updates import AgentUpdates
 from rollserve_server.pool.versions.env_updates import EnvUpdates
 from rollserve_server.pool.versions.selection import Selection
-from rollserve_server.pool.versions.versions import Eviction, Versions
+from rollserve_server.pool.versions.versions import Versions
 from rollserve_server.pool.workers.broadcast import Broadcast
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class PoolParts:
         workers: the workers.
         versions: versions that all workers hold.
         selection: chooses versions for calls.
+        agent_updates: makes versions of agents.
         env_updates: makes environments, also for evaluations.
-        eviction: has workers forget versions.
         sequences: sequences of whole episodes.
         row_sequences: sequences of rows, for fragments.
         journal: keeps what outlives the server.
@@ -100,8 +101,8 @@ class PoolParts:
         self.versions = Versions(backend, settings, state)
         self.workers = self.versions.workers
         self.selection = Selection(self.versions, settings.agents)
+        self.agent_updates = AgentUpdates(self.versions, self.selection, journal, settings.agents)
         self.env_updates = EnvUpdates(self.versions, journal, settings)
-        self.eviction = Eviction(self.versions)
         is_first = state is None and not journal.follows_loss
         seed, max_kept = self.seed if is_first else own_seed(self.seed, journal.epoch), settings.calls.max_calls
         self.sequences = Sequences(seed, max_kept, self.ids)

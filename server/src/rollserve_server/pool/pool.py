@@ -23,7 +23,7 @@ from rollserve_server.pool.results import PoolStatus, WorkerStatus
 from rollserve_server.pool.saving import restore_into, save, settings_of
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 from rollserve_server.pool.takeover import reconcile
-from rollserve_server.pool.versions.agent_updates import AgentQueries, AgentUpdates
+from rollserve_server.pool.versions.agent_updates import AgentQueries
 from rollserve_server.pool.versions.env_calls import EnvCalls
 from rollserve_server.pool.versions.env_videos import EnvVideos
 from rollserve_server.sampling import SequenceSpec
@@ -93,8 +93,7 @@ class Pool:
         """Begin to answer requests with these parts."""
         self._parts = parts
         self.agents = AgentQueries(parts.versions)
-        updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
-        self._agent_updates, self._samplings = updates, Samplings(parts, updates)
+        self._samplings = Samplings(parts)
         self._streams = Streams(parts, self._samplings)
         self._evaluations = Evaluations(parts)
         self._env_calls = EnvCalls(parts.versions, parts.settings)
@@ -273,7 +272,7 @@ class Pool:
         self._check_open()
         self._parts.workers.check_enough()
         updated = await self._samplings.update_agent(updates, expected, per_worker=per_worker)
-        self._parts.eviction.run()
+        self._parts.versions.evict()
         return updated
 
     async def current_if_same(
@@ -283,7 +282,7 @@ class Pool:
 
         Arguments and errors as of `update_agent`, which finds more errors.
         """
-        return await self._agent_updates.current_if_same(updates, expected, per_worker=per_worker)
+        return await self._parts.agent_updates.current_if_same(updates, expected, per_worker=per_worker)
 
     async def update_env(
         self,
@@ -315,7 +314,6 @@ class Pool:
         self._check_open()
         parts = self._parts
         parts.workers.check_enough()
-        parts.eviction.reset()
         self._samplings.end_prefetch(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that environments are free to be changed in place.
@@ -326,7 +324,7 @@ class Pool:
             parts.row_sequences.end_own(updated.version)
             self._samplings.end_prefetch(drop=True)  # of a call that ended meanwhile
         finally:
-            parts.eviction.run()
+            parts.versions.evict()
         return updated
 
     async def call_environments(

@@ -158,7 +158,7 @@ class Evaluations:
         self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack
     ) -> asyncio.Task[_Prepared]:
         """Start `_prepare`, which ends with the stack at the latest."""
-        stack.callback(self._parts.eviction.run)  # once nothing is being prepared any more
+        stack.callback(self._parts.versions.evict)  # once nothing is being prepared any more
         preparing = asyncio.create_task(self._prepare(request, stack))
 
         async def give_up() -> None:
@@ -205,7 +205,6 @@ class Evaluations:
         _check_num_outcomes(env.description, request.num_episodes, num_members)
         agent_number = policy_version
         if policy_maps or members:
-            self._parts.eviction.reset()
             settings = policy_maps, env.description, options.exploration, members
             agent_number = await stack.enter_async_context(self._lineups.installed(policy_version, *settings))
         seed = self._seed if options.seed is None else options.seed
@@ -233,7 +232,6 @@ class Evaluations:
         found = self._parts.env_updates.find_for_evaluation(specs)
         if found is not None:
             return found
-        self._parts.eviction.reset()
         return await self._parts.env_updates.add_for_evaluation(specs)
 
     async def _stepped_by_rows(self, specs: Sequence[WorkerSpecs], own: EnvVersion | None) -> Sequence[WorkerSpecs]:

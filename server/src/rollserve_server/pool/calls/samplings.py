@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.results import AgentUpdated, Beginning, Delivery
     from rollserve_server.pool.sequences.row_sequences import RowSequence
     from rollserve_server.pool.state.row_sequence import RowsMoved
-    from rollserve_server.pool.versions.agent_updates import AgentUpdates
     from rollserve_server.sampling import EnvDescription
 
 __all__ = [
@@ -84,9 +83,8 @@ class Samplings:
         agent_changed: set, and replaced by another one, with each new version of the agent.
     """
 
-    def __init__(self, parts: PoolParts, agent_updates: AgentUpdates) -> None:
+    def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
-        self._agent_updates = agent_updates
         calls = parts.settings.calls
         self.admission = Admission(
             calls.max_calls,
@@ -110,9 +108,10 @@ class Samplings:
         check: Callable[[AgentSpec], object] = lambda _: None,
     ) -> AgentUpdated:
         """Update the agent, and drop what was prefetched with the one before; see `AgentUpdates.update`."""
-        self._parts.eviction.reset()
         self.end_prefetch(drop=True)
-        updated = await self._agent_updates.update(updates, expected, per_worker=per_worker, field=field, check=check)
+        updated = await self._parts.agent_updates.update(
+            updates, expected, per_worker=per_worker, field=field, check=check
+        )
         self.end_prefetch(drop=True)  # of a call that ended meanwhile
         self.estimates.fade()
         self.agent_changed.set()
@@ -133,7 +132,7 @@ class Samplings:
                 async with self.admission.admitting(stack, receiver, turn) as ticks:
                     async for _ in ticks:
                         yield Progress(0)
-            stack.callback(parts.eviction.run)  # of versions that the call was the last to use
+            stack.callback(parts.versions.evict)  # of versions that the call was the last to use
             try:
                 updated = None
                 if request.agent_update is not None:

@@ -138,7 +138,7 @@ class Stream:
         check_num_workers(request.num_workers, len(parts.workers.workforce))
         self._env_version = parts.selection.choose_env(self._options)
         stack.enter_context(parts.versions.envs.using(self._env_version))
-        stack.callback(parts.eviction.run)
+        stack.callback(parts.versions.evict)
         self._sequence = StreamSequence(parts, request, stack)
         check_num_steps(self._sequence.target(self._num_rows), parts.settings.calls.max_call_steps)
         self._check_bounds(self._sequence.num_steps(self._num_rows))
@@ -262,7 +262,7 @@ class Stream:
         async with contextlib.AsyncExitStack() as stack:
             await self._admit(stack, turn)
             queued_seconds = time.monotonic() - began
-            stack.callback(self._parts.eviction.run)
+            stack.callback(self._parts.versions.evict)
             with self._in_spec():
                 call = await self._samplings.begin(self._round_request(), stack, self._sequence)
             self._options = dataclasses.replace(

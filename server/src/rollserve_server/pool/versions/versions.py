@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rollserve_server.settings import PoolSettings
 
 
-__all__ = ["ALL_WORKERS", "Eviction", "KeptVersions", "Versions", "check_same", "element_field"]
+__all__ = ["ALL_WORKERS", "KeptVersions", "Versions", "check_same", "element_field"]
 
 
 _T = TypeVar("_T")
@@ -83,6 +83,8 @@ class Versions:
         self.first_env, self.first_agents = 1, 0
         # For each worker that was given only what calls needed then: the versions that it lacked.
         self._lacking: WeakKeyDictionary[WorkerHandle, set[tuple[str, int]]] = WeakKeyDictionary()
+        # For each worker, the versions that it was told to keep, unless it has got a new one since.
+        self._retained: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
         self._completing: WeakKeyDictionary[WorkerHandle, asyncio.Lock] = WeakKeyDictionary()
         # The pending version, by kind and number; its value is None until all workers have accepted it.
         self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
@@ -136,6 +138,7 @@ class Versions:
     def installing(self, kind: _Kind, number: int) -> Iterator[None]:
         """Have workers keep the pending version that they are being given in the block."""
         self._pending[kind, number] = None
+        self._retained.clear()
         try:
             yield
         finally:
@@ -151,6 +154,15 @@ class Versions:
         for kind, number in self._pending:
             (kept.envs if kind == "env" else kept.agents).add(number)
         return kept
+
+    def evict(self) -> None:
+        """Have all workers forget, in the background, the versions that no call needs any more."""
+        kept = self.kept()
+        for slot in self.workers.with_leaving:
+            # Nearly always nothing has changed since the previous call, and a needless order would delay a short one.
+            if slot.healthy and self._retained.get(slot.handle) != kept:
+                self._retained[slot.handle] = kept
+                in_background(slot.handle.call(Worker.retain, *kept))  # a lost worker is noticed when it is needed
 
     async def take_over(self, index: int, worker: WorkerHandle) -> None:
         """Adopt a worker of an earlier server: evict what the pool no longer keeps, and install what is missing."""
@@ -321,28 +333,6 @@ class _VersionHistory(Generic[_T]):
             idle_bytes += self._bytes_of(self._values[number])
             if number <= self.number - self._num_kept or idle_bytes > self._max_idle_bytes:
                 del self._values[number]
-
-
-class Eviction:
-    """Tells workers, in the background, which versions to keep."""
-
-    def __init__(self, versions: Versions) -> None:
-        self._versions = versions
-        # The versions that each worker keeps, unless it has got a new one since.
-        self._known: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
-
-    def reset(self) -> None:
-        """Forget what workers know: they are about to get new versions."""
-        self._known.clear()
-
-    def run(self) -> None:
-        """Have all workers forget the versions that no call needs any more."""
-        kept = self._versions.kept()
-        for slot in self._versions.workers.with_leaving:
-            # Nearly always nothing has changed since the previous call, and a needless order would delay a short one.
-            if slot.healthy and self._known.get(slot.handle) != kept:
-                self._known[slot.handle] = kept
-                in_background(slot.handle.call(Worker.retain, *kept))  # a lost worker is noticed when it is needed
 
 
 def element_field(index: int, *, per_worker: bool, field: str = ALL_WORKERS) -> str:
