@@ -19,7 +19,7 @@ from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool.backends.ray import losses
 from rollserve_server.pool.backends.ray.losses import ClusterWatch, KernelKills
 from rollserve_server.pool.backends.ray.worker import RayWorker
-from rollserve_server.pool.workers.launcher import wait_for_loss
+from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.sampling import Worker
 from rollserve_server.settings import HealthSettings
 

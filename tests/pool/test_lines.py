@@ -41,7 +41,7 @@ from rollserve_server.pool.backends.ray.line import (
     WorkerLine,
     packed_head,
 )
-from rollserve_server.pool.workers.launcher import wait_for_loss
+from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.sampling import Worker
 from rollserve_server.settings import HealthSettings
 

@@ -17,8 +17,7 @@ from rollserve_server.envs import describe_space, specs_of_rows
 from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.futures import in_background
 from rollserve_server.pool.state.env_version import EnvVersion
-from rollserve_server.pool.workers.launcher import giving_what_others_hold
-from rollserve_server.pool.workers.workers import Workers
+from rollserve_server.pool.workers.workers import Workers, giving_what_others_hold
 from rollserve_server.sampling import EnvDescription, Worker
 
 if TYPE_CHECKING:
