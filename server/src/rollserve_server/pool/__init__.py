@@ -2,18 +2,15 @@
 
 from rollserve_server.pool.accounts import (
     Account,
-    Counters,
     DeliveredMoments,
     FailedEpisode,
     FormMoments,
-    WorkerAccount,
 )
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
-from rollserve_server.pool.episode_log import CallKind, EpisodeLog, EpisodeRecords, Histogram
+from rollserve_server.pool.episode_log import EpisodeLog, EpisodeRecords, Histogram
 from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.requests import (
-    ANY_VERSIONS,
     DISCARD,
     MAX_STREAMS,
     AgentChange,
@@ -46,7 +43,6 @@ from rollserve_server.pool.results import (
     Beginning,
     Delivery,
     EnvUpdated,
-    EnvValues,
     Evaluation,
     PoolStatus,
     Progress,
@@ -68,7 +64,6 @@ from rollserve_server.pool.versions.agent_updates import AgentVersionStatus
 from rollserve_server.pool.versions.env_videos import RenderedEnv
 
 __all__ = [
-    "ANY_VERSIONS",
     "DISCARD",
     "MAX_STREAMS",
     "Account",
@@ -81,14 +76,11 @@ __all__ = [
     "AtLeast",
     "Backend",
     "Beginning",
-    "CallKind",
     "Checkpoint",
-    "Counters",
     "DeliveredMoments",
     "Delivery",
     "EnvUpdate",
     "EnvUpdated",
-    "EnvValues",
     "EpisodeLog",
     "EpisodeRecords",
     "Evaluation",
@@ -133,7 +125,6 @@ __all__ = [
     "ThreadWorker",
     "VideoRequest",
     "WhenFull",
-    "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",
 ]
