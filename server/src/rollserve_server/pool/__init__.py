@@ -1,11 +1,6 @@
 """Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
 
-from rollserve_server.pool.accounts import (
-    Account,
-    DeliveredMoments,
-    FailedEpisode,
-    FormMoments,
-)
+from rollserve_server.pool.accounts import Account, DeliveredMoments, FailedEpisode, FormMoments
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, ServerBackend, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend, ThreadWorker
 from rollserve_server.pool.episode_log import EpisodeLog, EpisodeRecords, Histogram

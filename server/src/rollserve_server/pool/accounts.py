@@ -32,7 +32,6 @@ __all__ = [
     "WorkerTotals",
 ]
 
-
 ENVIRONMENT_FAILED = "environment_failed"
 """Retry reason, beside the reasons of errors about workers."""
 _WORKER_SECONDS = ("sampling_seconds", "encoding_seconds", "environment_seconds", "policy_seconds")

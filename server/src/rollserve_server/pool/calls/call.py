@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Call"]
 
-
 _ORDERS_IN_FLIGHT = 2
 """Orders that a worker has at a time: while it works on one, the next is already there."""
 _SLICE_SECONDS = 0.02

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Cancellation", "Claims", "PendingDelivery"]
 
-
 _MAX_PARCELS = 2
 """Parcels of a claim too large for one report that are fetched before they can be delivered."""
 

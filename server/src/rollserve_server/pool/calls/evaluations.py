@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Evaluations"]
 
-
 _MAX_OUTCOMES = 1 << 17
 """Largest number of outcomes of agents in an evaluation, whose result then stays below the size that gRPC's clients
 accept by default."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FragmentCall"]
 
-
 _STOP_SECONDS = 1.0
 """How long a worker that is to stop may take to answer, if it has written nothing yet."""
 

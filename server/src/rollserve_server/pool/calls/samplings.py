@@ -61,13 +61,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.row_sequence import RowsMoved
     from rollserve_server.sampling import EnvDescription
 
-__all__ = [
-    "Samplings",
-    "StreamSequence",
-    "check_num_steps",
-    "check_num_workers",
-]
-
+__all__ = ["Samplings", "StreamSequence", "check_num_steps", "check_num_workers"]
 
 _MAX_ELEMENTS = 1 << 17
 """Largest number of elements that have moments: the account has 16 bytes for each, and a message may have 4 MiB."""

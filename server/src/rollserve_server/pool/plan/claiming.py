@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Claiming", "Demand", "PlannedClaim", "Stretch"]
 
-
 _CLAIM_BYTES = 1 << 20
 """Size from which on a claim takes no further episode."""
 _MAX_SKIPPED_IN_A_ROW = 256

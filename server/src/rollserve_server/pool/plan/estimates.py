@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LengthEstimate", "LengthEstimates", "Pace"]
 
-
 _MAX_ESTIMATES = 64
 """Limit of the estimates that are kept, one for each pair of an environment version and an episode limit."""
 _MAX_CARRIED_EPISODES = 32.0

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Suspects", "Units"]
 
-
 _NUM_LOSSES_ALONE = 2
 """Workers that a unit has to cost while it runs alone: one could be killed from outside at just that time."""
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DroppedSteps", "InFlight", "OpenSequence", "OpenWork", "WorkLocation", "submit"]
 
-
 _O = TypeVar("_O")
 _R = TypeVar("_R")
 

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARED_BYTES", "AgentQueries", "AgentUpdates", "AgentVersionStatus"]
 
-
 SHARED_BYTES = 1 << 18
 """Size from which an agent is copied once for all workers; a smaller one is sent to each sooner."""
 _PARTIAL = Mapping, AgentChange, type(None), PolicyUpdates

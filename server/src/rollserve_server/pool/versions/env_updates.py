@@ -26,15 +26,7 @@ from rollserve_server.envs import (
     observation_bytes,
     specs_of_rows,
 )
-from rollserve_server.errors import (
-    DomainError,
-    NotFoundError,
-    OverLimitError,
-    WorkerLostError,
-    at_row,
-    joined,
-    within,
-)
+from rollserve_server.errors import DomainError, NotFoundError, OverLimitError, WorkerLostError, at_row, joined, within
 from rollserve_server.futures import in_background, in_request_thread
 from rollserve_server.pool.requests import ANY_VERSIONS, EnvUpdate, Expectation, RowUpdates
 from rollserve_server.pool.results import EnvUpdated
@@ -58,7 +50,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["EnvUpdates"]
-
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ALL_WORKERS", "KeptVersions", "Versions", "check_same", "element_field"]
 
-
 _T = TypeVar("_T")
 ALL_WORKERS = "all_workers"
 """Field of an update request that has one update for all workers."""

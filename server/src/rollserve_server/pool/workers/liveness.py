@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["wait_for_loss"]
 
-
 _LOOKS = 4
 """Looks within the shorter limit: a worker that hangs is found after at most 1.25 times its limit."""
 _MAX_PAUSE_SECONDS = 15.0

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Restarts", "WorkerSlot", "Workforce"]
 
-
 _NOWHERE = WorkerIdentity(0, "")
 _HOUR_SECONDS = 3600.0
 _RECENT_SECONDS = 300.0

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Workers", "giving_what_others_hold"]
 
-
 _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
 _GIVEN_UP_SECONDS = 1.0

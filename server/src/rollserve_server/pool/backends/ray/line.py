@@ -42,7 +42,6 @@ __all__ = [
     "packed_head",
 ]
 
-
 HEAD = struct.Struct("<B7sQ")
 """Head of a frame: its kind, the form of frames, and the number of bytes that follow."""
 _NUMBER = struct.Struct("<Q")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterWatch", "KernelKills", "domain_error", "putting"]
 
-
 _STORE_FULL = (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError)
 _MACHINE_LOST = re.compile(r"node (?:has )?(?:died|was terminated|is dead)|node.{0,80}marked dead", re.IGNORECASE)
 _USED = re.compile(r"was (\S+ used) / (\S+ limit)")

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CONCURRENCY", "RayWorker", "WorkerActor"]
 
-
 _CONTROL, _ASIDE = "control", "aside"
 CONCURRENCY = {_CONTROL: 1, _ASIDE: 2}
 """Concurrency groups of methods that run while the worker works: those that are short, and others, of which one may end
