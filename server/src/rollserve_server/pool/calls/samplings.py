@@ -206,8 +206,7 @@ class Samplings:
         check_num_workers(request.num_workers, len(workforce))
         parts.selection.check_num_workers(policy_version, env_version, len(workforce))
         if stream is not None:
-            num_rows = len(workforce) * parts.versions.env_in_use(env_version).description.num_rows
-            request = dataclasses.replace(request, target=stream.target(num_rows))
+            request = dataclasses.replace(request, target=stream.target(len(workforce) * description.num_rows))
         if isinstance(request.target, Fragments):
             return self._fragment_call(request, request.target, policy_version, env_version, stream)
         own = stream.own if stream is not None else None
@@ -389,8 +388,9 @@ def _checked(request: SampleRequest, description: EnvDescription, agent: AgentSp
     if columns.last_values:
         with within("options.return_last_values"):
             check_value(agent, columns.policies)
-    with within("options.deliver_policies"):
-        check_delivered(agent, columns.policies)
+    if columns.policies:
+        with within("options.deliver_policies"):
+            check_delivered(agent, columns.policies)
     if not (request.observation_moments or request.return_discount is not None):
         return request
     of_policies: dict[str, Space[Any]] = {"": description.observation_space}
