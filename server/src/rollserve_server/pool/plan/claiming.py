@@ -85,6 +85,7 @@ class Claiming:
         target: Target,
         placement: Placement,
         ledger: Ledger,
+        settle: Callable[[int, int], object],
         stop_index: int | None,
         *,
         skip_failed: bool,
@@ -95,11 +96,13 @@ class Claiming:
             target: what the call has to deliver.
             placement: which worker an episode belongs to.
             ledger: ledger of the sequence; claimed and skipped episodes are removed from it.
+            settle: called with a claimed episode that has a duplicate, and the worker whose run is claimed.
             stop_index: index behind the last episode of the call; None if only the number of steps is known.
             skip_failed: whether the call goes on without failed episodes.
         """
         self.target = target
         self.ledger = ledger
+        self._settle = settle
         self._owner_of = None if isinstance(placement, Anywhere) else placement.owner_of
         self.stop_index = stop_index
         self._skip_failed = skip_failed
@@ -209,6 +212,8 @@ class Claiming:
         ledger = self.ledger
         claim = PlannedClaim(self._worker, ledger.next_index, self.next_index, self._num_bytes, self._owner)
         for index in range(claim.start, claim.stop):
+            if index in ledger.duplicates:  # of a work unit, the episodes that had ended have duplicates, too
+                self._settle(index, claim.worker)
             del ledger.workers[index], ledger.sizes[index]
         ledger.next_index = claim.stop
         self._num_bytes = 0

@@ -82,7 +82,7 @@ class Plan:
             self.num_open[worker] += 1
         self.redundant: list[tuple[int, int]] = []
         stop_index = _stop_index(target, ledger.next_index, num_workers)
-        self.claiming = Claiming(target, placement, ledger, stop_index, skip_failed=skip_failed)
+        self.claiming = Claiming(target, placement, ledger, self._settle, stop_index, skip_failed=skip_failed)
         self.demand = Demand(
             self.claiming,
             estimate,
@@ -191,11 +191,8 @@ class Plan:
             num_agent_steps: number of the steps of all agents; by default `num_steps`.
         """
         ledger = self._ledger
-        if index in ledger.duplicates:
-            owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
-            ledger.workers[index], other = (duplicate, owner) if worker == duplicate else (owner, duplicate)
-            self.num_open[other] -= 1
-            self.redundant.append((other, index))
+        if index in ledger.duplicates and not self._settle(index, worker):
+            return
         self.num_open[ledger.workers[index]] -= 1
         size = EpisodeSize(num_steps, num_bytes, num_steps if num_agent_steps is None else num_agent_steps)
         ledger.sizes[index] = size
@@ -275,6 +272,17 @@ class Plan:
             self.num_open[worker] += len(indices)
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
+
+    def _settle(self, index: int, worker: int | None) -> bool:
+        """Record where an episode with a duplicate has ended; return whether that run is the first to end."""
+        ledger = self._ledger
+        owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
+        is_first = worker != duplicate or index not in ledger.sizes
+        if worker == duplicate and is_first:
+            ledger.workers[index], duplicate = duplicate, owner
+        self.num_open[duplicate] -= 1
+        self.redundant.append((duplicate, index))
+        return is_first
 
     def _acquit(self, suspects: Suspects, index: int) -> None:
         """Record that an episode has ended, which acquits its unit if no other episode of the unit is open."""
