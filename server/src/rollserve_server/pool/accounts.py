@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling import EpisodeFailure, MomentsFormat, Population, SequenceSpec
 
-
 __all__ = [
     "ENVIRONMENT_FAILED",
     "Account",
@@ -32,6 +31,7 @@ __all__ = [
     "WorkerTotals",
 ]
 
+_log = logging.getLogger(__name__)
 ENVIRONMENT_FAILED = "environment_failed"
 """Retry reason, beside the reasons of errors about workers."""
 _WORKER_SECONDS = ("sampling_seconds", "encoding_seconds", "environment_seconds", "policy_seconds")
@@ -60,7 +60,6 @@ _MAX_REPORTED = 64  # episodes in an account
 _MAX_TEXT = 256  # characters of an error in an account
 _MAX_LINES, _LINE_SECONDS = 4, 0.25
 """Burst of log lines, and the seconds after which one more is allowed."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)

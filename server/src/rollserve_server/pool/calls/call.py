@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import FragmentReport, Message, Report
     from rollserve_server.tracing import Span
 
-
 __all__ = ["Call"]
+
+_log = logging.getLogger(__name__)
+
+_O = TypeVar("_O")
+_R = TypeVar("_R", bound="Report | FragmentReport | PopulationReport")
 
 _ORDERS_IN_FLIGHT = 2
 """Orders that a worker has at a time: while it works on one, the next is already there."""
@@ -57,9 +61,6 @@ _ROW_SHARE = 0.03
 _STEPS_FACTOR = 100
 _LIMIT_FACTOR = 2
 _WARNING_SHARE = 0.1
-_log = logging.getLogger(__name__)
-_O = TypeVar("_O")
-_R = TypeVar("_R", bound="Report | FragmentReport | PopulationReport")
 
 
 class Call(ABC, Generic[_O, _R]):

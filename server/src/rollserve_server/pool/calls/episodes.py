@@ -1,4 +1,4 @@
-"""Calls for whole episodes: keep workers busy, and deliver what they write in the order of the episodes."""
+"""Calls for whole episodes, and prefetches: keep workers busy, and deliver in the order of the episodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["EpisodeCall", "Prefetch"]
 
 _MARGIN_SECONDS = 0.01
-"""Time by which a look for stragglers is late, so that it finds one."""
+"""Delay of a look for stragglers beyond the time at which one is late."""
 
 _num_steps = operator.attrgetter("num_steps")
 

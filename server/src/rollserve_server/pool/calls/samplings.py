@@ -63,9 +63,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Samplings", "StreamSequence", "check_num_steps", "check_num_workers"]
 
+_Call = TypeVar("_Call", bound=EpisodeCall)
+
 _MAX_ELEMENTS = 1 << 17
 """Largest number of elements that have moments: the account has 16 bytes for each, and a message may have 4 MiB."""
-_Call = TypeVar("_Call", bound=EpisodeCall)
 
 
 class Samplings:

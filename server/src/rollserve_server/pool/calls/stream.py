@@ -1,4 +1,4 @@
-"""One stream: samples round after round, each an ordinary call, beside sending what is sampled."""
+"""Streams: sample round after round, each an ordinary call, beside sending what is sampled."""
 
 from __future__ import annotations
 

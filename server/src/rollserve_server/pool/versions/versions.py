@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.sampler_state import SamplerState
     from rollserve_server.settings import PoolSettings
 
-
 __all__ = ["ALL_WORKERS", "KeptVersions", "Versions", "check_same", "element_field"]
 
 _T = TypeVar("_T")
+
 ALL_WORKERS = "all_workers"
 """Field of an update request that has one update for all workers."""
 _Kind = Literal["agent", "env"]

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Workers", "giving_what_others_hold"]
 
 _log = logging.getLogger(__name__)
+
 _R = TypeVar("_R")
+
 _GIVEN_UP_SECONDS = 1.0
 """How long to wait for a slot that is given up for up to an hour."""
 _LOOK_SECONDS = 1.0

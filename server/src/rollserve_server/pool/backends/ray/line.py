@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
 __all__ = [
     "HEAD",
     "Answer",
@@ -42,6 +41,7 @@ __all__ = [
     "packed_head",
 ]
 
+_log = logging.getLogger(__name__)
 HEAD = struct.Struct("<B7sQ")
 """Head of a frame: its kind, the form of frames, and the number of bytes that follow."""
 _NUMBER = struct.Struct("<Q")
@@ -59,7 +59,6 @@ _SMALL_BYTES = 16 << 10
 """Size up to which head and content of a frame are joined, to send them at once."""
 _NAME = "rollserve-results"
 _MIN_REGION_BYTES = 1 << 20
-_log = logging.getLogger(__name__)
 
 
 class Kind(enum.IntEnum):

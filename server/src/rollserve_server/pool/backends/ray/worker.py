@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
-
 __all__ = ["CONCURRENCY", "RayWorker", "WorkerActor"]
+
+_log = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _CONTROL, _ASIDE = "control", "aside"
 CONCURRENCY = {_CONTROL: 1, _ASIDE: 2}
@@ -53,9 +57,6 @@ _LOST_FRAME_SECONDS = 10.0
 _MIN_BYTES = 4 << 30
 _ROOM_BYTES = 1 << 30
 """Room for memory that libraries with many threads reserve and do not use."""
-_log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 @dataclasses.dataclass(frozen=True)
