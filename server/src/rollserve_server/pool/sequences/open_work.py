@@ -136,10 +136,6 @@ class Cancellations:
         self._unsent: list[range] = []
         self._counts: Counter[int] = Counter()
 
-    def __bool__(self) -> bool:
-        """Whether there are cancellations that the worker does not know yet."""
-        return bool(self._unsent)
-
     def __contains__(self, index: int) -> bool:
         """Whether what the worker reports of an episode is about a cancelled one."""
         return index in self._counts
