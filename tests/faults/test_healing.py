@@ -425,7 +425,7 @@ async def test_prefetch_runs_for_one_call_at_a_time() -> None:
         await asyncio.sleep(0.2)
         backend.journal.is_open.set()
         await asyncio.gather(*calls)
-        drivers = [task for task in asyncio.all_tasks() if "_keep_driving" in repr(task)]
+        drivers = [task for task in asyncio.all_tasks() if "Call._drive()" in repr(task)]
         assert len(drivers) == len(pool.status().workers)
 
 
