@@ -6,7 +6,6 @@ import asyncio
 import enum
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +16,8 @@ from rollserve_server.sampling import ENDING
 from rollserve_wire.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.errors import DomainError
