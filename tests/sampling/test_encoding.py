@@ -18,13 +18,11 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
-from rollserve_server.sampling.encode.segment_content import SegmentContent
-from rollserve_server.sampling.encode.segments import cut_into_messages
-from rollserve_server.sampling.record import recorder as recorder_module
+from rollserve_server.sampling.encode.segments import SegmentContent, cut_into_messages
+from rollserve_server.sampling.record import episodes as recorded_episodes
 from rollserve_server.sampling.record.columns import ColumnKey
-from rollserve_server.sampling.record.episodes import Episode
+from rollserve_server.sampling.record.episodes import Episode, Recorder
 from rollserve_server.sampling.record.infos import InfoKey, InfoReader
-from rollserve_server.sampling.record.recorder import Recorder
 
 KEYS: list[ColumnKey] = [
     ("observations", InfoKey("image", np.dtype(np.uint8), (3, 2))),
@@ -113,7 +111,7 @@ def test_recorded_episodes_are_in_the_messages(
     worker_index: int | None,
     all_states: bool,
 ) -> None:
-    with mock.patch.object(recorder_module, "_MAX_BUFFER_STEPS", block_steps):
+    with mock.patch.object(recorded_episodes, "_MAX_BUFFER_STEPS", block_steps):
         recording = Recording(lengths, num_rows, seed, info_shapes)
     in_order = [recording.finished[index] for index in range(len(lengths))]
     encoder, batches = Encoder(), []

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.agents import PopulationAgent
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.inputs import mask_input
+from rollserve_server.sampling.collect.acting import RecurrentStates, act, mask_input
 from rollserve_server.sampling.collect.noise import LaneNoise
-from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.record.lives import LifeRecorder
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import BuiltPolicy
     from rollserve_server.envs import ManyEnvs
     from rollserve_server.errors import AgentFailedError, EpisodeFailedError
-    from rollserve_server.sampling.protocol.fragments import RecurrentState
+    from rollserve_server.sampling.protocol import RecurrentState
     from rollserve_server.sampling.record.columns import ColumnBuffer, ColumnKey
     from rollserve_server.sampling.record.infos import InfoReader
 

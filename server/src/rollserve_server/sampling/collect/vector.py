@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import VectorEnvs
-    from rollserve_server.sampling.protocol.episodes import EpisodeRange
+    from rollserve_server.sampling.protocol import EpisodeRange
 
 __all__ = ["VectorCollector"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import lz4.block
@@ -10,10 +10,9 @@ import zstandard
 
 from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4, COMPRESSION_ZSTD, Compression
 from rollserve_server.sampling.encode.fields import CompressedRows, Gathered, Rows
-from rollserve_server.sampling.encode.payoffs import Payoffs
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable
 
 __all__ = ["COMPRESSIONS", "Compressor"]
 
@@ -25,6 +24,9 @@ _SAMPLE_BYTES = 16 << 10
 
 _MAX_KEPT_SHARE = 0.9
 """Share of its bytes that a compressed column may have at most; otherwise the column is sent plain."""
+
+_NUM_SKIPPED = 32
+"""Number of messages in which an encoding that did not help is skipped before the next attempt."""
 
 
 def _lz4(data: memoryview) -> bytes:
@@ -49,7 +51,7 @@ class Compressor:
     """Compresses the columns of one sequence that shrink by it, and remembers which do not."""
 
     def __init__(self) -> None:
-        self._payoffs = Payoffs()
+        self._payoffs = _Payoffs()
 
     def compress(
         self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType
@@ -74,3 +76,30 @@ class Compressor:
         helped = len(compressed) <= _MAX_KEPT_SHARE * len(data)
         self._payoffs.record(key, helped=helped)
         return CompressedRows(rows, compression, compressed) if helped else rows
+
+
+class _Payoffs:
+    """Outcomes of attempts to make columns smaller."""
+
+    def __init__(self) -> None:
+        self._num_to_skip: dict[Hashable, int] = {}
+        self._helped: set[Hashable] = set()
+
+    def is_due(self, key: Hashable) -> bool:
+        """Whether to make an attempt. Counts the messages, so it has to be asked once for each."""
+        left = self._num_to_skip.get(key, 0)
+        if left:
+            self._num_to_skip[key] = left - 1
+        return not left
+
+    def has_helped(self, key: Hashable) -> bool:
+        """Whether the last attempt made the column smaller."""
+        return key in self._helped
+
+    def record(self, key: Hashable, *, helped: bool) -> None:
+        """Record the outcome of an attempt."""
+        if helped:
+            self._helped.add(key)
+        else:
+            self._helped.discard(key)
+            self._num_to_skip[key] = _NUM_SKIPPED

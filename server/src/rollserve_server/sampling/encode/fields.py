@@ -1,4 +1,4 @@
-"""Fields of episode batches, in parts that refer to numpy arrays.
+"""Columns of messages, and their fields, in parts that refer to numpy arrays.
 
 Each column is copied once: from where its steps were recorded to where the message is written.
 """
@@ -7,37 +7,153 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rollserve._codec.columns import mask_name
 from rollserve._codec.protobuf import keys_of, length_delimited, text_field, varint_field
 from rollserve._codec.tensor_fields import named_tensor, tensor
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve.v1.episode_batch_pb2 import FrameStack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from rollserve.v1.tensor_pb2 import Compression
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = [
+    "STATE_PREFIX",
+    "Column",
     "CompressedRows",
     "Gathered",
+    "Headers",
+    "Observations",
     "Part",
     "Rows",
     "array_field",
+    "empty_info_column",
+    "episode_info_columns",
     "frame_stack_field",
+    "info_columns",
+    "keys_by_name",
     "named_tensor_field",
     "non_finite_rows",
+    "step_column_name",
     "tensor_field",
 ]
 
+STATE_PREFIX = "state/"
+"""Text in front of the name of a recurrent state that is written for each step, as one of the agent's infos."""
+
 _BLOCK_BYTES = 128 << 10
 """Bytes of rows that are copied to be looked at: a block stays in the processor's cache."""
+
 _NO_POSITIONS = np.empty(0, np.int64)
+
+
+class Headers(NamedTuple):
+    """Values of the S segments of a message, (S,) each, named as the fields of EpisodeBatch."""
+
+    episode_indices: np.ndarray
+    first_steps: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    environment_seeds: np.ndarray
+
+
+class Column(NamedTuple):
+    """A column of a message.
+
+    Attributes:
+        group: field of EpisodeBatch that holds the column.
+        name: name of the column in that field.
+        rows: content of the column.
+        num_raw_bytes: size that the column would have if it were plain.
+        frame_count: number of frames of an observation, if the rows are frames; 0 otherwise.
+    """
+
+    group: str
+    name: str
+    rows: Rows | Gathered
+    num_raw_bytes: int
+    frame_count: int = 0
+
+    @classmethod
+    def of(cls, group: str, name: str, rows: Rows | Gathered) -> Column:
+        """Return a plain column."""
+        return cls(group, name, rows, rows.num_bytes)
+
+
+class Observations(NamedTuple):
+    """Observations of one leaf.
+
+    Attributes:
+        key: key of the leaf.
+        rows: observation before each step.
+        last: observation after the last step of each segment.
+        find_frames: returns the frames of the observations, or None if they are no stacks of frames, or stacks that do
+            not continue each other.
+    """
+
+    key: InfoKey
+    rows: Rows | Gathered
+    last: Rows
+    find_frames: Callable[[], Rows | None]
+
+
+def step_column_name(group: str, key: InfoKey, *, all_states: bool) -> tuple[str, str] | None:
+    """Return the group and the name of a column of steps in messages; None if it has none, as observations."""
+    match group:
+        case "observations":
+            return None
+        case "states":
+            return ("agent_infos", f"{STATE_PREFIX}{key.name}") if all_states else None
+    return group, key.name
+
+
+def episode_info_columns(infos: Sequence[Mapping[InfoKey, Any]], keys: Iterable[ColumnKey]) -> Iterator[Column]:
+    """Yield columns of the infos of resets.
+
+    Args:
+        infos: infos of the reset of each segment's episode.
+        keys: keys of the columns; other groups are ignored.
+    """
+    for name, same_name in keys_by_name(key for key in keys if key[0] == "episode_infos").items():
+        column, mask = empty_info_column(len(infos), same_name)
+        for row, row_infos in enumerate(infos):
+            for key in same_name:
+                if key in row_infos:
+                    column[row] = row_infos[key]
+                    mask[row] = True
+        yield from info_columns("episode_infos", name, column, mask)
+
+
+def info_columns(group: str, name: str, column: np.ndarray, mask: NDArray[np.bool_]) -> Iterator[Column]:
+    """Yield a column of infos, and the column of its mask if any value is missing."""
+    yield Column.of(group, name, Rows.of(column))
+    if not mask.all():
+        yield Column.of(group, mask_name(name), Rows.of(mask))
+
+
+def keys_by_name(keys: Iterable[ColumnKey]) -> dict[str, list[InfoKey]]:
+    """Return the keys by name, sorted by name and dtype, so that equal content is written alike."""
+    by_name: dict[str, list[InfoKey]] = {}
+    for _, key in sorted(keys, key=lambda key: (key[1].name, key[1].dtype.str)):
+        by_name.setdefault(key.name, []).append(key)
+    return by_name
+
+
+def empty_info_column(num_rows: int, keys: Sequence[InfoKey]) -> tuple[np.ndarray, NDArray[np.bool_]]:
+    """Return a column of zeros for values of keys of one name and shape, and its mask without any value."""
+    dtype = np.result_type(*(key.dtype for key in keys))
+    return np.zeros((num_rows, *keys[0].shape), dtype), np.zeros(num_rows, np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,17 +285,6 @@ Part = bytes | Rows | Gathered
 _STACK_NAME, _FRAMES = (keys_of(FrameStack.DESCRIPTOR)[name] for name in ("name", "frames"))
 
 
-def non_finite_rows(rows: Rows | Gathered) -> NDArray[np.int64]:
-    """Return the positions of the rows that have a NaN or an infinity."""
-    found, start = [_NO_POSITIONS], 0
-    for block in rows.blocks() if rows.dtype.kind == "f" else ():
-        # The sum of squares takes a third of the time, and is not finite either; nor is it for very large numbers.
-        if not math.isfinite(np.vdot(block, block)):
-            found.append(start + np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(axis=1)))
-        start += len(block)
-    return np.concatenate(found) if len(found) > 1 else _NO_POSITIONS
-
-
 def array_field(key: int, array: np.ndarray) -> list[Part]:
     """Return a field of packed little-endian numbers, or of truth values; nothing for an empty array.
 
@@ -211,3 +316,14 @@ def _tensor(column: Rows | Gathered | CompressedRows) -> list[Part]:
     if isinstance(column, CompressedRows):
         return [*tensor(data_type, shape, column.data, column.compression)]
     return [*tensor(data_type, shape, column)]
+
+
+def non_finite_rows(rows: Rows | Gathered) -> NDArray[np.int64]:
+    """Return the positions of the rows that have a NaN or an infinity."""
+    found, start = [_NO_POSITIONS], 0
+    for block in rows.blocks() if rows.dtype.kind == "f" else ():
+        # The sum of squares takes a third of the time, and is not finite either; nor is it for very large numbers.
+        if not math.isfinite(np.vdot(block, block)):
+            found.append(start + np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(axis=1)))
+        start += len(block)
+    return np.concatenate(found) if len(found) > 1 else _NO_POSITIONS

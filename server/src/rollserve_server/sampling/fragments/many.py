@@ -1,11 +1,15 @@
-"""Fragments of rows whose environments have many agents."""
+"""Fragments of rows whose environments have many agents.
+
+What a state of a row has beside its actions, recurrent states and pending steps, travels as named arrays, as the
+recurrent state of a row with one agent does; the names are lists in JSON.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -13,29 +17,32 @@ from typing_extensions import override
 
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.evaluator import evaluators_of
+from rollserve_server.sampling.collect.acting import evaluators_of
+from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.lanes import PolicyLanes
+from rollserve_server.sampling.collect.noise import EpisodeGenerator
 from rollserve_server.sampling.collect.running import RunningEpisode
-from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.encode.message_forms import many_agents
-from rollserve_server.sampling.fragments.action_history import action_log_leaves
-from rollserve_server.sampling.fragments.agent_states import states_after, states_before
-from rollserve_server.sampling.fragments.collector import FragmentCollector
+from rollserve_server.sampling.encode.encoder import many_agents
+from rollserve_server.sampling.fragments.collector import DivergedError, FragmentCollector, action_log_leaves
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
-from rollserve_server.sampling.fragments.replay import DivergedError
-from rollserve_server.sampling.protocol.fragments import RowsProgress, RowState
-from rollserve_server.sampling.record.lives import ManyEpisode
+from rollserve_server.sampling.protocol import RowsProgress, RowState
+from rollserve_server.sampling.record.lives import ManyEpisode, PendingStep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from rollserve_server.agents import Agent
     from rollserve_server.envs import ManyEnvs, Turn
     from rollserve_server.sampling.encode.encoder import Evaluate
-    from rollserve_server.sampling.protocol.fragments import RecurrentState, RowSequenceSpec
+    from rollserve_server.sampling.protocol import RecurrentState, RowSequenceSpec
+    from rollserve_server.sampling.record.infos import InfoReader
 
 __all__ = ["ManyFragmentCollector"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
+_STATE, _STEP, _AFTER = "state", "step", "after"
+"""First elements of the names: a recurrent state; a column of a pending step; a recurrent state after that step."""
 
 
 class ManyFragmentCollector(FragmentCollector):
@@ -136,7 +143,7 @@ class ManyFragmentCollector(FragmentCollector):
             num_steps,
             np.where(num_steps > 0, self._step - self._reset_steps, 0),
             self._actions_so_far(),
-            [states_after(running, self._states_of(running)) if _acts(running) else () for running in self._running],
+            [_states_after(running, self._states_of(running)) if _acts(running) else () for running in self._running],
         )
 
     @override
@@ -264,7 +271,7 @@ class ManyFragmentCollector(FragmentCollector):
                 running = self._following(row, running)
         if running.episode.stop != state.num_steps - state.first_step:
             raise DivergedError
-        self._let_act(running, states_before(running, state.recurrent_state, self.infos))
+        self._let_act(running, _states_before(running, state.recurrent_state, self.infos))
         running.go_on()
         running.see(self._envs)
         self._running[row] = running
@@ -316,3 +323,65 @@ class _Unknown:
 
     def __call__(self, observations: Any, states: Any, episode_indices: Sequence[int], masks: Any = ()) -> np.ndarray:
         return np.full(len(episode_indices), np.nan, np.float32)
+
+
+def _states_after(running: RunningEpisode, states: Mapping[int, RecurrentState]) -> RecurrentState:
+    """Return what the state of a row has at the end of a fragment.
+
+    Args:
+        running: the row's episode.
+        states: recurrent states of the agents that are alive.
+    """
+    return tuple((json.dumps(name), value) for name, value in _named(running, states))
+
+
+def _states_before(running: RunningEpisode, state: RecurrentState, infos: InfoReader) -> dict[int, RecurrentState]:
+    """Give an episode whose actions were repeated its pending steps; return the agents' recurrent states.
+
+    Raises:
+        DivergedError: the state does not fit the episode.
+    """
+    try:
+        named = [(json.loads(name), value) for name, value in state]
+        found = {agent: _pending(agent, named, infos) for agent in running.alive}
+    except (ValueError, TypeError, IndexError) as error:
+        raise DivergedError from error
+    for agent, life in running.alive.items():
+        pending, segment = found[agent], life.segment
+        unsettled = life.environment_steps.pop() if life.environment_steps else None
+        if unsettled != (pending and pending.environment_step):
+            raise DivergedError
+        life.pending = pending
+        segment.return_before, segment.discounted_before = segment.total_reward, life.discounted
+    return {agent: tuple((name[2], value) for name, value in named if name[:2] == [_STATE, agent]) for agent in found}
+
+
+def _named(running: RunningEpisode, states: Mapping[int, RecurrentState]) -> Iterator[tuple[list[Any], np.ndarray]]:
+    for agent, life in running.alive.items():
+        for name, value in states[agent]:
+            yield [_STATE, agent, name], value
+        if (pending := life.pending) is None:
+            continue
+        step = [pending.policy, pending.version, pending.environment_step]
+        for (group, key), value in pending.columns.items():
+            yield [_STEP, agent, group, key.name, *step], value
+        for position, value in enumerate(pending.states):
+            yield [_AFTER, agent, position == pending.reward_state], value
+
+
+def _pending(agent: int, named: list[tuple[list[Any], np.ndarray]], infos: InfoReader) -> PendingStep | None:
+    """Return the pending step of an agent, if it has one; raises what malformed names cause."""
+    columns = [(name, value) for name, value in named if name[:2] == [_STEP, agent]]
+    if not columns:
+        return None
+    policy, version, step = columns[0][0][4:]
+    after = [(name[2], value) for name, value in named if name[:2] == [_AFTER, agent]]
+    rewards = [position for position, (is_reward, _) in enumerate(after) if is_reward]
+    return PendingStep(
+        policy,
+        version,
+        step,
+        {(name[2], infos.key(name[3], value.dtype, value.shape)): value for name, value in columns},
+        [value for _, value in after],
+        rewards[0] if rewards else None,
+    )

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
-from rollserve_server.sampling.encode.endings import endings_of, endings_of_table
-from rollserve_server.sampling.encode.segment_content import SegmentContent
-from rollserve_server.sampling.encode.segments import cut_into_messages
-from rollserve_server.sampling.encode.table_content import TableContent
-from rollserve_server.sampling.encode.table_slices import cut_table
-from rollserve_server.sampling.encode.tables import EndingFragments, FragmentTable
+from rollserve_server.sampling.encode.segments import SegmentContent, cut_into_messages, endings_of
+from rollserve_server.sampling.encode.tables import (
+    EndingFragments,
+    FragmentTable,
+    TableContent,
+    cut_table,
+    endings_of_table,
+)
 
 if TYPE_CHECKING:
-    from rollserve_server.sampling.encode.message_forms import MessageForm
-    from rollserve_server.sampling.encode.messages import EncodedMessage
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rollserve_server.sampling.encode.encoder import EncodedMessage, MessageForm
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.infos import InfoReader
     from rollserve_server.sampling.record.lives import ManyEpisode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,26 +10,24 @@ import numpy as np
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import column_keys, write_untransformed
-from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.encode.message_forms import ONE_AGENT
-from rollserve_server.sampling.fragments.one_agent import AgentFragmentCollector
+from rollserve_server.sampling.collect.collector import column_keys, with_episode, write_untransformed
+from rollserve_server.sampling.collect.noise import EpisodeGenerator, RowNoise
+from rollserve_server.sampling.encode.encoder import ONE_AGENT
+from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, DivergedError, is_same
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
-from rollserve_server.sampling.fragments.replay import DivergedError, is_same, replay_row
-from rollserve_server.sampling.protocol.fragments import RowsProgress, RowState
-from rollserve_server.sampling.record.episodes import Episode
+from rollserve_server.sampling.protocol import RowsProgress, RowState
+from rollserve_server.sampling.record.episodes import Episode, Recorder
 from rollserve_server.sampling.record.infos import NO_RESET_INFOS, ResetInfos
-from rollserve_server.sampling.record.recorder import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs
-    from rollserve_server.sampling.collect.inputs import MaskInput
-    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec
+    from rollserve_server.sampling.collect.acting import MaskInput
+    from rollserve_server.sampling.protocol import RowSequenceSpec
 
 __all__ = ["RowFragmentCollector"]
 
@@ -278,7 +275,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
         position.total_reward, position.began = 0.0, time.perf_counter()
         self._running_returns.begin(row)
-        for step, shown in enumerate(replay_row(self._envs, row, state.actions, state.num_steps)):
+        for step, shown in enumerate(_replay_row(self._envs, row, state.actions, state.num_steps)):
             if step >= state.first_step:
                 position.total_reward += float(self._envs.raw_rewards[row])
                 self._running_returns.add(self._envs.rewards, row)
@@ -322,3 +319,31 @@ class _Position:
         """Record that the fragment is complete."""
         self.is_open = False
         self.total_reward, self.began = fragment.total_reward, fragment.began
+
+
+def _replay_row(envs: RowEnvs, row: int, actions: Sequence[np.ndarray], num_steps: int) -> Iterator[Mapping[str, Any]]:
+    """Step one row, which has just been reset, with recorded actions. Yields the infos of each step after it.
+
+    Args:
+        envs: the environments.
+        row: index of the row.
+        actions: for each leaf of the action space (num_steps, *A).
+        num_steps: number of steps.
+
+    Raises:
+        EnvFailedError: the environment failed.
+        DivergedError: the episode ended.
+    """
+    for step in range(num_steps):
+        infos = envs.step((row,), _for_all_rows(envs, actions, step))
+        if envs.failures:
+            raise envs.failures[0]
+        yield infos[0][1] if infos else {}
+        if envs.terminated[row] or envs.truncated[row]:
+            raise DivergedError
+
+
+def _for_all_rows(envs: RowEnvs, actions: Sequence[np.ndarray], step: int) -> list[np.ndarray]:
+    """Return the actions of a step, repeated for all rows."""
+    leaves = zip(envs.action_leaves, actions, strict=True)
+    return [np.broadcast_to(log[step].astype(leaf.dtype), (envs.num_rows, *leaf.shape)) for leaf, log in leaves]

@@ -5,32 +5,30 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import with_episode
-from rollserve_server.sampling.collect.collector import column_keys, write_untransformed
-from rollserve_server.sampling.collect.noise import BlockNoise
-from rollserve_server.sampling.collect.seeding import EpisodeGenerator
+from rollserve_server.sampling.collect.collector import column_keys, with_episode, write_untransformed
+from rollserve_server.sampling.collect.noise import BlockNoise, EpisodeGenerator
 from rollserve_server.sampling.encode.tables import EndingFragments
-from rollserve_server.sampling.fragments.one_agent import AgentFragmentCollector
+from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, is_same
 from rollserve_server.sampling.fragments.outbox import TableOutbox
-from rollserve_server.sampling.fragments.replay import is_same, joint_actions
-from rollserve_server.sampling.protocol.fragments import RowsProgress
+from rollserve_server.sampling.protocol import RowsProgress
 from rollserve_server.sampling.record.infos import NO_RESET_INFOS
 from rollserve_server.sampling.record.step_columns import StepColumns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import VectorEnvs
-    from rollserve_server.sampling.collect.inputs import MaskInput
-    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
+    from rollserve_server.sampling.collect.acting import MaskInput
+    from rollserve_server.sampling.protocol import RowSequenceSpec, RowState
 
 __all__ = ["VectorFragmentCollector"]
 
@@ -207,7 +205,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
         if len(known) < len(logs):
             self._strand(error)
         self._envs.begin(self._env_seed)
-        for actions in joint_actions(self._envs, known, num_steps):
+        for actions in _joint_actions(self._envs, known, num_steps):
             self._envs.step(actions)
             self.num_repeated_steps += self.num_rows
         if not is_same(self._envs.observations, self._columns.written("observations")):
@@ -323,7 +321,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self._running_returns.begin(slice(None))
         first_steps = np.array([state.first_step for state in states])
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
-        for actions in joint_actions(envs, [state.actions for state in states], states[0].num_steps):
+        for actions in _joint_actions(envs, [state.actions for state in states], states[0].num_steps):
             infos = envs.step(actions)
             self._total_rewards += np.where(self._block_steps >= first_steps, envs.raw_rewards, 0.0)
             self._running_returns.add(envs.rewards)
@@ -351,3 +349,13 @@ class VectorFragmentCollector(AgentFragmentCollector):
         # An environment fails in all rows at once; its error names the first episode.
         row = error.row if isinstance(error, AgentFailedError) else int(self._indices.argmin())
         return with_episode(error, int(self._indices[row]), self._env_seed, int(self._episode_steps[row]))
+
+
+def _joint_actions(
+    envs: VectorEnvs, logs: Sequence[Sequence[np.ndarray]], num_steps: int
+) -> Iterator[list[np.ndarray]]:
+    """Yield the actions of all rows, (M, *A) for each leaf, step by step, given each row's actions (num_steps, *A)."""
+    leaves = zip(envs.action_leaves, zip(*logs, strict=True), strict=True)
+    columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
+    for step in range(num_steps):
+        yield [column[:, step] for column in columns]

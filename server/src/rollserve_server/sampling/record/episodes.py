@@ -1,22 +1,55 @@
-"""Recorded episodes, and fragments of episodes."""
+"""Episodes and fragments of rows with one agent, and the recorder that cuts them out of a column buffer."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rollserve_server.sampling.record.infos import NO_INFOS, InfoKey
+import numpy as np
+
+from rollserve_server.sampling.record.columns import (
+    MAX_BUFFER_BYTES,
+    MIN_BUFFER_STEPS,
+    BufferWriter,
+    ColumnBuffer,
+    Piece,
+    StackColumn,
+    bytes_of,
+    copy_pieces,
+    stack_keys,
+)
+from rollserve_server.sampling.record.infos import NO_INFOS, InfoKey, InfoRecorder
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from rollserve_server.sampling.record.columns import Piece
-    from rollserve_server.sampling.record.info_columns import InfoColumn
-    from rollserve_server.sampling.record.infos import ResetInfos
+    from numpy.typing import NDArray
 
-__all__ = ["Episode"]
+    from rollserve_server.sampling.record.columns import Column, ColumnKey
+    from rollserve_server.sampling.record.infos import InfoColumn, InfoReader, ResetInfos
+
+__all__ = ["Episode", "Recorder"]
+
+_MAX_BUFFER_STEPS = 1000
+"""No power of 2: a step of all rows is written at once, and values that are a power of 2 apart evict each other from
+the processor's caches.
+"""
+
+_SHARED_BUFFER_BYTES = 64 << 10
+"""Bytes of short episodes that are moved into one buffer: own arrays would take far more memory than their steps. The
+buffer is freed with the last of the episodes, so it is small.
+"""
+
+_MIN_SHARE_TO_KEEP = 0.75
+"""Share of a buffer that must be in use for its pieces to keep it. Keeping it saves a copy and takes at most a third
+more memory.
+"""
+
+_EPISODE_BYTES = 682
+"""Memory of an episode's objects without steps, infos and last observations, as measured."""
 
 
 @dataclass(eq=False, slots=True)
@@ -103,3 +136,247 @@ class Episode:
     def ended(self) -> bool:
         """Whether the episode has ended, with the last of these steps."""
         return self.terminated or self.truncated
+
+
+class Recorder:
+    """Records the steps of M rows in a column buffer, and cuts episodes or fragments out of it.
+
+    The buffer is used over and over. When it is full, pieces that are still in use move to buffers of their own; if
+    they are most of the buffer, they keep it, and the recorder takes a new one. Infos of environments can have any
+    names, so each episode has its own columns for them. Of observations that are stacks of frames, each frame is
+    recorded once.
+
+    Attributes:
+        keys: keys of the columns that every step has.
+        step_bytes: bytes that the columns of one row's step take, if stacks continue.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        keys: Iterable[ColumnKey],
+        reader: InfoReader,
+        buffer_bytes: int = MAX_BUFFER_BYTES,
+        keep: Callable[[ColumnBuffer, int], object] = lambda buffer, num_steps: None,
+    ) -> None:
+        """Allocate the buffer.
+
+        Args:
+            num_rows: M.
+            keys: columns that every step has.
+            reader: reads the infos of steps.
+            buffer_bytes: upper bound for the buffer's size, if a few steps fit into it.
+            keep: called with each buffer that pieces keep or move to, and the number of its steps.
+        """
+        self.keys = tuple(keys)
+        self._reader = reader
+        self._keep = keep
+        self._num_rows = num_rows
+        self._buffer_bytes = buffer_bytes
+        self._set_stack_keys(stack_keys(self.keys))
+        self._begins, self._in_use = np.zeros((2, num_rows), np.bool_)
+        # For each row, the sum of its episode's raw rewards so far.
+        self._total_rewards = np.zeros(num_rows)
+        self._writer = self._new_writer()
+        self._open: dict[int, _OpenEpisode] = {}
+        # Finished episodes whose last piece is in the buffer.
+        self._finished: set[Episode] = set()
+
+    def begin(self, row: int, episode: Episode) -> None:
+        """Record the row's next steps as steps of the episode."""
+        episode.row = row
+        episode.began = episode.began or time.perf_counter()
+        self._total_rewards[row] = episode.total_reward
+        self._open[row] = _OpenEpisode(episode, self._writer.step)
+        self._in_use[row] = self._begins[row] = True
+
+    def write(self, group: str, values: Iterable[np.ndarray]) -> None:
+        """Write the current step of every row, (M, *shape) for each column of the group."""
+        self._writer.write(group, values)
+
+    def write_rewards(self, rewards: NDArray[np.float64], raw_rewards: NDArray[np.float64]) -> None:
+        """Write the rewards (M,) of the current step, and add the raw ones to the sums of the rows' episodes."""
+        self._writer.write("rewards", (rewards,))
+        self._total_rewards += raw_rewards
+
+    def last_written(self, group: str) -> list[np.ndarray]:
+        """Return what was written as the current step of every row, (M, *shape) for each column of the group."""
+        return self._writer.written(group)
+
+    def write_infos(self, row: int, info: Mapping[Any, Any]) -> None:
+        """Write an environment's infos of the current step of a row."""
+        running = self._open[row]
+        if running.infos is None:
+            running.infos = InfoRecorder(self._reader, running.episode.dropped_infos)
+        running.infos.write(running.num_moved + self._writer.step - running.start, info)
+
+    def advance(self) -> None:
+        """Go on to the next step. Episodes that end with the current step have to be finished before."""
+        for key in self._writer.advance():
+            self._give_up(key)
+        if self._writer.is_full:
+            self._make_room()
+
+    def length(self, row: int) -> int:
+        """Return the number of steps of the row's episode before the current step."""
+        running = self._open[row]
+        return running.num_moved + self._writer.step - running.start
+
+    def finish(
+        self,
+        row: int,
+        terminated: bool,
+        truncated: bool,
+        last_observations: Sequence[np.ndarray],
+        last_states: Sequence[np.ndarray] = (),
+    ) -> Episode:
+        """End the row's episode or fragment with the current step, and return it."""
+        episode = self._finish(row, self._writer.step + 1, last_observations, last_states)
+        episode.terminated, episode.truncated = terminated, truncated
+        return episode
+
+    def cut(self, row: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray] = ()) -> Episode:
+        """End the row's fragment, which has at least one step, before the current step, and return it."""
+        return self._finish(row, self._writer.step, last_observations, last_states)
+
+    def abandon(self, row: int) -> None:
+        """Forget the steps of the row's episode so far."""
+        del self._open[row]
+        self._in_use[row] = False
+
+    def release(self, episode: Episode) -> None:
+        """Forget a finished episode: its steps may be overwritten."""
+        self._finished.discard(episode)
+
+    def _finish(
+        self, row: int, stop: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray]
+    ) -> Episode:
+        running = self._open.pop(row)
+        self._in_use[row] = False
+        episode = running.episode
+        episode.length = running.num_moved + stop - running.start
+        episode.total_reward = float(self._total_rewards[row])
+        episode.seconds = time.perf_counter() - episode.began
+        episode.last_observations, episode.last_states = last_observations, last_states
+        if running.infos is not None:
+            episode.env_infos = running.infos.finish(episode.length)
+        if stop > running.start:  # else all steps have moved out of the buffer
+            episode.pieces.append(Piece(self._writer.buffer, row, running.start, stop))
+            self._finished.add(episode)
+        episode.column_bytes = self._column_bytes(episode)
+        episode.num_bytes = episode.column_bytes + self._other_bytes(episode)
+        return episode
+
+    def _column_bytes(self, episode: Episode) -> int:
+        num_bytes = episode.length * self._plain_bytes
+        for key in self._stack_keys:
+            num_bytes += sum(piece.num_bytes_of(key) for piece in episode.pieces)
+        return num_bytes
+
+    def _other_bytes(self, episode: Episode) -> int:
+        num_bytes = _EPISODE_BYTES
+        num_bytes += sum(map(sys.getsizeof, episode.last_observations))
+        num_bytes += sum(map(sys.getsizeof, episode.last_states))
+        if episode.reset_infos:
+            num_bytes += sys.getsizeof(episode.reset_infos) + sum(map(sys.getsizeof, episode.reset_infos.values()))
+        if episode.env_infos:
+            num_bytes += sys.getsizeof(episode.env_infos)
+            num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
+        return num_bytes
+
+    def _set_stack_keys(self, keys: frozenset[ColumnKey]) -> None:
+        self._stack_keys = keys
+        self._plain_bytes = bytes_of(set(self.keys) - keys, ())
+        self.step_bytes = bytes_of(self.keys, keys)
+
+    def _new_writer(self) -> BufferWriter:
+        """Return a writer of a new buffer."""
+        num_rows, num_steps = self._num_rows, self._room_for_steps()
+        columns: dict[ColumnKey, Column] = {
+            (group, key): StackColumn.empty(key, num_rows, num_steps)
+            if (group, key) in self._stack_keys
+            else np.empty((num_rows, num_steps, *key.shape), key.dtype)
+            for group, key in self.keys
+        }
+        return BufferWriter(ColumnBuffer(columns), num_steps, self._begins, self._in_use)
+
+    def _room_for_steps(self) -> int:
+        """Return the number of steps of all rows that a buffer has room for."""
+        num_steps = self._buffer_bytes // max(self.step_bytes * self._num_rows, 1)
+        return max(MIN_BUFFER_STEPS, min(num_steps, _MAX_BUFFER_STEPS))
+
+    def _give_up(self, key: ColumnKey) -> None:
+        """Record a column's observations whole from now on, also those in the buffer: they are no stacks."""
+        self._set_stack_keys(self._stack_keys - {key})
+        writer = self._writer
+        writer.num_steps = max(min(writer.num_steps, self._room_for_steps()), writer.step)
+        writer.replace_stacks(key, np.empty((self._num_rows, writer.num_steps, *key[1].shape), key[1].dtype))
+
+    def _make_room(self) -> None:
+        """Make the whole buffer free for new steps, without losing those in use."""
+        writer = self._writer
+        num_open = sum(writer.step - running.start for running in self._open.values())
+        num_finished = sum(episode.pieces[-1].num_steps for episode in self._finished)
+        min_to_keep = _MIN_SHARE_TO_KEEP * self._num_rows * writer.num_steps
+        # A buffer is freed as a whole, and open episodes may hold it for long: among several rows, they keep it only if
+        # they use most of it themselves.
+        open_keep = num_open + (num_finished if self._num_rows == 1 else 0) >= min_to_keep
+        finished_keep = open_keep or num_finished >= min_to_keep
+        for row, running in self._open.items():
+            if running.start < writer.step:
+                piece = Piece(writer.buffer, row, running.start, writer.step)
+                running.episode.pieces += [piece] if open_keep else self._copied([piece])
+                running.num_moved += piece.num_steps
+            running.start = 0
+        if finished_keep:
+            self._keep(writer.buffer, writer.step)
+            self._writer = self._new_writer()
+        else:
+            self._move_finished()
+            self._writer = BufferWriter(writer.buffer, writer.num_steps, self._begins, self._in_use)
+        self._finished.clear()
+
+    def _move_finished(self) -> None:
+        # In the order in which they will be released.
+        finished = sorted(self._finished, key=lambda episode: episode.index)
+        for group in _group(finished, _SHARED_BUFFER_BYTES // self.step_bytes):
+            for episode, piece in zip(group, self._copied([member.pieces[-1] for member in group]), strict=True):
+                episode.pieces[-1] = piece
+
+    def _copied(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Return copies of pieces of the buffer, in a buffer of their own."""
+        copies = list(copy_pieces(pieces))
+        self._keep(copies[0].buffer, copies[-1].stop)
+        return copies
+
+
+@dataclass(eq=False, slots=True)
+class _OpenEpisode:
+    """An episode that a row runs.
+
+    Attributes:
+        episode: the episode.
+        start: position in the buffer of its first step there.
+        num_moved: number of its steps that have moved out of the buffer.
+        infos: recorder of the environment's infos; None before the first ones.
+    """
+
+    episode: Episode
+    start: int
+    num_moved: int = 0
+    infos: InfoRecorder | None = None
+
+
+def _group(episodes: Iterable[Episode], max_steps: int) -> Iterator[list[Episode]]:
+    """Group consecutive episodes whose last pieces have at most `max_steps` in all. Longer ones are alone."""
+    members: list[Episode] = []
+    room = max_steps
+    for episode in episodes:
+        num_steps = episode.pieces[-1].num_steps
+        if members and num_steps > room:
+            yield members
+            members, room = [], max_steps
+        members.append(episode)
+        room -= num_steps
+    if members:
+        yield members

@@ -6,17 +6,17 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollserve_server.sampling.record.columns import MIN_BUFFER_STEPS, ColumnBuffer, Piece, bytes_of
-from rollserve_server.sampling.record.info_columns import InfoRecorder
-from rollserve_server.sampling.record.infos import NO_RESET_INFOS
+from rollserve_server.sampling.record.infos import NO_RESET_INFOS, InfoRecorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.sampling.record.columns import ColumnKey

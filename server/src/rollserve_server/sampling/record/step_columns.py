@@ -12,13 +12,13 @@ import numpy as np
 from rollserve_server.sampling.record.columns import (
     MAX_BUFFER_BYTES,
     MIN_BUFFER_STEPS,
+    BufferWriter,
     ColumnBuffer,
     Piece,
+    StackColumn,
     bytes_of,
     stack_keys,
 )
-from rollserve_server.sampling.record.stacks import StackColumn
-from rollserve_server.sampling.record.writer import BufferWriter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,28 +12,35 @@ from rollserve_server.activity import current_activity
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import AgentFailedError, DomainError, OverLimitError
-from rollserve_server.sampling.collect.agent_outcomes import outcomes_of_agents
-from rollserve_server.sampling.collect.evaluator import evaluators_of
-from rollserve_server.sampling.collect.many import ManyCollector
+from rollserve_server.sampling.collect.acting import evaluators_of
+from rollserve_server.sampling.collect.many import ManyCollector, outcomes_of_agents
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
-from rollserve_server.sampling.encode.encoder import Encoding
-from rollserve_server.sampling.encode.endings import endings_of
-from rollserve_server.sampling.encode.message_forms import ONE_AGENT, MessageForm, many_agents
-from rollserve_server.sampling.protocol.episodes import Claim, EndedEpisode, Order, Parcel, Report, SequenceSpec
-from rollserve_server.sampling.protocol.orders import AgentOutcome, Message, Outcome
-from rollserve_server.sampling.work.claims import ClaimWriter
-from rollserve_server.sampling.work.early import EarlyEpisodes
-from rollserve_server.sampling.work.room import buffer_bytes
-from rollserve_server.sampling.work.slices import run_slice
+from rollserve_server.sampling.encode.encoder import ONE_AGENT, Encoding, MessageForm, many_agents
+from rollserve_server.sampling.encode.segments import endings_of
+from rollserve_server.sampling.protocol import (
+    AgentOutcome,
+    Claim,
+    EndedEpisode,
+    Message,
+    Order,
+    Outcome,
+    Parcel,
+    Report,
+    SequenceSpec,
+)
+from rollserve_server.sampling.work.bounds import buffer_bytes, run_slice
+from rollserve_server.sampling.work.claims import ClaimWriter, EarlyEpisodes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.collect.collector import EpisodeCollector
-    from rollserve_server.sampling.collect.evaluator import Evaluator
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.lives import ManyEpisode
     from rollserve_server.settings import WorkerSettings

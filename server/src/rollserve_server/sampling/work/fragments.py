@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,26 +12,24 @@ from rollserve import Reason
 from rollserve_server.activity import current_activity
 from rollserve_server.envs import ManyEnvs, VectorEnvs
 from rollserve_server.errors import DomainError, OverLimitError
-from rollserve_server.sampling.encode.encoder import Encoding
-from rollserve_server.sampling.encode.messages import EncodedMessage, write_messages
+from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoding, write_messages
 from rollserve_server.sampling.fragments.many import ManyFragmentCollector
 from rollserve_server.sampling.fragments.rows import RowFragmentCollector
 from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
-from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder, FragmentReport
-from rollserve_server.sampling.protocol.orders import ENDING, Message
+from rollserve_server.sampling.protocol import ENDING, FragmentAssignment, FragmentOrder, FragmentReport, Message
 from rollserve_server.sampling.record.spilling import SpillError
-from rollserve_server.sampling.work.room import buffer_bytes, spill_bytes
+from rollserve_server.sampling.work.bounds import buffer_bytes, spill_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs
-    from rollserve_server.sampling.collect.evaluator import Evaluator
+    from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.fragments.collector import FragmentCollector
-    from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
+    from rollserve_server.sampling.protocol import RowProgress, RowSequenceSpec, RowState
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["FragmentWork"]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rollserve_server.activity import current_activity
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import ManyEnvs
 from rollserve_server.errors import DomainError
-from rollserve_server.sampling.collect.many_populations import ManyPopulationCollector
-from rollserve_server.sampling.collect.row_populations import RowPopulationCollector
-from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
-from rollserve_server.sampling.work.slices import run_slice
+from rollserve_server.sampling.collect.many import ManyPopulationCollector
+from rollserve_server.sampling.collect.populations import RowPopulationCollector
+from rollserve_server.sampling.protocol import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.work.bounds import run_slice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollserve_server.agents import PopulationAgent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.populations import PopulationCollector
-    from rollserve_server.sampling.protocol.orders import Outcome
+    from rollserve_server.sampling.protocol import Outcome
 
 __all__ = ["PopulationWork"]
 
