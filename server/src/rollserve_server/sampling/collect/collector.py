@@ -6,25 +6,21 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
-
 from rollserve_server.errors import EpisodeFailedError, shorten
-from rollserve_server.sampling.collect.acting import RecurrentStates, mask_input
+from rollserve_server.sampling.collect.stepping import column_keys
 from rollserve_server.sampling.protocol import EpisodeFailure
 from rollserve_server.sampling.record.episodes import Recorder
 from rollserve_server.sampling.record.infos import InfoReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import RowEnvs, VectorEnvs
+    from rollserve_server.sampling.collect.stepping import JointRows, SingleRows
     from rollserve_server.sampling.protocol import EpisodeRange
-    from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.episodes import Episode
-    from rollserve_server.sampling.record.step_columns import StepColumns
 
-__all__ = ["Attempts", "Collector", "EpisodeCollector", "column_keys", "with_episode", "write_untransformed"]
+__all__ = ["Attempts", "Collector", "EpisodeCollector", "with_episode"]
 
 _Episode = TypeVar("_Episode")
 
@@ -111,50 +107,24 @@ class Collector(EpisodeCollector["Episode"]):
         recorder: recorder of the steps.
     """
 
-    def __init__(self, root_seed: int, envs: RowEnvs | VectorEnvs, agent: Agent, num_retries: int) -> None:
+    def __init__(self, root_seed: int, rows: SingleRows | JointRows, agent: Agent, num_retries: int) -> None:
         """Start without episodes.
 
         Args:
             root_seed: root seed of the sequence.
-            envs: environments that nothing else uses.
+            rows: rows whose environments nothing else uses.
             agent: agent that acts.
             num_retries: how often an episode may run again whose environment failed.
         """
         super().__init__(root_seed, num_retries)
-        self._agent = agent
-        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
-        self._mask = mask_input(agent, envs.num_rows)
+        envs = rows.envs
         self.infos = InfoReader(envs.text_info_bytes)
-        self.recorder = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
+        self.recorder = rows.columns = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
+        rows.set_agent(agent)
 
     def release(self, episode: Episode) -> None:
         """Forget a finished episode: its steps may be overwritten."""
         self.recorder.release(episode)
-
-
-def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:
-    """Yield the keys of the columns that every step has; one reader gives equal columns of two agents one key."""
-    for leaf in envs.observation_leaves:
-        yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.action_leaves:
-        yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.environment_action_leaves:
-        yield "environment_actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    yield "rewards", reader.key("", np.dtype(np.float64), ())
-    if envs.raw_rewards is not envs.rewards:
-        yield "raw_rewards", reader.key("", np.dtype(np.float64), ())
-    for info in agent.infos:
-        yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
-    for name, initial in agent.states:
-        yield "states", reader.key(name, initial.dtype, initial.shape)
-
-
-def write_untransformed(columns: Recorder | StepColumns, envs: RowEnvs | VectorEnvs) -> None:
-    """Write what environments got and returned in the current step, where transforms change it."""
-    if envs.environment_actions:
-        columns.write("environment_actions", envs.environment_actions)
-    if envs.raw_rewards is not envs.rewards:
-        columns.write("raw_rewards", (envs.raw_rewards,))
 
 
 class Attempts:

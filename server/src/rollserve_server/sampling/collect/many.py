@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.collector import with_episode
@@ -11,7 +11,7 @@ from rollserve_server.sampling.collect.lanes import PolicyLanes
 from rollserve_server.sampling.collect.noise import EpisodeGenerator
 from rollserve_server.sampling.collect.populations import PopulationCollector
 from rollserve_server.sampling.collect.rows import RowwiseCollector, WaitingForAnyRow
-from rollserve_server.sampling.collect.running import RunningEpisode
+from rollserve_server.sampling.collect.running import RunningEpisode, Stepped, act_in_rows
 from rollserve_server.sampling.protocol import AgentOutcome, Outcome
 from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.infos import InfoReader
@@ -149,8 +149,7 @@ class ManyRows:
         numbers = self._generator.policy_numbers(self._root_seed, index, self._agents.num_numbers)
         running = RunningEpisode(ManyEpisode(index, env_seed, row, time.perf_counter()), self._infos)
         try:
-            turns = self._envs.reset(row, env_seed)
-            running.see(self._envs)
+            turns = running.reset(self._envs)
         except EnvFailedError as error:
             raise with_episode(error, index, env_seed, 0) from error
         running.use(self.policies, self._agents.choose(index, numbers), self._names, self._root_seed)
@@ -164,18 +163,15 @@ class ManyRows:
             AgentFailedError: a policy failed; the error has the row and the episode.
         """
         num_steps, episodes, failures = 0, list[ManyEpisode](), list[EnvFailedError]()
-        for row, actions in self._actions().items():
+        for row, actions in act_in_rows(self.policies, self.running, self._agent_failed).items():
             running = self.running[row]
+            length = running.episode.length
             try:
-                turns = self._envs.step(row, actions)
-                running.see(self._envs)
-                running.episode.length += 1
-                num_steps += 1
-                running.take(turns)
-                if self._is_over(row, running, all(turn.ended for turn in turns)):
-                    episodes.append(self._finish(row, running))
+                if running.step(self._envs, actions, self._max_episode_length) is not Stepped.GOES_ON:
+                    episodes.append(running.finish(self._envs))
             except EnvFailedError as error:
                 failures.append(self._located(error))
+            num_steps += running.episode.length - length
         return _Stepped(num_steps, episodes, failures)
 
     def forget(self, row: int) -> int:
@@ -183,28 +179,6 @@ class ManyRows:
         running = self.running.pop(row)
         running.forget()
         return running.episode.length
-
-    def _actions(self) -> dict[int, dict[int, Any]]:
-        """Let all agents act that are to, and return their actions by row."""
-        actions: dict[int, dict[int, Any]] = {row: {} for row in sorted(self.running)}
-        for policy in self.policies:
-            for row, agent, action in policy.act(self._agent_failed):
-                actions[row][agent] = action
-                self.running[row].act(agent, self.running[row].episode.length)
-        return actions
-
-    def _is_over(self, row: int, running: RunningEpisode, has_ended: bool) -> bool:
-        """Return whether an episode is over, by itself or by the limit, which cuts it."""
-        if has_ended or running.episode.length != self._max_episode_length:
-            return has_ended
-        running.take(self._envs.cut(row), cut=True)
-        return True
-
-    def _finish(self, row: int, running: RunningEpisode) -> ManyEpisode:
-        episode = running.finish()
-        if episode is None:
-            raise self._envs.fail(row, "agents: expected some that act before the episode ends, got none")
-        return episode
 
     def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
         policy = self._agents.policies[self.running[row].policy_of(agent)]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import RecurrentStates, act, mask_input
 from rollserve_server.sampling.collect.collector import Attempts, with_episode
 from rollserve_server.sampling.collect.noise import RowNoise
+from rollserve_server.sampling.collect.stepping import SingleRows
 from rollserve_server.sampling.protocol import Outcome
 
 if TYPE_CHECKING:
@@ -131,12 +131,11 @@ class RowPopulationCollector(PopulationCollector):
         super().__init__(population, envs.num_rows, num_retries, side_by_side=agent.side_by_side)
         self._envs = envs
         self._agent = agent
+        self._rows = SingleRows(envs, self._agent_failed)
+        self._rows.set_agent(agent)
         self._noise = RowNoise(envs.num_rows, agent)
-        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
-        self._mask = mask_input(agent, envs.num_rows)
         # For each row that has a unit, the seed of the environment's reset.
         self._env_seeds: dict[int, int] = {}
-        self._total_rewards = np.zeros(envs.num_rows)
         self._lengths = np.zeros(envs.num_rows, np.int64)
 
     def step(self) -> list[Outcome]:
@@ -147,18 +146,12 @@ class RowPopulationCollector(PopulationCollector):
         """
         envs = self._envs
         rows = sorted(self._units)
-        noise, states = self._noise.next(), self._recurrent_states.columns
-        actions, _ = act(self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._agent_failed)
-        infos = envs.step(rows, actions)
-        if self._mask is not None:
-            self._mask.read_rows(infos)
+        actions = self._rows.act(self._noise.next(), lambda: rows)
+        self._rows.record(envs.step(rows, actions))
         self.num_simulated_steps += len(rows) - len(envs.failures)
         for failure in envs.failures:
             rows.remove(failure.row)
             self._retry(self._with_episode(failure), int(self._lengths[failure.row]))
-        self._total_rewards += envs.raw_rewards
-        if states:
-            self._recurrent_states.take_rewards(envs.rewards)
         self._lengths += 1
         if self._population.max_episode_length is not None:
             envs.truncated |= self._lengths == self._population.max_episode_length
@@ -168,20 +161,19 @@ class RowPopulationCollector(PopulationCollector):
     def _begin_unit(self, row: int, member: int, index: int) -> None:
         self._agent.assign(row, member)
         self._env_seeds[row] = self._noise.begin(row, self._population.root_seed, index)
-        self._total_rewards[row] = self._lengths[row] = 0
-        self._recurrent_states.begin(row)
+        self._lengths[row] = 0
+        self._rows.begin(row)
         try:
             info = self._envs.reset(row, self._env_seeds[row])
         except EnvFailedError as error:
             raise self._with_episode(error) from error
-        if self._mask is not None:
-            self._mask.read_row(row, info)
+        self._rows.read_mask(row, info)
 
     def _finish(self, row: int) -> Outcome:
         envs = self._envs
         ends = bool(envs.terminated[row]), bool(envs.truncated[row])
         envs.terminated[row] = envs.truncated[row] = False
-        return Outcome(self._end(row), float(self._total_rewards[row]), int(self._lengths[row]), *ends)
+        return Outcome(self._end(row), float(self._rows.total_rewards[row]), int(self._lengths[row]), *ends)
 
     def _agent_failed(self, error: EpisodeFailedError) -> EpisodeFailedError:
         return self._with_member(self._with_episode(error))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import numpy as np
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.collector import Collector, EpisodeCollector, with_episode, write_untransformed
+from rollserve_server.sampling.collect.collector import Collector, EpisodeCollector, with_episode
 from rollserve_server.sampling.collect.noise import RowNoise
+from rollserve_server.sampling.collect.stepping import SingleRows
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
         max_episode_length: int | None = None,
         num_retries: int = 0,
     ) -> None:
-        super().__init__(root_seed, envs, agent, num_retries)
+        self._rows = SingleRows(envs, self._located)
+        super().__init__(root_seed, self._rows, agent, num_retries)
         self._max_episode_length = max_episode_length
         self._envs = envs
         self._noise = RowNoise(envs.num_rows, agent)
@@ -139,28 +140,14 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
         """Step all rows that have an episode, and return the episodes that ended."""
         envs, recorder = self._envs, self.recorder
         rows = sorted(self._running)
-        noise, states = self._noise.next(), self._recurrent_states.columns
-        if states:
-            recorder.write("states", states)
-        actions, agent_infos = act(
-            self._agent, self._mask, envs.observations, noise, states, lambda: rows, self._located
-        )
-        recorder.write("observations", envs.observations)
+        actions = self._rows.act(self._noise.next(), lambda: rows)
         sees_limit = envs.has_callbacks and self._max_episode_length is not None
         infos = envs.step(rows, actions, self._steps_left == 1 if sees_limit else None)
-        if self._mask is not None:
-            self._mask.read_rows(infos)
-        self.num_simulated_steps += len(rows) - len(envs.failures)
-        recorder.write("actions", actions)
-        recorder.write_rewards(envs.rewards, envs.raw_rewards)
-        write_untransformed(recorder, envs)
-        if states:
-            self._recurrent_states.take_rewards(envs.rewards)
-        recorder.write("agent_infos", agent_infos.values())
+        self._rows.record(infos)
         for row, info in infos:
             recorder.write_infos(row, info)
+        self.num_simulated_steps += len(rows) - len(envs.failures)
         for failure in envs.failures:
-            rows.remove(failure.row)
             self._abandon(self._located(failure))
         if self._max_episode_length is not None:
             self._steps_left -= 1
@@ -179,19 +166,16 @@ class RowCollector(Collector, RowwiseCollector["Episode", "Episode"]):
             return False
         episode = self._running[row] = Episode.begin(index, env_seed, self.infos.read_reset(info))
         self.recorder.begin(row, episode)
-        self._recurrent_states.begin(row)
-        if self._mask is not None:
-            self._mask.read_row(row, info)
+        self._rows.begin(row)
+        self._rows.read_mask(row, info)
         self._steps_left[row] = self._max_episode_length or -1
         return True
 
     def _finish(self, row: int) -> Episode:
         self._end(row)
         envs = self._envs
-        last_observations = tuple(column[row].copy() for column in envs.observations)
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
-        last_states = self._recurrent_states.of_row(row)
-        episode = self.recorder.finish(row, terminated, truncated, last_observations, last_states)
+        episode = self.recorder.finish(row, terminated, truncated, *self._rows.ending(row))
         envs.terminated[row] = envs.truncated[row] = False
         return episode
 

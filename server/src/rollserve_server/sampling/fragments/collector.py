@@ -15,8 +15,8 @@ from typing_extensions import override
 from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.sampling.collect.acting import RecurrentStates, mask_input
 from rollserve_server.sampling.collect.collector import Attempts
+from rollserve_server.sampling.collect.stepping import column_keys
 from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.spilling import Spill
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent, NoiseKind
     from rollserve_server.envs import Leaf, ManyEnvs, RowEnvs, VectorEnvs
-    from rollserve_server.sampling.collect.acting import MaskInput
     from rollserve_server.sampling.collect.noise import BlockNoise, RowNoise
+    from rollserve_server.sampling.collect.stepping import JointRows, SingleRows
     from rollserve_server.sampling.fragments.outbox import Outbox
     from rollserve_server.sampling.protocol import RowSequenceSpec, RowsProgress, RowState
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.episodes import Recorder
+    from rollserve_server.sampling.record.step_columns import StepColumns
 
 __all__ = [
     "ActionHistory",
@@ -261,38 +264,39 @@ def _log_dtype(leaf: Leaf) -> np.dtype:
 class AgentFragmentCollector(FragmentCollector):
     """Records fragments of rows with one agent each."""
 
-    _envs: RowEnvs | VectorEnvs
+    _rows: SingleRows | JointRows
     _noise: RowNoise | BlockNoise
+    _columns: Recorder | StepColumns
 
     def __init__(
         self,
         sequence: RowSequenceSpec,
-        envs: RowEnvs | VectorEnvs,
+        rows: SingleRows | JointRows,
         states: Sequence[RowState],
         num_retries: int,
         memory_bytes: int,
     ) -> None:
         """Begin with rows that have to be restored; see `FragmentCollector`."""
-        super().__init__(sequence, envs, envs.action_leaves, states, num_retries, memory_bytes)
+        super().__init__(sequence, rows.envs, rows.envs.action_leaves, states, num_retries, memory_bytes)
+        self._columns = rows.columns = self._new_columns(())
         self._running_returns = RunningReturns(len(states), sequence.return_discount)
-        self._envs = envs
-        self._agent: Agent
         self._noise_kind: NoiseKind | None = None
-        self._recurrent_states = RecurrentStates(len(states), None)
-        self._mask: MaskInput | None = None
         # For each row: the recurrent state to begin with; empty once there is an agent.
         self._initial_states = [state.recurrent_state for state in states]
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that the columns of one row's step take; of rows that are stepped together, with infos."""
+        return self._columns.step_bytes
 
     @override
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
         assert not isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
-        self._agent = agent
-        previous = self._initial_states or self._recurrent_states.copies()
-        self._recurrent_states = RecurrentStates(self.num_rows, agent, previous)
+        self._rows.set_agent(agent, self._initial_states or self._rows.states.copies())
         self._initial_states = []
-        self._mask = mask_input(agent, self.num_rows)
-        if self._mask is not None:
-            self._read_masks(self._mask)
+        keys = tuple(column_keys(self._rows.envs, agent, self.infos))
+        if self._columns.keys != keys:
+            self._columns = self._rows.columns = self._new_columns(keys)
         if agent.noise_kind is None or agent.noise_kind != self._noise_kind:
             self._begin_noise(agent)
         else:  # the rows' noise stays where it is: to begin it again takes 10 µs a row, or more in long episodes
@@ -300,12 +304,12 @@ class AgentFragmentCollector(FragmentCollector):
         self._noise_kind = agent.noise_kind
 
     @abstractmethod
-    def _begin_noise(self, agent: Agent) -> None:
-        """Let each row's noise, as the agent draws it, begin before the row's next step."""
+    def _new_columns(self, keys: Sequence[ColumnKey]) -> Recorder | StepColumns:
+        """Return columns for steps that have these."""
 
     @abstractmethod
-    def _read_masks(self, mask: MaskInput) -> None:
-        """Let a new agent's masks be those of the present observations."""
+    def _begin_noise(self, agent: Agent) -> None:
+        """Let each row's noise, as the agent draws it, begin before the row's next step."""
 
 
 class RunningReturns:

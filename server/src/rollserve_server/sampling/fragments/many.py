@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import time
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -21,7 +21,7 @@ from rollserve_server.sampling.collect.acting import evaluators_of
 from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.lanes import PolicyLanes
 from rollserve_server.sampling.collect.noise import EpisodeGenerator
-from rollserve_server.sampling.collect.running import RunningEpisode
+from rollserve_server.sampling.collect.running import RunningEpisode, Stepped, act_in_rows
 from rollserve_server.sampling.encode.encoder import many_agents
 from rollserve_server.sampling.fragments.collector import DivergedError, FragmentCollector, action_log_leaves
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import ManyEnvs, Turn
+    from rollserve_server.envs import ManyEnvs
     from rollserve_server.sampling.encode.encoder import Evaluate
     from rollserve_server.sampling.protocol import RecurrentState, RowSequenceSpec
     from rollserve_server.sampling.record.infos import InfoReader
@@ -67,7 +67,7 @@ class ManyFragmentCollector(FragmentCollector):
         # For each row, the episode that its environment was reset for, and the steps since then before the present one.
         self._reset_indices = [state.reset_index for state in states]
         self._first_steps = [state.first_step for state in states]
-        self._running: list[RunningEpisode | None] = [None] * len(states)
+        self._running: dict[int, RunningEpisode] = {}
         # For each row, the step of the call before which its environment was reset.
         self._reset_steps = np.zeros(len(states), np.int64)
         self._agents: PolicyAgents | None = None
@@ -99,34 +99,29 @@ class ManyFragmentCollector(FragmentCollector):
     @override
     def set_agent(self, agent: Agent | PolicyAgents) -> None:
         assert isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
-        states = [self._states_of(running) if _acts(running) else None for running in self._running]
+        states = {row: self._states_of(running) for row, running in self._running.items() if running.has_policies}
         self._agents, self._find_evaluator = agent, evaluators_of(agent)
         self._names[:] = agent.names
         buffer_bytes = self._buffer_bytes // len(agent.policies)
         self._policies = [
             PolicyLanes(policy, self._envs, self.infos, buffer_bytes, self._spill.keep) for policy in agent.policies
         ]
-        for running, its in zip(self._running, states, strict=True):
-            if running is not None and its is not None:
-                self._let_act(running, its)
+        for row, its in states.items():
+            self._let_act(self._running[row], its)
 
     def step(self) -> None:
         """Step all rows."""
-        for row, running in enumerate(self._running):
-            if running is None:
+        for row in range(self.num_rows):
+            if row not in self._running:
                 self._begin(row)
-            elif not running.has_policies:
-                self._let_act(running, {})
+            elif not self._running[row].has_policies:
+                self._let_act(self._running[row], {})
         for column in self._call_actions:
             column[self._step] = 0
-        actions: list[dict[int, Any]] = [{} for _ in self._running]
+        actions = act_in_rows(self._policies, self._running, self._agent_failed)
         for policy in self._policies:
-            for row, agent, action in policy.act(self._agent_failed):
-                actions[row][agent] = action
-                running = self._run_by(row)
-                running.act(agent, running.episode.stop)
             self._log(policy)
-        for row, of_row in enumerate(actions):
+        for row, of_row in actions.items():
             self._step_row(row, of_row)
         self._step += 1
         if self._step == self.num_steps:
@@ -135,7 +130,8 @@ class ManyFragmentCollector(FragmentCollector):
     def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
         first_steps = np.array(self._first_steps)
-        num_steps = first_steps + [0 if running is None else running.episode.stop for running in self._running]
+        rows = [self._running.get(row) for row in range(self.num_rows)]
+        num_steps = first_steps + [0 if running is None else running.episode.stop for running in rows]
         return RowsProgress(
             np.array(self._reset_indices),
             np.array(self._indices),
@@ -143,7 +139,10 @@ class ManyFragmentCollector(FragmentCollector):
             num_steps,
             np.where(num_steps > 0, self._step - self._reset_steps, 0),
             self._actions_so_far(),
-            [_states_after(running, self._states_of(running)) if _acts(running) else () for running in self._running],
+            [
+                _states_after(running, self._states_of(running)) if running is not None and running.has_policies else ()
+                for running in rows
+            ],
         )
 
     @override
@@ -154,16 +153,11 @@ class ManyFragmentCollector(FragmentCollector):
     def _begin(self, row: int) -> None:
         """Begin the row's next episode."""
         running = self._new_episode(row)
-        turns = self._begun(lambda: self._reset(running), running.index)
+        turns = self._begun(lambda: running.reset(self._envs), running.index)
         self._running[row] = running
         self._reset_steps[row] = self._step
         self._let_act(running, {})
         running.take(turns)
-
-    def _reset(self, running: RunningEpisode) -> Sequence[Turn]:
-        turns = self._envs.reset(running.episode.row, running.episode.env_seed)
-        running.see(self._envs)
-        return turns
 
     def _new_episode(self, row: int) -> RunningEpisode:
         episode = ManyEpisode(self._indices[row], self._env_seed(row), row, time.perf_counter())
@@ -188,33 +182,20 @@ class ManyFragmentCollector(FragmentCollector):
         return found
 
     def _step_row(self, row: int, actions: dict[int, Any]) -> None:
-        running, limit = self._run_by(row), self._sequence.max_episode_length
+        running, episode = self._running[row], None
         try:
-            turns = self._envs.step(row, actions)
-            running.see(self._envs)
-            running.episode.length += 1
-            running.take(turns)
-            is_over = all(turn.ended for turn in turns)
-            is_cut = not is_over and running.episode.stop == limit
-            if is_cut:
-                running.take(self._envs.cut(row), cut=True)
+            stepped = running.step(self._envs, actions, self._sequence.max_episode_length)
+            if stepped is not Stepped.GOES_ON:
+                episode = running.finish(self._envs)
         except EnvFailedError as error:
             # The rows before have made this step: all of them go back to where the call began.
             self._retry(self._with_episode(error), running.index)
             self._strand(error)
-        if is_over or is_cut:
-            self._finish(row, running, goes_on=is_cut and self._sequence.soft_horizon)
-
-    def _finish(self, row: int, running: RunningEpisode, *, goes_on: bool) -> None:
-        """End a row's episode; the next one may go on in the same state, without a reset."""
-        episode = running.finish()
         if episode is None:
-            error = self._envs.fail(row, "agents: expected some that act before the episode ends, got none")
-            self._retry(self._with_episode(error), running.index)
-            self._strand(error)
+            return
         self.attempts.succeed(running.index)
         self.outbox.add(episode)
-        if goes_on:
+        if stepped is Stepped.CUT and self._sequence.soft_horizon:  # the next episode goes on in the same state
             self._first_steps[row] += episode.stop
             self._indices[row] += self._sequence.stride
             self._running[row] = self._following(row, running)
@@ -228,9 +209,9 @@ class ManyFragmentCollector(FragmentCollector):
         return following
 
     def _cut(self) -> None:
-        for running in self._running:
-            if running is not None and running.episode.length:
-                self.outbox.add(running.cut())
+        for row in sorted(self._running):
+            if self._running[row].episode.length:
+                self.outbox.add(self._running[row].cut())
 
     def _log(self, policy: PolicyLanes) -> None:
         """Keep the actions of a policy's agents in the current step, if they are reported."""
@@ -245,7 +226,7 @@ class ManyFragmentCollector(FragmentCollector):
 
     def _reset_next(self, row: int) -> None:
         """Let a row begin its next episode with a reset before the next step."""
-        self._running[row] = None
+        self._running.pop(row, None)
         self._indices[row] += self._sequence.stride
         self._reset_indices[row], self._first_steps[row] = self._indices[row], 0
 
@@ -283,11 +264,6 @@ class ManyFragmentCollector(FragmentCollector):
         typed = [column.astype(leaf.dtype) for column, leaf in zip(its, leaves, strict=True)]
         return self._envs.actions(agent, typed, num_rows=1)[0]
 
-    def _run_by(self, row: int) -> RunningEpisode:
-        running = self._running[row]
-        assert running is not None  # noqa: S101  # each row has begun its episode
-        return running
-
     def _evaluator_of(self, name: str, version: int) -> Evaluate:
         """Return the evaluator of a policy's version; of an earlier version, that of the policy's newest."""
         assert self._agents is not None  # noqa: S101  # it has acted
@@ -298,22 +274,17 @@ class ManyFragmentCollector(FragmentCollector):
 
     def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
         assert self._agents is not None  # noqa: S101  # it has acted
-        policy = self._agents.policies[self._run_by(row).policy_of(agent)]
+        policy = self._agents.policies[self._running[row].policy_of(agent)]
         return self._with_episode(AgentFailedError(policy.describe(error, self._envs.agents[agent]), row))
 
     def _with_episode(self, error: _Failed) -> _Failed:
-        running = self._running[error.row]
+        running = self._running.get(error.row)
         num_steps = 0 if running is None else running.episode.stop
         return with_episode(error, self._indices[error.row], self._env_seed(error.row), num_steps)
 
     def _env_seed(self, row: int) -> int:
         """Return the seed of the last reset of a row's environment, or of the one that begins its episode."""
         return self._generator.env_seed(self._sequence.root_seed, self._reset_indices[row])
-
-
-def _acts(running: RunningEpisode | None) -> TypeGuard[RunningEpisode]:
-    """Return whether policies act in the episode of a row."""
-    return running is not None and running.has_policies
 
 
 class _Unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_BUFFER_BYTES",
     "MIN_BUFFER_STEPS",
-    "BufferWriter",
     "Column",
     "ColumnBuffer",
     "ColumnKey",
+    "ColumnWriter",
     "Piece",
     "StackColumn",
     "bytes_of",
@@ -214,77 +215,108 @@ def bytes_of(keys: Iterable[ColumnKey], stacks: Collection[ColumnKey]) -> int:
     return sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes)
 
 
-class BufferWriter:
-    """Writes a column buffer from its first step on.
+class ColumnWriter(ABC):
+    """Writes steps of M rows, one after the other, into column buffers. Subclasses make the buffers.
 
     Attributes:
-        buffer: the buffer.
-        num_steps: number of steps that it has room for, if stacks continue.
-        step: number of the current step.
+        keys: keys of the columns that every step has.
+        step_bytes: bytes that a row's step takes, if stacks continue.
     """
 
+    step_bytes: int
+
     def __init__(
-        self, buffer: ColumnBuffer, num_steps: int, begins: NDArray[np.bool_], in_use: NDArray[np.bool_]
+        self, num_rows: int, keys: Iterable[ColumnKey], buffer_bytes: int, keep: Callable[[ColumnBuffer, int], object]
     ) -> None:
-        """Begin with the first step.
+        """Begin without a buffer.
 
         Args:
-            buffer: the buffer, whose contents are overwritten.
-            num_steps: number of steps that it has room for, if stacks continue.
-            begins: (M,), rows whose episode or fragment begins with the current step. All are false after a step.
-            in_use: (M,), rows whose steps will be read.
+            num_rows: M.
+            keys: columns that every step has.
+            buffer_bytes: upper bound for a buffer's size, if a few steps fit into it.
+            keep: called with each buffer that will not be written any more, and the number of its steps.
         """
-        self.buffer = buffer
-        self.num_steps = num_steps
-        self.step = 0
-        self._begins = begins
+        self.keys = tuple(keys)
+        self._num_rows, self._buffer_bytes, self._keep = num_rows, buffer_bytes, keep
+        self._stack_keys = stack_keys(self.keys)
+        # For each row: whether its episode or fragment begins with the current step, which a step with stacks resets;
+        # and whether its steps will be read.
+        self._begins, self._in_use = np.zeros((2, num_rows), np.bool_)
+        # The number of steps that the buffer has room for, if stacks continue, and of the current one.
+        self._room = self._position = 0
+        self._buffer: ColumnBuffer
+        self._stacks: dict[ColumnKey, _StackRecorder]
+        # What the columns of each group are written to: a step of all rows by one assignment.
+        self._targets: dict[str, list[np.ndarray | _StackRecorder]]
+
+    def write(self, group: str, values: Iterable[np.ndarray]) -> None:
+        """Write the current step of every row, (M, *shape) for each column of the group."""
+        for target, value in zip(self._targets.get(group, ()), values, strict=True):
+            target[self._position] = value
+
+    def written(self, group: str) -> list[np.ndarray]:
+        """Return what was written as the current step of every row, (M, *shape) for each column of the group."""
+        return [target[self._position] for target in self._targets.get(group, ())]
+
+    def advance(self) -> None:
+        """Go on to the next step. What ends with the current step has to be finished before."""
+        self._position += 1
+        if self._stacks:
+            self._begins[:] = False
+            for stacks in self._stacks.values():
+                stacks.advance()
+            for key in [key for key, stacks in self._stacks.items() if stacks.are_no_stacks]:
+                self._give_up(key)
+        if self._position >= self._room or (self._stacks and any(stacks.is_full for stacks in self._stacks.values())):
+            self._make_room()
+
+    @abstractmethod
+    def _make_room(self) -> None:
+        """Make room for the next step, or more, in this buffer or in another one."""
+
+    @abstractmethod
+    def _add_column(self, key: ColumnKey, num_steps: int) -> np.ndarray:
+        """Give the buffer an array for a column, and return it as (M, steps, *shape)."""
+
+    @abstractmethod
+    def _count_bytes(self) -> None:
+        """Set `step_bytes`."""
+
+    def _num_fitting(self) -> int:
+        """Return the number of steps of all rows that a buffer has room for."""
+        return max(MIN_BUFFER_STEPS, self._buffer_bytes // max(self.step_bytes * self._num_rows, 1))
+
+    def _write_to(self, buffer: ColumnBuffer, num_steps: int) -> None:
+        """Overwrite a buffer with room for `num_steps` steps, from its first one on; give it the columns it lacks."""
+        self._buffer, self._room, self._position = buffer, num_steps, 0
+        for key in self.keys:
+            if key not in buffer.columns and key in self._stack_keys:
+                buffer.columns[key] = StackColumn.empty(key[1], self._num_rows, num_steps)
+            elif key not in buffer.columns:
+                self._add_column(key, num_steps)
         self._stacks = {
-            key: _StackRecorder(column, begins, in_use)
+            key: _StackRecorder(column, self._begins, self._in_use)
             for key, column in buffer.columns.items()
             if isinstance(column, StackColumn)
         }
         self._set_targets()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there may be no room for another step."""
-        if self.step >= self.num_steps:
-            return True
-        return bool(self._stacks) and any(stacks.is_full for stacks in self._stacks.values())
-
-    def write(self, group: str, values: Iterable[np.ndarray]) -> None:
-        """Write the current step of every row, (M, *shape) for each column of the group."""
-        for target, value in zip(self._targets.get(group, ()), values, strict=True):
-            target[self.step] = value
-
-    def written(self, group: str) -> list[np.ndarray]:
-        """Return what was written as the current step of every row, (M, *shape) for each column of the group."""
-        return [target[self.step] for target in self._targets.get(group, ())]
-
-    def advance(self) -> Collection[ColumnKey]:
-        """Go on to the next step; return the keys of columns that have turned out to be no stacks."""
-        self.step += 1
-        if not self._stacks:
-            return ()
-        self._begins[:] = False
-        for stacks in self._stacks.values():
-            stacks.advance()
-        return [key for key, stacks in self._stacks.items() if stacks.are_no_stacks]
-
-    def replace_stacks(self, key: ColumnKey, column: np.ndarray) -> None:
-        """Replace a column of stacks by an array (M, steps, *shape), which gets what was written so far."""
-        stacks = self._stacks.pop(key)
-        for step in range(self.step):
-            column[:, step] = stacks[step]
-        self.buffer.columns[key] = column
-        self._set_targets()
-
     def _set_targets(self) -> None:
-        """Set what the columns of each group are written to: a step of all rows by one assignment."""
-        self._targets: dict[str, list[np.ndarray | _StackRecorder]] = {}
-        for key, column in self.buffer.columns.items():
+        self._targets = {}
+        for key, column in self._buffer.columns.items():
             target = self._stacks[key] if isinstance(column, StackColumn) else column.swapaxes(0, 1)
             self._targets.setdefault(key[0], []).append(target)
+
+    def _give_up(self, key: ColumnKey) -> None:
+        """Record a column's observations whole from now on, also those in the buffer: they are no stacks."""
+        self._stack_keys -= {key}
+        self._count_bytes()
+        self._room = max(min(self._room, self._num_fitting()), self._position)
+        stacks = self._stacks.pop(key)
+        column = self._add_column(key, self._room)
+        for step in range(self._position):
+            column[:, step] = stacks[step]
+        self._set_targets()
 
 
 class _StackRecorder:

@@ -9,26 +9,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from rollserve_server.sampling.record.columns import (
     MAX_BUFFER_BYTES,
-    MIN_BUFFER_STEPS,
-    BufferWriter,
     ColumnBuffer,
+    ColumnWriter,
     Piece,
-    StackColumn,
     bytes_of,
     copy_pieces,
-    stack_keys,
 )
 from rollserve_server.sampling.record.infos import NO_INFOS, InfoKey, InfoRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from rollserve_server.sampling.record.columns import Column, ColumnKey
+    from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.infos import InfoColumn, InfoReader, ResetInfos
 
 __all__ = ["Episode", "Recorder"]
@@ -138,17 +134,13 @@ class Episode:
         return self.terminated or self.truncated
 
 
-class Recorder:
+class Recorder(ColumnWriter):
     """Records the steps of M rows in a column buffer, and cuts episodes or fragments out of it.
 
     The buffer is used over and over. When it is full, pieces that are still in use move to buffers of their own; if
     they are most of the buffer, they keep it, and the recorder takes a new one. Infos of environments can have any
     names, so each episode has its own columns for them. Of observations that are stacks of frames, each frame is
     recorded once.
-
-    Attributes:
-        keys: keys of the columns that every step has.
-        step_bytes: bytes that the columns of one row's step take, if stacks continue.
     """
 
     def __init__(
@@ -159,25 +151,11 @@ class Recorder:
         buffer_bytes: int = MAX_BUFFER_BYTES,
         keep: Callable[[ColumnBuffer, int], object] = lambda buffer, num_steps: None,
     ) -> None:
-        """Allocate the buffer.
-
-        Args:
-            num_rows: M.
-            keys: columns that every step has.
-            reader: reads the infos of steps.
-            buffer_bytes: upper bound for the buffer's size, if a few steps fit into it.
-            keep: called with each buffer that pieces keep or move to, and the number of its steps.
-        """
-        self.keys = tuple(keys)
+        """Allocate the buffer; `reader` reads the infos of steps. See `ColumnWriter` about the others."""
+        super().__init__(num_rows, keys, buffer_bytes, keep)
         self._reader = reader
-        self._keep = keep
-        self._num_rows = num_rows
-        self._buffer_bytes = buffer_bytes
-        self._set_stack_keys(stack_keys(self.keys))
-        self._begins, self._in_use = np.zeros((2, num_rows), np.bool_)
-        # For each row, the sum of its episode's raw rewards so far.
-        self._total_rewards = np.zeros(num_rows)
-        self._writer = self._new_writer()
+        self._count_bytes()
+        self._write_to(ColumnBuffer({}), self._num_fitting())
         self._open: dict[int, _OpenEpisode] = {}
         # Finished episodes whose last piece is in the buffer.
         self._finished: set[Episode] = set()
@@ -186,41 +164,20 @@ class Recorder:
         """Record the row's next steps as steps of the episode."""
         episode.row = row
         episode.began = episode.began or time.perf_counter()
-        self._total_rewards[row] = episode.total_reward
-        self._open[row] = _OpenEpisode(episode, self._writer.step)
+        self._open[row] = _OpenEpisode(episode, self._position)
         self._in_use[row] = self._begins[row] = True
-
-    def write(self, group: str, values: Iterable[np.ndarray]) -> None:
-        """Write the current step of every row, (M, *shape) for each column of the group."""
-        self._writer.write(group, values)
-
-    def write_rewards(self, rewards: NDArray[np.float64], raw_rewards: NDArray[np.float64]) -> None:
-        """Write the rewards (M,) of the current step, and add the raw ones to the sums of the rows' episodes."""
-        self._writer.write("rewards", (rewards,))
-        self._total_rewards += raw_rewards
-
-    def last_written(self, group: str) -> list[np.ndarray]:
-        """Return what was written as the current step of every row, (M, *shape) for each column of the group."""
-        return self._writer.written(group)
 
     def write_infos(self, row: int, info: Mapping[Any, Any]) -> None:
         """Write an environment's infos of the current step of a row."""
         running = self._open[row]
         if running.infos is None:
             running.infos = InfoRecorder(self._reader, running.episode.dropped_infos)
-        running.infos.write(running.num_moved + self._writer.step - running.start, info)
-
-    def advance(self) -> None:
-        """Go on to the next step. Episodes that end with the current step have to be finished before."""
-        for key in self._writer.advance():
-            self._give_up(key)
-        if self._writer.is_full:
-            self._make_room()
+        running.infos.write(running.num_moved + self._position - running.start, info)
 
     def length(self, row: int) -> int:
         """Return the number of steps of the row's episode before the current step."""
         running = self._open[row]
-        return running.num_moved + self._writer.step - running.start
+        return running.num_moved + self._position - running.start
 
     def finish(
         self,
@@ -229,15 +186,31 @@ class Recorder:
         truncated: bool,
         last_observations: Sequence[np.ndarray],
         last_states: Sequence[np.ndarray] = (),
+        total_reward: float = 0.0,
     ) -> Episode:
-        """End the row's episode or fragment with the current step, and return it."""
-        episode = self._finish(row, self._writer.step + 1, last_observations, last_states)
+        """End the row's episode or fragment with the current step, and return it.
+
+        Args:
+            row: the row.
+            terminated: whether the environment terminated the episode.
+            truncated: whether the episode was truncated.
+            last_observations: for each leaf of the observation space, the observation after the step.
+            last_states: each of the agent's recurrent states after the step.
+            total_reward: sum of the raw rewards of the episode so far.
+        """
+        episode = self._finish(row, self._position + 1, last_observations, last_states, total_reward)
         episode.terminated, episode.truncated = terminated, truncated
         return episode
 
-    def cut(self, row: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray] = ()) -> Episode:
-        """End the row's fragment, which has at least one step, before the current step, and return it."""
-        return self._finish(row, self._writer.step, last_observations, last_states)
+    def cut(
+        self,
+        row: int,
+        last_observations: Sequence[np.ndarray],
+        last_states: Sequence[np.ndarray] = (),
+        total_reward: float = 0.0,
+    ) -> Episode:
+        """End the row's fragment, which has at least one step, before the current step, and return it; see `finish`."""
+        return self._finish(row, self._position, last_observations, last_states, total_reward)
 
     def abandon(self, row: int) -> None:
         """Forget the steps of the row's episode so far."""
@@ -249,19 +222,24 @@ class Recorder:
         self._finished.discard(episode)
 
     def _finish(
-        self, row: int, stop: int, last_observations: Sequence[np.ndarray], last_states: Sequence[np.ndarray]
+        self,
+        row: int,
+        stop: int,
+        last_observations: Sequence[np.ndarray],
+        last_states: Sequence[np.ndarray],
+        total_reward: float,
     ) -> Episode:
         running = self._open.pop(row)
         self._in_use[row] = False
         episode = running.episode
         episode.length = running.num_moved + stop - running.start
-        episode.total_reward = float(self._total_rewards[row])
+        episode.total_reward = total_reward
         episode.seconds = time.perf_counter() - episode.began
         episode.last_observations, episode.last_states = last_observations, last_states
         if running.infos is not None:
             episode.env_infos = running.infos.finish(episode.length)
         if stop > running.start:  # else all steps have moved out of the buffer
-            episode.pieces.append(Piece(self._writer.buffer, row, running.start, stop))
+            episode.pieces.append(Piece(self._buffer, row, running.start, stop))
             self._finished.add(episode)
         episode.column_bytes = self._column_bytes(episode)
         episode.num_bytes = episode.column_bytes + self._other_bytes(episode)
@@ -284,56 +262,43 @@ class Recorder:
             num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
         return num_bytes
 
-    def _set_stack_keys(self, keys: frozenset[ColumnKey]) -> None:
-        self._stack_keys = keys
-        self._plain_bytes = bytes_of(set(self.keys) - keys, ())
-        self.step_bytes = bytes_of(self.keys, keys)
+    @override
+    def _count_bytes(self) -> None:
+        self._plain_bytes = bytes_of(set(self.keys) - self._stack_keys, ())
+        self.step_bytes = bytes_of(self.keys, self._stack_keys)
 
-    def _new_writer(self) -> BufferWriter:
-        """Return a writer of a new buffer."""
-        num_rows, num_steps = self._num_rows, self._room_for_steps()
-        columns: dict[ColumnKey, Column] = {
-            (group, key): StackColumn.empty(key, num_rows, num_steps)
-            if (group, key) in self._stack_keys
-            else np.empty((num_rows, num_steps, *key.shape), key.dtype)
-            for group, key in self.keys
-        }
-        return BufferWriter(ColumnBuffer(columns), num_steps, self._begins, self._in_use)
+    @override
+    def _num_fitting(self) -> int:
+        return min(super()._num_fitting(), _MAX_BUFFER_STEPS)
 
-    def _room_for_steps(self) -> int:
-        """Return the number of steps of all rows that a buffer has room for."""
-        num_steps = self._buffer_bytes // max(self.step_bytes * self._num_rows, 1)
-        return max(MIN_BUFFER_STEPS, min(num_steps, _MAX_BUFFER_STEPS))
+    @override
+    def _add_column(self, key: ColumnKey, num_steps: int) -> np.ndarray:
+        column = self._buffer.columns[key] = np.empty((self._num_rows, num_steps, *key[1].shape), key[1].dtype)
+        return column
 
-    def _give_up(self, key: ColumnKey) -> None:
-        """Record a column's observations whole from now on, also those in the buffer: they are no stacks."""
-        self._set_stack_keys(self._stack_keys - {key})
-        writer = self._writer
-        writer.num_steps = max(min(writer.num_steps, self._room_for_steps()), writer.step)
-        writer.replace_stacks(key, np.empty((self._num_rows, writer.num_steps, *key[1].shape), key[1].dtype))
-
+    @override
     def _make_room(self) -> None:
         """Make the whole buffer free for new steps, without losing those in use."""
-        writer = self._writer
-        num_open = sum(writer.step - running.start for running in self._open.values())
+        buffer, stop = self._buffer, self._position
+        num_open = sum(stop - running.start for running in self._open.values())
         num_finished = sum(episode.pieces[-1].num_steps for episode in self._finished)
-        min_to_keep = _MIN_SHARE_TO_KEEP * self._num_rows * writer.num_steps
+        min_to_keep = _MIN_SHARE_TO_KEEP * self._num_rows * self._room
         # A buffer is freed as a whole, and open episodes may hold it for long: among several rows, they keep it only if
         # they use most of it themselves.
         open_keep = num_open + (num_finished if self._num_rows == 1 else 0) >= min_to_keep
         finished_keep = open_keep or num_finished >= min_to_keep
         for row, running in self._open.items():
-            if running.start < writer.step:
-                piece = Piece(writer.buffer, row, running.start, writer.step)
+            if running.start < stop:
+                piece = Piece(buffer, row, running.start, stop)
                 running.episode.pieces += [piece] if open_keep else self._copied([piece])
                 running.num_moved += piece.num_steps
             running.start = 0
         if finished_keep:
-            self._keep(writer.buffer, writer.step)
-            self._writer = self._new_writer()
+            self._keep(buffer, stop)
+            self._write_to(ColumnBuffer({}), self._num_fitting())
         else:
             self._move_finished()
-            self._writer = BufferWriter(writer.buffer, writer.num_steps, self._begins, self._in_use)
+            self._write_to(buffer, self._room)
         self._finished.clear()
 
     def _move_finished(self) -> None:
