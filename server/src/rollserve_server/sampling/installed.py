@@ -40,7 +40,7 @@ from rollserve_server.sampling.protocol import NO_MEMBERS, EnvDescription
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from rollserve_server.agents import Agent, AgentSpec, Exploration, HeldPolicy, PolicySpec, PopulationAgent
     from rollserve_server.envs import Probed, WorkerSpecs
@@ -341,14 +341,44 @@ class InstalledAgents:
         """Forget built agents; works that use them keep them."""
         self._built.clear()
 
-    def built(self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs) -> Agent:
-        """Return an agent for the rows. Works may share it: it reads and writes its memory within one step only."""
+    def built(
+        self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs | ManyEnvs
+    ) -> Agent | PolicyAgents:
+        """Return an agent for the rows; policies where there are many agents, of which each work has its own.
+
+        Works may share an agent: it reads and writes its memory within one step only.
+        """
+        if isinstance(envs, ManyEnvs):
+            return self._built_policies(version, exploration, envs)
         return self._built_for(version, env_version, exploration, envs, is_joint=isinstance(envs, VectorEnvs))
 
-    def built_policies(
+    def evaluator(
+        self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs | ManyEnvs
+    ) -> Evaluator | None:
+        """Return an evaluator of observations, whose bits do not depend on how many it evaluates at once.
+
+        There is none where there are many agents, whose messages evaluate by policy.
+        """
+        if isinstance(envs, ManyEnvs):
+            return None
+        return Evaluator(self._built_for(version, env_version, exploration, envs, is_joint=False), envs.num_rows)
+
+    def built_population(
+        self, population: Population, members: Members, envs: RowEnvs | ManyEnvs
+    ) -> PopulationAgent | PolicyAgents:
+        """Return what acts as the members of a population, whose parameters have been checked."""
+        version, exploration = population.policy_version, population.exploration
+        if isinstance(envs, ManyEnvs):
+            return self._built_policies(version, exploration, envs, members)
+        current_activity().begin(Phase.LOADING)
+        agent = self._built_for(version, population.env_version, exploration, envs, is_joint=False)
+        spaces = envs.observation_space, envs.action_space
+        return build_population(self._single(version), members[""], agent, *spaces, envs.num_rows, exploration)
+
+    def _built_policies(
         self, version: int, exploration: Exploration, envs: ManyEnvs, members: Members = NO_MEMBERS
     ) -> PolicyAgents:
-        """Return policies for rows with many agents, some of them as members of a population. Each work has its own."""
+        """Return policies for rows with many agents, some of them as members of a population."""
         spec = self._specs[version]
         assert isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
 
@@ -361,28 +391,6 @@ class InstalledAgents:
 
         current_activity().begin(Phase.LOADING)
         return PolicyAgents(spec, envs.agents, envs.max_acting, envs.num_rows, build)
-
-    def evaluator(
-        self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs
-    ) -> Evaluator:
-        """Return an evaluator of observations, whose bits do not depend on how many it evaluates at once."""
-        agent = self._built_for(version, env_version, exploration, envs, is_joint=False)
-        return Evaluator(agent, envs.num_rows)
-
-    def built_population(
-        self, population: Population, parameters: Mapping[str, np.ndarray], envs: RowEnvs
-    ) -> PopulationAgent:
-        """Return an agent that acts as the members of a population; their parameters (K, *shape) have been checked."""
-        current_activity().begin(Phase.LOADING)
-        return build_population(
-            self._single(population.policy_version),
-            parameters,
-            self.built(population.policy_version, population.env_version, population.exploration, envs),
-            envs.observation_space,
-            envs.action_space,
-            envs.num_rows,
-            population.exploration,
-        )
 
     def _built_for(
         self,

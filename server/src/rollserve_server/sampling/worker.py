@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import socket
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
@@ -22,12 +20,9 @@ from rollserve_server.sampling.installed import InstalledAgents, InstalledEnvs
 from rollserve_server.sampling.protocol import (
     EnvDescription,
     FragmentOrder,
-    FragmentReport,
     Order,
     Population,
     PopulationOrder,
-    PopulationReport,
-    Report,
     WorkerIdentity,
 )
 from rollserve_server.sampling.work.episodes import EpisodeWork
@@ -37,20 +32,18 @@ from rollserve_server.sampling.work.populations import PopulationWork
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
-    from rollserve_server.agents import Agent, AgentSpec, PolicyAgents, PopulationAgent
+    from rollserve_server.agents import AgentSpec
     from rollserve_server.envs import MethodCall, Probed, RowEnvs, VectorEnvs, WorkerSpecs
-    from rollserve_server.sampling.collect.acting import Evaluator
-    from rollserve_server.sampling.protocol import FragmentAssignment, Members, SequenceSpec, WorkOrder
+    from rollserve_server.sampling.protocol import Members, SequenceSpec, WorkOrder
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["Worker"]
 
 _R = TypeVar("_R")
-
-_Work = TypeVar("_Work", EpisodeWork, FragmentWork, PopulationWork)
 
 
 class Worker:
@@ -77,11 +70,15 @@ class Worker:
         threadpoolctl.threadpool_limits(1)
         pickle_uniform_boxes()
         self.activity = Activity()
-        self._urgency = _Urgency()
-        self._envs = InstalledEnvs(settings)
+        self._worker_index, self._settings, self._new_buffer = worker_index, settings, new_buffer
+        self._envs, self._agents = InstalledEnvs(settings), InstalledAgents()
         self._probes: dict[str, threading.Event] = {}
-        self._agents = InstalledAgents()
-        self._works = _Works(worker_index, settings, self._envs, self._agents, new_buffer)
+        # The work in progress, by the pool's number for it. Each has rows for itself, and shares its agent.
+        self._works: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
+        # Numbers of works and of fragment calls. `stop` adds to it from other threads.
+        self._stopped: set[int] = set()
+        # Highest numbers of the urgent calls that were announced, and of those that are being answered.
+        self._announced = self._answered = 0
 
     def identity(self) -> WorkerIdentity:
         """Return the process and the host of the worker, and its packages."""
@@ -176,7 +173,10 @@ class Worker:
         Raises:
             DomainError: environments or the agent cannot be made.
         """
-        self._works.open_population(population, members)
+        envs = self._envs[population.env_version].take_single_rows()
+        with self._giving_back_on_error(population.env_version, envs):
+            agent = self._agents.built_population(population, members, envs)
+            self._works[population.work_id] = PopulationWork(population, envs, agent, self._settings.env_retries)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Evict all other versions.
@@ -195,28 +195,36 @@ class Worker:
         Raises:
             DomainError: the work cannot be opened. Other errors are in the report.
         """
+        work: Any  # the kind of order determines R
+        numbers: tuple[int, ...]
         match order:
             case Order():
-                return self._sample_episodes(order)  # type: ignore[return-value]  # the kind of order determines R
+                work, numbers = self._episode_work(order.sequence), (order.sequence.work_id,)
             case FragmentOrder():
-                return self._sample_fragments(order)  # type: ignore[return-value]
+                work, numbers = self._fragment_work(order), (order.sequence.work_id, order.assignment.call_id)
             case PopulationOrder():
-                return self._sample_population(order)  # type: ignore[return-value]
-        raise TypeError(f"expected an order, got {type(order).__name__}")
+                work, numbers = self._works[order.work_id], (order.work_id,)
+            case _:
+                raise TypeError(f"expected an order, got {type(order).__name__}")
+        current_activity().episode_of = work.collector.episode_index
+        answer: tuple[_R, NDArray[np.uint8]] = work.run(
+            order, lambda: not self._stopped.isdisjoint(numbers), lambda: self._announced > self._answered
+        )
+        return answer
 
     def stop(self, work_id: int) -> None:
         """End the steps of a work after the current one. May be called while another method runs.
 
         With the `call_id` of a fragment assignment, the steps of that call end; its fragments can still be written.
         """
-        self._works.stop(work_id)
+        self._stopped.add(work_id)
 
     def announce(self, number: int) -> None:
         """End the steps of orders after the current one, until `answer_urgently` with this number has been called.
 
         May be called while another method runs, and after `answer_urgently`.
         """
-        self._urgency.announce(number)
+        self._announced = max(self._announced, number)
 
     def answer_urgently(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method by its name. Later orders are not shortened any more.
@@ -227,179 +235,54 @@ class Worker:
             *args: its arguments.
             **kwargs: its named arguments.
         """
-        self._urgency.answer(number)
+        self._answered = number
         return getattr(self, method)(*args, **kwargs)
 
     def close_work(self, work_id: int) -> None:
-        """Close a work, which has been stopped: other works can use its rows."""
-        self._works.close(work_id)
-
-    def stop_all(self) -> None:
-        """Stop all works, and expect no urgent call any more."""
-        self._works.stop_all()
-        self._urgency.reset()
-
-    def close_all_work(self) -> None:
-        """Close all works."""
-        self._works.close_all()
-
-    def close(self) -> None:
-        """Close all environments."""
-        self._works.close_envs()
-        self.retain((), ())
-
-    def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
-        work_id = order.sequence.work_id
-        work = self._works.for_episodes(order.sequence)
-        current_activity().episode_of = work.collector.episode_index
-        return work.run(order, functools.partial(self._works.is_stopped, work_id), self._urgency.is_waiting)
-
-    def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        work_id, assignment = order.sequence.work_id, order.assignment
-        work = self._works.for_fragments(order)
-        self._works.forget_stopped_calls(assignment.call_id)
-        current_activity().episode_of = work.collector.episode_index
-        builders = self._works.agent_builder(work, assignment), self._works.evaluator_builder(work, assignment)
-        is_stopped = functools.partial(self._works.is_stopped, work_id, assignment.call_id)
-        return work.run(order, *builders, is_stopped, self._urgency.is_waiting)
-
-    def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
-        work = self._works.find(PopulationWork, order.work_id)
-        current_activity().episode_of = work.collector.episode_index
-        is_stopped = functools.partial(self._works.is_stopped, order.work_id)
-        report = work.run(order, is_stopped, self._urgency.is_waiting)
-        return report, np.empty(0, np.uint8)
-
-
-class _Works:
-    """Opens, finds, stops and closes works. Each has rows for itself, and shares its agent."""
-
-    def __init__(
-        self,
-        worker_index: int,
-        settings: WorkerSettings,
-        envs: InstalledEnvs,
-        agents: InstalledAgents,
-        new_buffer: Callable[[int], NDArray[np.uint8]],
-    ) -> None:
-        self._worker_index = worker_index
-        self._settings = settings
-        self._envs = envs
-        self._agents = agents
-        self._new_buffer = new_buffer
-        self._works: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
-        # Numbers of works and of fragment calls. `stop` adds to it from other threads.
-        self._stopped: set[int] = set()
-
-    def for_episodes(self, sequence: SequenceSpec) -> EpisodeWork:
-        """Return the work on a sequence, opened if it is new.
-
-        Raises:
-            DomainError: environments or the agent cannot be made.
-        """
-        if sequence.work_id not in self._works:
-            envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
-            with self._giving_back_on_error(sequence.env_version, envs):
-                self._works[sequence.work_id] = self._episode_work(sequence, envs)
-        return self.find(EpisodeWork, sequence.work_id)
-
-    def _episode_work(self, sequence: SequenceSpec, envs: RowEnvs | VectorEnvs | ManyEnvs) -> EpisodeWork:
-        settings = self._settings, self._new_buffer
-        if isinstance(envs, ManyEnvs):
-            agents = self._agents.built_policies(sequence.policy_version, sequence.exploration, envs)
-            return EpisodeWork(sequence, envs, agents, None, *settings)
-        versions = sequence.policy_version, sequence.env_version
-        agent = self._agents.built(*versions, sequence.exploration, envs)
-        build_evaluator = functools.partial(self._agents.evaluator, *versions, sequence.exploration, envs)
-        return EpisodeWork(sequence, envs, agent, build_evaluator, *settings)
-
-    def for_fragments(self, order: FragmentOrder) -> FragmentWork:
-        """Return the work on a row sequence, opened with the order's states if it is new.
-
-        Raises:
-            DomainError: environments cannot be made.
-        """
-        sequence = order.sequence
-        if sequence.work_id not in self._works:
-            assert order.states is not None  # noqa: S101  # the pool knows which works are open
-            limit = None if sequence.soft_horizon else sequence.max_episode_length
-            envs = self._envs[sequence.env_version].take_for_fragments(limit)
-            work = FragmentWork(sequence, envs, order.states, self._worker_index, self._settings, self._new_buffer)
-            self._works[sequence.work_id] = work
-        return self.find(FragmentWork, sequence.work_id)
-
-    def agent_builder(
-        self, work: FragmentWork, assignment: FragmentAssignment
-    ) -> Callable[[], Agent] | Callable[[], PolicyAgents]:
-        """Return a function that builds the agent of an assignment, or its policies."""
-        version, exploration = assignment.policy_version, assignment.exploration
-        if isinstance(work.envs, ManyEnvs):
-            return functools.partial(self._agents.built_policies, version, exploration, work.envs)
-        return functools.partial(self._agents.built, version, work.spec.env_version, exploration, work.envs)
-
-    def evaluator_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Evaluator] | None:
-        """Return a function that builds the evaluator of an assignment; None where there are many agents."""
-        if isinstance(work.envs, ManyEnvs):
-            return None
-        versions = assignment.policy_version, work.spec.env_version
-        return functools.partial(self._agents.evaluator, *versions, assignment.exploration, work.envs)
-
-    def open_population(self, population: Population, members: Members) -> None:
-        """Open the work on a population, given the parameters of its members, which have been checked.
-
-        Raises:
-            DomainError: environments or the agent cannot be made.
-        """
-        envs = self._envs[population.env_version].take_single_rows()
-        with self._giving_back_on_error(population.env_version, envs):
-            agent: PopulationAgent | PolicyAgents
-            if isinstance(envs, ManyEnvs):
-                version, exploration = population.policy_version, population.exploration
-                agent = self._agents.built_policies(version, exploration, envs, members)
-            else:
-                agent = self._agents.built_population(population, members[""], envs)
-            self._works[population.work_id] = PopulationWork(population, envs, agent, self._settings.env_retries)
-
-    def stop(self, number: int) -> None:
-        """Stop a work, or a fragment call. May be called from any thread."""
-        self._stopped.add(number)
-
-    def stop_all(self) -> None:
-        """Stop all works. May be called from any thread."""
-        self._stopped.update(list(self._works))
-
-    def is_stopped(self, *numbers: int) -> bool:
-        """Return whether any of these works or calls is stopped."""
-        return not self._stopped.isdisjoint(numbers)
-
-    def forget_stopped_calls(self, call_id: int) -> None:
-        """Forget stopped calls before this one: a call may be stopped after it has ended."""
-        for number in tuple(self._stopped):
-            if number < call_id and number not in self._works:
-                self._stopped.discard(number)
-
-    def close(self, work_id: int) -> None:
-        """Close a work, if it is open: other works can use its rows."""
+        """Close a work, if it is open and after it has been stopped: other works can use its rows."""
         self._stopped.discard(work_id)
         work = self._works.pop(work_id, None)
         if work is not None:
             self._envs.give_back(work.spec.env_version, work.envs)
 
-    def close_all(self) -> None:
+    def stop_all(self) -> None:
+        """Stop all works, and expect no urgent call any more: another caller begins to number them."""
+        self._stopped.update(list(self._works))
+        self._announced = self._answered = 0
+
+    def close_all_work(self) -> None:
         """Close all works."""
         for work_id in list(self._works):
-            self.close(work_id)
+            self.close_work(work_id)
 
-    def close_envs(self) -> None:
-        """Close the environments of all works."""
+    def close(self) -> None:
+        """Close all environments."""
         for work in self._works.values():
             work.envs.close()
+        self.retain((), ())
 
-    def find(self, kind: type[_Work], work_id: int) -> _Work:
-        """Return the work of a number, which has been opened and is of this kind."""
-        work = self._works[work_id]
-        assert isinstance(work, kind)  # noqa: S101  # no two works have the same number
-        return work
+    def _episode_work(self, sequence: SequenceSpec) -> EpisodeWork | FragmentWork | PopulationWork:
+        """Return the work on a sequence, opened if it is new; raises DomainError as `work`."""
+        if sequence.work_id not in self._works:
+            envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
+            with self._giving_back_on_error(sequence.env_version, envs):
+                work = EpisodeWork(sequence, envs, self._agents, self._settings, self._new_buffer)
+                self._works[sequence.work_id] = work
+        return self._works[sequence.work_id]
+
+    def _fragment_work(self, order: FragmentOrder) -> EpisodeWork | FragmentWork | PopulationWork:
+        """Return the work on a row sequence, opened with the order's states if it is new; raises as `work`."""
+        sequence = order.sequence
+        if sequence.work_id not in self._works:
+            assert order.states is not None  # noqa: S101  # the pool knows which works are open
+            limit = None if sequence.soft_horizon else sequence.max_episode_length
+            envs = self._envs[sequence.env_version].take_for_fragments(limit)
+            options = self._agents, self._worker_index, self._settings, self._new_buffer
+            self._works[sequence.work_id] = FragmentWork(sequence, envs, order.states, *options)
+        for number in tuple(self._stopped):  # a call may be stopped after it has ended
+            if number < order.assignment.call_id and number not in self._works:
+                self._stopped.discard(number)
+        return self._works[sequence.work_id]
 
     @contextlib.contextmanager
     def _giving_back_on_error(self, env_version: int, envs: RowEnvs | VectorEnvs | ManyEnvs) -> Iterator[None]:
@@ -408,26 +291,3 @@ class _Works:
         except BaseException:
             self._envs.give_back(env_version, envs)
             raise
-
-
-class _Urgency:
-    """The urgent calls of one caller, which are numbered upwards and answered in this order."""
-
-    def __init__(self) -> None:
-        self._announced = self._answered = 0
-
-    def announce(self, number: int) -> None:
-        """Have slices end until a call is answered. May be called from any thread, and later than the call."""
-        self._announced = max(self._announced, number)
-
-    def answer(self, number: int) -> None:
-        """Record that a call is being answered."""
-        self._answered = number
-
-    def is_waiting(self) -> bool:
-        """Return whether a call waits behind the slice that runs."""
-        return self._announced > self._answered
-
-    def reset(self) -> None:
-        """Forget all calls: another caller begins to number them. May be called from any thread."""
-        self._announced = self._answered = 0

@@ -15,15 +15,17 @@ from rollserve_server.agents import VALUE, is_without_choice, legal_values
 from rollserve_server.errors import AgentFailedError, EpisodeFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import ActionMask, Agent, Decision, LeafMask, PolicyAgents, StateSpec
-    from rollserve_server.envs import VectorEnvs
+    from rollserve_server.agents import ActionMask, Agent, Decision, LeafMask, PolicyAgents
+    from rollserve_server.envs import Leaf, VectorEnvs
     from rollserve_server.sampling.protocol import RecurrentState
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.infos import InfoReader
 
-__all__ = ["Evaluator", "MaskInput", "RecurrentStates", "act", "evaluators_of", "mask_input"]
+__all__ = ["Evaluator", "MaskInput", "RecurrentStates", "act", "column_keys", "evaluators_of", "mask_input"]
 
 
 def act(
@@ -52,7 +54,8 @@ def act(
     """
     if mask is not None:
         observations = [*observations, mask.column(observations)]
-        _check(mask.failures, rows, located)
+        if mask.failures:
+            _raise_first(mask.failures, rows, located)
     activity = current_activity()
     activity.begin_step()
     try:
@@ -60,20 +63,20 @@ def act(
     except AgentFailedError as error:
         raise located(AgentFailedError(error.text, next(iter(rows()), 0))) from error
     activity.end()
-    _check(agent.failures(), rows, located)
+    if failures := agent.failures():
+        _raise_first(failures, rows, located)
     return decision
 
 
-def _check(
+def _raise_first(
     failures: Mapping[int, str],
     rows: Callable[[], Sequence[int]],
     located: Callable[[AgentFailedError], EpisodeFailedError],
 ) -> None:
-    """Raise the error of the first row in use that failed."""
-    if failures:
-        for row in rows():
-            if row in failures:
-                raise located(AgentFailedError(failures[row], row))
+    """Raise the error of the first row in use that failed, if one did."""
+    for row in rows():
+        if row in failures:
+            raise located(AgentFailedError(failures[row], row))
 
 
 class RecurrentStates:
@@ -83,40 +86,39 @@ class RecurrentStates:
         columns: for each state (M, *S), read and updated by `Agent.act`; empty if the agent has no states.
     """
 
-    def __init__(self, num_rows: int, agent: Agent | None, previous: Sequence[RecurrentState] = ()) -> None:
-        """Begin with the initial states, or go on with previous ones.
-
-        Args:
-            num_rows: M.
-            agent: agent that has the states; None for no states.
-            previous: for each row, the states of an agent, perhaps another one. They are taken over where their names,
-                dtypes and shapes match the agent's.
-        """
-        self._agent = agent
+    def __init__(self, num_rows: int, agent: Agent, previous: Sequence[RecurrentState] = ()) -> None:
+        """Begin with the initial states, or go on with each row's previous one where they match; see `take`."""
+        self._agent = agent  # whose states are read at each use: members of a population may have their own
         self._num_rows = num_rows
-        specs = self._specs
-        self.columns = [np.repeat(spec.initial[np.newaxis], num_rows, axis=0) for spec in specs]
-        kinds = {spec.name: (spec.initial.dtype, spec.initial.shape) for spec in specs}
-        for row, recurrent_state in enumerate(previous if kinds else ()):
-            if kinds == {name: (state.dtype, state.shape) for name, state in recurrent_state}:
-                states = dict(recurrent_state)
-                for column, spec in zip(self.columns, specs, strict=True):
-                    column[row] = states[spec.name]
-
-    def take_rewards(self, rewards: np.ndarray) -> None:
-        """Keep the rewards (M,) of a step for agents that get them at the next one."""
-        if self._agent is not None and self._agent.reward_state is not None:
-            self.columns[self._agent.reward_state][...] = rewards
-
-    @property
-    def _specs(self) -> Sequence[StateSpec]:
-        # Read at each use: members of a population may have initial states of their own.
-        return self._agent.states if self._agent else ()
+        self.columns = [np.repeat(spec.initial[np.newaxis], num_rows, axis=0) for spec in agent.states]
+        for row, state in enumerate(previous if self.columns else ()):
+            self.take(row, state)
 
     def begin(self, rows: int | Sequence[int] | NDArray[np.int64]) -> None:
         """Set the agent's initial states in rows that begin an episode."""
-        for column, spec in zip(self.columns, self._specs, strict=True):
+        for column, spec in zip(self.columns, self._agent.states, strict=True):
             column[rows] = spec.initial
+
+    def take(self, row: int, previous: RecurrentState) -> None:
+        """Go on with a state, perhaps another agent's, if names, dtypes and shapes match; else begin."""
+        specs = self._agent.states
+        self.begin(row)
+        if {name: (state.dtype, state.shape) for name, state in previous} == {
+            spec.name: (spec.initial.dtype, spec.initial.shape) for spec in specs
+        }:
+            states = dict(previous)
+            for column, spec in zip(self.columns, specs, strict=True):
+                column[row] = states[spec.name]
+
+    def take_rewards(self, rewards: np.ndarray) -> None:
+        """Keep the rewards (M,) of a step for agents that get them at the next one."""
+        if self._agent.reward_state is not None:
+            self.columns[self._agent.reward_state][...] = rewards
+
+    def named(self, row: int) -> RecurrentState:
+        """Return a copy of a row's states, with their names."""
+        columns = zip(self._agent.states, self.columns, strict=True)
+        return tuple((spec.name, np.array(column[row])) for spec, column in columns)
 
     def of_row(self, row: int) -> Sequence[np.ndarray]:
         """Return a copy of each state of a row, (*S)."""
@@ -130,9 +132,34 @@ class RecurrentStates:
         """Return a copy of each row's states."""
         if not self.columns:
             return [()] * self._num_rows
-        names = [spec.name for spec in self._specs]
+        names = [spec.name for spec in self._agent.states]
         copies = [column.copy() for column in self.columns]
         return [tuple(zip(names, (copy[row] for copy in copies), strict=True)) for row in range(self._num_rows)]
+
+
+def column_keys(
+    agent: Agent,
+    reader: InfoReader,
+    observation_leaves: Sequence[Leaf],
+    action_leaves: Sequence[Leaf],
+    environment_action_leaves: Sequence[Leaf] = (),
+    *,
+    has_raw_rewards: bool = False,
+) -> Iterator[ColumnKey]:
+    """Yield the keys of the columns that every step has; one reader gives equal columns of two agents one key."""
+    for leaf in observation_leaves:
+        yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
+    for leaf in action_leaves:
+        yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
+    for leaf in environment_action_leaves:
+        yield "environment_actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
+    yield "rewards", reader.key("", np.dtype(np.float64), ())
+    if has_raw_rewards:
+        yield "raw_rewards", reader.key("", np.dtype(np.float64), ())
+    for info in agent.infos:
+        yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
+    for name, initial in agent.states:
+        yield "states", reader.key(name, initial.dtype, initial.shape)
 
 
 def mask_input(agent: Agent, num_rows: int) -> MaskInput | None:

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve_server.errors import EpisodeFailedError, shorten
-from rollserve_server.sampling.collect.stepping import column_keys
 from rollserve_server.sampling.protocol import EpisodeFailure
 from rollserve_server.sampling.record.episodes import Recorder
 from rollserve_server.sampling.record.infos import InfoReader
@@ -119,7 +118,7 @@ class Collector(EpisodeCollector["Episode"]):
         super().__init__(root_seed, num_retries)
         envs = rows.envs
         self.infos = InfoReader(envs.text_info_bytes)
-        self.recorder = rows.columns = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
+        self.recorder = rows.columns = Recorder(envs.num_rows, rows.column_keys(agent, self.infos), self.infos)
         rows.set_agent(agent)
 
     def release(self, episode: Episode) -> None:

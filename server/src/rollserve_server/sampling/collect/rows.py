@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -19,22 +19,15 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.collect.running import RunningEpisode
     from rollserve_server.sampling.protocol import EpisodeRange
 
 __all__ = ["RowCollector", "RowwiseCollector", "WaitingForAnyRow"]
 
 
-class _Indexed(Protocol):
-    """An episode, or what stands for it."""
-
-    @property
-    def index(self) -> int:
-        """Index of the episode."""
-
-
 _Episode = TypeVar("_Episode")
 
-_Running = TypeVar("_Running", bound=_Indexed)
+_Running = TypeVar("_Running", bound="Episode | RunningEpisode")
 
 
 class RowwiseCollector(EpisodeCollector[_Episode], Generic[_Episode, _Running]):

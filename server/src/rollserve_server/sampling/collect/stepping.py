@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from rollserve_server.sampling.collect.acting import RecurrentStates, act, mask_input
+from rollserve_server.sampling.collect.acting import RecurrentStates, act, column_keys, mask_input
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.columns import ColumnKey, ColumnWriter
     from rollserve_server.sampling.record.infos import InfoReader
 
-__all__ = ["JointRows", "SingleRows", "column_keys"]
+__all__ = ["JointRows", "SingleRows"]
 
 _Envs = TypeVar("_Envs", bound="RowEnvs | VectorEnvs")
 _Infos = TypeVar("_Infos")
@@ -48,6 +48,12 @@ class _Rows(ABC, Generic[_Envs, _Infos]):
         self._located = located
         # The infos that came with the present observations.
         self._infos: _Infos = no_infos
+
+    def column_keys(self, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:
+        """Yield the keys of the columns that every step of an agent has; see `acting.column_keys`."""
+        envs = self.envs
+        leaves = envs.observation_leaves, envs.action_leaves, envs.environment_action_leaves
+        return column_keys(agent, reader, *leaves, has_raw_rewards=envs.raw_rewards is not envs.rewards)
 
     def set_agent(self, agent: Agent, previous: Sequence[RecurrentState] = ()) -> None:
         """Let an agent act from now on; see `RecurrentStates` about `previous`."""
@@ -145,20 +151,3 @@ class JointRows(_Rows["VectorEnvs", Mapping[str, Any]]):
 
     def _last_observations(self, row: int) -> Sequence[np.ndarray]:
         return [column[0] for column in self.envs.last_observations(np.array([row]))]
-
-
-def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:
-    """Yield the keys of the columns that every step has; one reader gives equal columns of two agents one key."""
-    for leaf in envs.observation_leaves:
-        yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.action_leaves:
-        yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.environment_action_leaves:
-        yield "environment_actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
-    yield "rewards", reader.key("", np.dtype(np.float64), ())
-    if envs.raw_rewards is not envs.rewards:
-        yield "raw_rewards", reader.key("", np.dtype(np.float64), ())
-    for info in agent.infos:
-        yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
-    for name, initial in agent.states:
-        yield "states", reader.key(name, initial.dtype, initial.shape)

@@ -150,9 +150,9 @@ class VectorCollector(Collector):
 
     def _begin_episodes(self, infos: Mapping[str, Any]) -> None:
         """Record the episodes that rows begin, if they are requested."""
-        fresh = np.flatnonzero(self._envs.fresh).tolist()
+        fresh = np.flatnonzero(self._envs.fresh)
         self._rows.begin(fresh)
-        episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
+        episodes = {row: index for row in fresh.tolist() if (index := int(self._indices[row])) in self._unfinished}
         reset_infos = self._envs.reset_infos(infos, list(episodes))
         for row, index in episodes.items():
             infos_of_row = self.infos.read_reset(reset_infos.get(row, {}))

@@ -51,7 +51,9 @@ class Compressor:
     """Compresses the columns of one sequence that shrink by it, and remembers which do not."""
 
     def __init__(self) -> None:
-        self._payoffs = _Payoffs()
+        # The number of messages in which a column is not tried again, and the columns that shrank at the last attempt.
+        self._num_to_skip: dict[Hashable, int] = {}
+        self._helped: set[Hashable] = set()
 
     def compress(
         self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType
@@ -64,42 +66,21 @@ class Compressor:
             compression: codec.
         """
         key = key, compression
-        if rows.num_bytes < _MIN_BYTES or not self._payoffs.is_due(key):
+        if rows.num_bytes < _MIN_BYTES:
+            return rows
+        if left := self._num_to_skip.get(key, 0):
+            self._num_to_skip[key] = left - 1
             return rows
         data, shrink = rows.contiguous().data, _COMPRESS[compression]
-        if not self._payoffs.has_helped(key) and len(data) > 2 * _SAMPLE_BYTES:
+        if key not in self._helped and len(data) > 2 * _SAMPLE_BYTES:
             sample = data[len(data) // 2 :][:_SAMPLE_BYTES]
             if len(shrink(sample)) > _MAX_KEPT_SHARE * len(sample):
-                self._payoffs.record(key, helped=False)
+                self._num_to_skip[key] = _NUM_SKIPPED
                 return rows
         compressed = shrink(data)
-        helped = len(compressed) <= _MAX_KEPT_SHARE * len(data)
-        self._payoffs.record(key, helped=helped)
-        return CompressedRows(rows, compression, compressed) if helped else rows
-
-
-class _Payoffs:
-    """Outcomes of attempts to make columns smaller."""
-
-    def __init__(self) -> None:
-        self._num_to_skip: dict[Hashable, int] = {}
-        self._helped: set[Hashable] = set()
-
-    def is_due(self, key: Hashable) -> bool:
-        """Whether to make an attempt. Counts the messages, so it has to be asked once for each."""
-        left = self._num_to_skip.get(key, 0)
-        if left:
-            self._num_to_skip[key] = left - 1
-        return not left
-
-    def has_helped(self, key: Hashable) -> bool:
-        """Whether the last attempt made the column smaller."""
-        return key in self._helped
-
-    def record(self, key: Hashable, *, helped: bool) -> None:
-        """Record the outcome of an attempt."""
-        if helped:
-            self._helped.add(key)
-        else:
+        if len(compressed) > _MAX_KEPT_SHARE * len(data):
             self._helped.discard(key)
             self._num_to_skip[key] = _NUM_SKIPPED
+            return rows
+        self._helped.add(key)
+        return CompressedRows(rows, compression, compressed)

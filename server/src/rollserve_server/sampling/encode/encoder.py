@@ -34,7 +34,7 @@ from rollserve_server.sampling.encode.segments import FILL_BYTES, Segment, Segme
 from rollserve_server.sampling.protocol import PLAIN, ColumnFormat, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -82,29 +82,8 @@ for _response in (ObtainExactEpisodesResponse, EvaluateResponse):
         raise AssertionError("expected the same number of `multi_agent_batch` in the responses of all calls")
 
 
-class _IsEpisode(Protocol):
-    """An episode, with one agent or with many."""
-
-    index: int
-    length: int
-
-
-class _IsPart(Protocol):
-    """Steps of an episode, from `start` up to `stop`."""
-
-    @property
-    def episode(self) -> _IsEpisode: ...
-
-    @property
-    def stop(self) -> int: ...
-
-    @property
-    def ends(self) -> bool: ...
-
-
-E = TypeVar("E", bound=_IsEpisode)
-
-P = TypeVar("P", bound=_IsPart)
+E = TypeVar("E", bound="Episode | ManyEpisode")
+P = TypeVar("P", bound="Segment | ManySegment")
 
 
 class MessageForm(NamedTuple, Generic[E, P]):
@@ -277,17 +256,18 @@ class Encoder:
         """Return the message of these parts, and remember how much it shrank."""
         num_bytes = sum(map(size_of, parts))
         self._shrinkage = min(max(num_raw_bytes / num_bytes, 1.0), _MAX_SHRINKAGE)
-        return EncodedMessage(
-            parts,
-            num_bytes=num_bytes,
-            num_raw_bytes=max(num_bytes, num_raw_bytes),
-            num_steps=int(headers.lengths.sum()),
-            num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
-            dropped_infos=content.dropped_infos(),
-            endings=content.endings(),
-            moments=moments,
-            num_non_finite_steps=num_non_finite_steps,
+        info = Message(
+            0,
+            num_bytes,
+            int(headers.lengths.sum()),
+            int(np.count_nonzero(headers.terminated | headers.truncated)),
+            content.dropped_infos(),
+            max(num_bytes, num_raw_bytes),
+            content.endings(),
+            moments,
+            num_non_finite_steps,
         )
+        return EncodedMessage(parts, info)
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:
         """Yield a leaf's observations as frames that are written once each, if they may be; else as two columns."""
@@ -420,39 +400,25 @@ class EncodedMessage:
 
     Attributes:
         parts: content of the message, in order.
-        num_bytes: size of the message.
-        num_raw_bytes: size that the message would have with all columns plain.
-        num_steps: number of steps in it.
-        num_episodes: number of episodes that end in it.
-        dropped_infos: number of values of infos, by name, that the episodes or fragments which end in it lack.
-        endings: ends of the episodes that end in it; see `Message`.
-        moments: moments of the episodes or fragments that end in it; see `Message`.
-        num_non_finite_steps: number of steps in it with a NaN or an infinity.
+        info: what is known of it, as of a message at the beginning of a buffer.
     """
 
     parts: Sequence[Part]
-    num_bytes: int
-    num_raw_bytes: int
-    num_steps: int
-    num_episodes: int
-    dropped_infos: Mapping[str, int]
-    endings: bytes
-    moments: tuple[bytes, ...] = ()
-    num_non_finite_steps: int = 0
+    info: Message
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the message."""
+        return self.info.size
+
+    @property
+    def num_raw_bytes(self) -> int:
+        """Size that the message would have with all columns plain."""
+        return self.info.raw_size
 
     def place(self, offset: int) -> Message:
         """Return the message's position in a buffer, and its content."""
-        return Message(
-            offset,
-            self.num_bytes,
-            self.num_steps,
-            self.num_episodes,
-            self.dropped_infos,
-            self.num_raw_bytes,
-            self.endings,
-            self.moments,
-            self.num_non_finite_steps,
-        )
+        return dataclasses.replace(self.info, offset=offset)
 
     def write(self, buffer: NDArray[np.uint8]) -> None:
         """Write the message into a buffer of its size."""

@@ -5,12 +5,13 @@ Each column is copied once: from where its steps were recorded to where the mess
 
 from __future__ import annotations
 
-import functools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from rollserve._codec.columns import mask_name
 from rollserve._codec.protobuf import keys_of, length_delimited, text_field, varint_field
@@ -156,108 +157,94 @@ def empty_info_column(num_rows: int, keys: Sequence[InfoKey]) -> tuple[np.ndarra
     return np.zeros((num_rows, *keys[0].shape), dtype), np.zeros(num_rows, np.bool_)
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Arrays that are written one after the other along their first axis.
+class _Source(ABC):
+    """Rows of one dtype and shape that are written one after the other.
 
     Attributes:
-        pieces: arrays of shape (rows, *shape) each.
         dtype: dtype of the written elements, in little-endian order.
         shape: shape of one row.
+        num_rows: number of rows.
+        num_bytes: size of all rows in bytes.
     """
 
-    pieces: Sequence[np.ndarray]
-    dtype: np.dtype
-    shape: tuple[int, ...]
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], num_rows: int) -> None:
+        self.dtype, self.shape, self.num_rows = dtype, shape, num_rows
+        self.num_bytes = num_rows * math.prod(shape) * dtype.itemsize
 
-    @functools.cached_property
-    def num_rows(self) -> int:
-        """Number of rows of all pieces."""
-        return sum(map(len, self.pieces))
+    def contiguous(self) -> NDArray[np.uint8]:
+        """Return the bytes in one array, which is a view if they are contiguous already."""
+        buffer = np.empty(self.num_bytes, np.uint8)
+        self.write(buffer)
+        return buffer
 
-    @functools.cached_property
-    def num_bytes(self) -> int:
-        """Size of all rows in bytes."""
-        return self.num_rows * math.prod(self.shape) * self.dtype.itemsize
+    @abstractmethod
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the rows in arrays (rows, *shape), in order."""
+
+    @abstractmethod
+    def write(self, buffer: NDArray[np.uint8]) -> None:
+        """Copy the rows into a buffer of their size."""
+
+
+class Rows(_Source):
+    """Arrays that are written one after the other along their first axis."""
+
+    def __init__(self, pieces: Sequence[np.ndarray], dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        """Take arrays (rows, *shape) each."""
+        super().__init__(dtype, shape, sum(map(len, pieces)))
+        self._pieces = pieces
 
     @classmethod
     def of(cls, array: np.ndarray) -> Rows:
         """Return the rows of one array."""
         return cls([array], array.dtype, array.shape[1:])
 
+    @override
     def contiguous(self) -> NDArray[np.uint8]:
-        """Return the bytes in one array, which is a view if they are contiguous already."""
-        if len(self.pieces) == 1:
-            (piece,) = self.pieces
+        if len(self._pieces) == 1:
+            (piece,) = self._pieces
             if piece.dtype == self.dtype.newbyteorder("<") and piece.flags.c_contiguous:
                 return piece.reshape(-1).view(np.uint8)
-        buffer = np.empty(self.num_bytes, np.uint8)
-        self.write(buffer)
-        return buffer
+        return super().contiguous()
 
+    @override
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the rows in arrays (rows, *shape), in order: large pieces as they are, small ones copied together."""
-        per_block = max(1, _BLOCK_BYTES * len(self.pieces) // max(self.num_bytes, 1))
-        for start in range(0, len(self.pieces), per_block):
-            pieces = self.pieces[start : start + per_block]
+        """Yield large pieces as they are, small ones copied together."""
+        per_block = max(1, _BLOCK_BYTES * len(self._pieces) // max(self.num_bytes, 1))
+        for start in range(0, len(self._pieces), per_block):
+            pieces = self._pieces[start : start + per_block]
             yield pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
+    @override
     def write(self, buffer: NDArray[np.uint8]) -> None:
-        """Copy the rows into a buffer of their size."""
         if buffer.size:
             out = buffer.view(self.dtype.newbyteorder("<")).reshape(-1, *self.shape)
-            np.concatenate(self.pieces, out=out, casting="same_kind")
+            np.concatenate(self._pieces, out=out, casting="same_kind")
 
 
-@dataclass(frozen=True, eq=False)
-class Gathered:
-    """Rows of arrays that are written one after the other, from any positions.
+class Gathered(_Source):
+    """Rows of arrays that are written one after the other, from any positions."""
 
-    Attributes:
-        parts: contiguous arrays of shape (all rows, *shape), each with the indices (rows,) of the rows to write.
-    """
+    def __init__(self, parts: Sequence[tuple[np.ndarray, NDArray[np.int64]]]) -> None:
+        """Take contiguous arrays of shape (all rows, *shape), each with the indices (rows,) of the rows to write."""
+        first = parts[0][0]
+        super().__init__(first.dtype, first.shape[1:], sum(len(places) for _, places in parts))
+        self._parts = parts
 
-    parts: Sequence[tuple[np.ndarray, NDArray[np.int64]]]
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Dtype of the written elements, in little-endian order."""
-        return self.parts[0][0].dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one row."""
-        return self.parts[0][0].shape[1:]
-
-    @functools.cached_property
-    def num_rows(self) -> int:
-        """Number of rows to write."""
-        return sum(len(places) for _, places in self.parts)
-
-    @functools.cached_property
-    def num_bytes(self) -> int:
-        """Size of these rows in bytes."""
-        return self.num_rows * math.prod(self.shape) * self.dtype.itemsize
-
-    def contiguous(self) -> NDArray[np.uint8]:
-        """Return the bytes in one array."""
-        buffer = np.empty(self.num_bytes, np.uint8)
-        self.write(buffer)
-        return buffer
-
+    @override
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield the rows in arrays (rows, *shape), in order, as copies."""
+        """Yield copies."""
         per_block = max(1, _BLOCK_BYTES * self.num_rows // max(self.num_bytes, 1))
-        for source, places in self.parts:
+        for source, places in self._parts:
             for start in range(0, len(places), per_block):
                 yield np.take(source, places[start : start + per_block], axis=0, mode="clip")
 
+    @override
     def write(self, buffer: NDArray[np.uint8]) -> None:
-        """Copy the rows into a buffer of their size."""
         if not buffer.size:
             return
         rows, stop = buffer.reshape(self.num_rows, -1), 0
-        for source, places in self.parts:
+        for source, places in self._parts:
             start, stop = stop, stop + len(places)
             little = source.astype(self.dtype.newbyteorder("<"), copy=False).reshape(len(source), -1)
             # As bytes, because the buffer may be unaligned; with a mode, because numpy otherwise copies twice.

@@ -17,6 +17,7 @@ from rollserve_server.sampling.encode.segments import (
     endings_of,
     groups_of_one_shape,
     info_keys,
+    sum_counts,
 )
 from rollserve_server.sampling.protocol import PLAIN
 
@@ -266,11 +267,7 @@ class ManyContent:
 
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a part lack."""
-        dropped: Counter[str] = Counter()
-        for segment in self._segments:
-            if segment.ends:
-                dropped.update(segment.episode.dropped_infos)
-        return dropped
+        return sum_counts(segment.episode.dropped_infos for segment in self._segments if segment.ends)
 
     def endings(self) -> bytes:
         """Return the ends of the episodes that end with a part; see `endings_of`."""

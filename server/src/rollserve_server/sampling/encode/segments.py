@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,7 +27,7 @@ from rollserve_server.sampling.encode.fields import (
     step_column_name,
 )
 from rollserve_server.sampling.protocol import ENDING, PLAIN
-from rollserve_server.sampling.record.columns import Piece, StackColumn, bytes_of
+from rollserve_server.sampling.record.columns import Piece, StackColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +50,7 @@ __all__ = [
     "groups_of_one_shape",
     "info_keys",
     "return_after",
+    "sum_counts",
 ]
 
 _T = TypeVar("_T")
@@ -261,10 +261,9 @@ class Sizes(NamedTuple):
             num_columns = 1 + in_segments + has_mask
             prefix = len(STATE_PREFIX) * (group == "states")
             header = _HEADER_BYTES + 10 * len(key.shape) + prefix + len(key.name.encode()) + 1
-            row = key.dtype.itemsize * math.prod(key.shape)
             message += header * num_columns
-            segment += (row + has_mask) * in_segments
-            step += (row + has_mask) * in_steps
+            segment += (key.num_bytes + has_mask) * in_segments
+            step += (key.num_bytes + has_mask) * in_steps
         return cls(message, segment, step)
 
     def room(self, limit: int, fill_bytes: int) -> int:
@@ -321,11 +320,7 @@ class SegmentContent:
 
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the episodes which end with a segment lack."""
-        dropped: Counter[str] = Counter()
-        for segment in self._segments:
-            if segment.ends and segment.episode.dropped_infos:
-                dropped.update(segment.episode.dropped_infos)
-        return dropped
+        return sum_counts(segment.episode.dropped_infos for segment in self._segments if segment.ends)
 
     def endings(self) -> bytes:
         """Return the ends of the episodes that end with a segment; see `endings_of`."""
@@ -396,7 +391,7 @@ class SegmentContent:
         return [_Run(list(pieces)) for _, pieces in itertools.groupby(self._pieces, _buffer_id)]
 
     def _rows(self, key: ColumnKey) -> Rows | Gathered:
-        if self._mean_length * bytes_of((key,), ()) <= _MAX_GATHERED_BYTES:
+        if self._mean_length * key[1].num_bytes <= _MAX_GATHERED_BYTES:
             parts = [run.part(key) for run in self._runs]
             gathered = [part for part in parts if part is not None]
             if len(gathered) == len(parts):
@@ -486,6 +481,14 @@ def frames_once(segments: Sequence[Sequence[Piece]], key: InfoKey, last: Iterabl
                 return None
         frames += [arrays[0][0], arrays[0][1:, -1], *(array[:, -1] for array in arrays[1:])]
     return Rows(frames, key.dtype, key.shape[1:])
+
+
+def sum_counts(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Return the sums of numbers by name."""
+    total: Counter[str] = Counter()
+    for each in filter(None, counts):
+        total.update(each)
+    return total
 
 
 def endings_of(episodes: Iterable[Episode | ManyEpisode]) -> bytes:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rollserve_server.sampling.encode.segments import (
     discounted_after,
     frames_once,
     return_after,
+    sum_counts,
 )
 from rollserve_server.sampling.protocol import ENDING, PLAIN
 from rollserve_server.sampling.record.episodes import Episode
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.infos import InfoKey, InfoReader
     from rollserve_server.sampling.record.step_columns import Places, StepColumns
 
-__all__ = ["EndingFragments", "FragmentTable", "TableContent", "cut_table", "endings_of_table"]
+__all__ = ["FragmentTable", "TableContent", "cut_table", "endings_of_table"]
 
 _FRAGMENT_BYTES = 128
 """Approximate memory of a fragment without its steps, infos and last observation."""
@@ -48,6 +49,7 @@ _FRAGMENT_BYTES = 128
 _COLUMNS = (
     "rows",
     "starts",
+    "stops",
     "episode_indices",
     "first_steps",
     "terminated",
@@ -55,53 +57,12 @@ _COLUMNS = (
     "total_rewards",
     "returns_before",
     "discounted_before",
+    "seconds",
 )
-"""Arrays with an element for each fragment, which both classes have."""
+"""Arrays with an element for each fragment."""
 
 
-class EndingFragments(NamedTuple):
-    """N fragments that end with the same step.
-
-    Attributes:
-        stop: number of that step in the columns, plus 1.
-        ended: when they ended (`time.perf_counter`).
-        began: (N,), when their episodes began.
-        columns, env_seed, rows, starts, episode_indices, first_steps, terminated, truncated, total_rewards,
-            returns_before, discounted_before, last_observations, last_states, dropped_infos, reset_infos: as in
-            `FragmentTable`.
-    """
-
-    stop: int
-    ended: float
-    began: NDArray[np.float64]
-    columns: StepColumns
-    env_seed: int
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    episode_indices: NDArray[np.int64]
-    first_steps: NDArray[np.int64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    total_rewards: NDArray[np.float64]
-    returns_before: NDArray[np.float64]
-    discounted_before: NDArray[np.float64]
-    last_observations: Sequence[np.ndarray]
-    last_states: Sequence[np.ndarray]
-    dropped_infos: Sequence[Mapping[str, int]]
-    reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
-
-    @property
-    def num_bytes(self) -> int:
-        """Approximate memory of the fragments, without their steps."""
-        return _num_bytes(len(self.rows), self.last_observations, self.last_states)
-
-    @property
-    def column_bytes(self) -> int:
-        """Approximate memory of their steps."""
-        return (len(self.rows) * self.stop - int(self.starts.sum())) * self.columns.step_bytes
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, because a frozen one takes three times as long to make, for each step with an end
 class FragmentTable:
     """N fragments, column by column.
 
@@ -154,7 +115,8 @@ class FragmentTable:
     @property
     def num_bytes(self) -> int:
         """Approximate memory of the fragments, without their steps."""
-        return _num_bytes(len(self), self.last_observations, self.last_states)
+        last = sum(column.nbytes for column in (*self.last_observations, *self.last_states))
+        return len(self) * _FRAGMENT_BYTES + last
 
     @property
     def is_uniform(self) -> bool:
@@ -184,31 +146,33 @@ class FragmentTable:
         runs = zip(self.rows.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
         return [self.columns.pieces(*run) for run in runs]
 
+    @property
+    def column_bytes(self) -> int:
+        """Approximate memory of their steps."""
+        return int(self.lengths.sum()) * self.columns.step_bytes
+
     @classmethod
-    def of(cls, steps: Sequence[EndingFragments]) -> FragmentTable:
-        """Return a table of fragments that end with several steps. They share the columns and the seed."""
-        joined: dict[str, Any] = {name: np.concatenate([getattr(step, name) for step in steps]) for name in _COLUMNS}
-        counts = [len(step.rows) for step in steps]
-        joined["stops"] = np.repeat([step.stop for step in steps], counts)
-        # Here, because one difference for all steps takes less time than one for each.
-        ended, began = np.repeat([step.ended for step in steps], counts), np.concatenate([step.began for step in steps])
-        joined["seconds"] = ended - began
+    def joined(cls, tables: Sequence[FragmentTable]) -> FragmentTable:
+        """Return the fragments of tables that share the columns and the seed, one table behind the other."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(table, name) for table in tables]) for name in _COLUMNS
+        }
         for name in ("last_observations", "last_states"):
-            joined[name] = [
-                np.concatenate(parts) for parts in zip(*(getattr(step, name) for step in steps), strict=True)
+            columns[name] = [
+                np.concatenate(parts) for parts in zip(*(getattr(table, name) for table in tables), strict=True)
             ]
-        joined["dropped_infos"] = [dropped for step in steps for dropped in step.dropped_infos]
+        columns["dropped_infos"] = [dropped for table in tables for dropped in table.dropped_infos]
         reset_infos: list[Mapping[InfoKey, Any]] = []
-        if any(step.reset_infos for step in steps):
-            for step in steps:
-                reset_infos += step.reset_infos or [NO_INFOS] * len(step.rows)
-        return cls(columns=steps[0].columns, env_seed=steps[0].env_seed, reset_infos=reset_infos, **joined)
+        if any(table.reset_infos for table in tables):
+            for table in tables:
+                reset_infos += table.reset_infos or [NO_INFOS] * len(table)
+        return dataclasses.replace(tables[0], reset_infos=reset_infos, **columns)
 
     def select(self, start: int, stop: int) -> FragmentTable:
         """Return the fragments from `start` up to `stop`, as views."""
         if start == 0 and stop == len(self):
             return self
-        columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in (*_COLUMNS, "stops", "seconds")}
+        columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in _COLUMNS}
         for name in ("last_observations", "last_states"):
             columns[name] = [column[start:stop] for column in getattr(self, name)]
         columns["dropped_infos"] = self.dropped_infos[start:stop]
@@ -248,10 +212,6 @@ class FragmentTable:
             )
             episodes.append(episode)
         return episodes
-
-
-def _num_bytes(num_fragments: int, *last: Sequence[np.ndarray]) -> int:
-    return num_fragments * _FRAGMENT_BYTES + sum(column.nbytes for columns in last for column in columns)
 
 
 def cut_table(
@@ -386,10 +346,7 @@ class TableContent:
 
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the fragments which end with a segment lack."""
-        dropped: Counter[str] = Counter()
-        for dropped_infos in filter(None, self._fragments.dropped_infos[: self._num_ending]):
-            dropped.update(dropped_infos)
-        return dropped
+        return sum_counts(self._fragments.dropped_infos[: self._num_ending])
 
     def endings(self) -> bytes:
         """Return the ends of the episodes that end with a segment; see `endings_of`."""

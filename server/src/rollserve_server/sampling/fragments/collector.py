@@ -16,7 +16,6 @@ from rollserve_server.agents import PolicyAgents
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.collector import Attempts
-from rollserve_server.sampling.collect.stepping import column_keys
 from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.spilling import Spill
@@ -294,7 +293,7 @@ class AgentFragmentCollector(FragmentCollector):
         assert not isinstance(agent, PolicyAgents)  # noqa: S101  # the pool has checked that they fit
         self._rows.set_agent(agent, self._initial_states or self._rows.states.copies())
         self._initial_states = []
-        keys = tuple(column_keys(self._rows.envs, agent, self.infos))
+        keys = tuple(self._rows.column_keys(agent, self.infos))
         if self._columns.keys != keys:
             self._columns = self._rows.columns = self._new_columns(keys)
         if agent.noise_kind is None or agent.noise_kind != self._noise_kind:

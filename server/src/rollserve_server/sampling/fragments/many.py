@@ -171,14 +171,14 @@ class ManyFragmentCollector(FragmentCollector):
         running.use(self._policies, self._agents.choose(running.index, numbers), self._names, root_seed)
         for agent in running.alive:
             lanes, lane = running.lanes_of(agent)
-            lanes.take_states(lane, states.get(agent, ()))
+            lanes.states.take(lane, states.get(agent, ()))
 
     def _states_of(self, running: RunningEpisode) -> dict[int, RecurrentState]:
         """Return the recurrent states of the agents that are alive."""
         found = {}
         for agent in running.alive:
             lanes, lane = running.lanes_of(agent)
-            found[agent] = lanes.states_of(lane)
+            found[agent] = lanes.states.named(lane)
         return found
 
     def _step_row(self, row: int, actions: dict[int, Any]) -> None:

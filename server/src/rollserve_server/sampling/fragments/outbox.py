@@ -10,7 +10,6 @@ import numpy as np
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
 from rollserve_server.sampling.encode.segments import SegmentContent, cut_into_messages, endings_of
 from rollserve_server.sampling.encode.tables import (
-    EndingFragments,
     FragmentTable,
     TableContent,
     cut_table,
@@ -164,9 +163,9 @@ class TableOutbox(Outbox):
         """Start empty; `infos` reads infos again whose dtypes or shapes differ from step to step."""
         super().__init__()
         self._infos = infos
-        self._waiting: list[EndingFragments] = []
+        self._waiting: list[FragmentTable] = []
 
-    def add(self, fragments: EndingFragments) -> None:
+    def add(self, fragments: FragmentTable) -> None:
         """Add fragments, which have the same columns as the waiting ones."""
         self._waiting.append(fragments)
         self._hold(fragments.num_bytes, fragments.column_bytes)
@@ -175,13 +174,13 @@ class TableOutbox(Outbox):
         """Do nothing: the columns stay until the next call."""
 
     def _take_messages(self, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
-        table = FragmentTable.of(self._waiting)
+        table = FragmentTable.joined(self._waiting)
         self._waiting = []
         return self._encode(self._without_skipped(table), encoding, max_message_bytes)
 
     def _discard_waiting(self) -> tuple[int, bytes]:
-        steps, self._waiting = self._waiting, []
-        table = self._without_skipped(FragmentTable.of(steps)) if steps else None
+        tables, self._waiting = self._waiting, []
+        table = self._without_skipped(FragmentTable.joined(tables)) if tables else None
         if table is None or not len(table):
             return 0, b""
         num_skipped, self._num_steps_to_skip = self._num_steps_to_skip, 0

@@ -94,9 +94,7 @@ class RowFragmentCollector(AgentFragmentCollector):
         self._episode_steps += 1
         self._end_episodes()
         if self._step == self.num_steps:
-            for row, position in enumerate(self._positions):
-                if position.is_open:
-                    self._finish(row, terminated=False, truncated=False)
+            self._end_open(before=False)
         recorder.advance()
 
     def progress(self) -> RowsProgress:
@@ -226,17 +224,20 @@ class RowFragmentCollector(AgentFragmentCollector):
             else:
                 position.reset_infos = NO_RESET_INFOS
 
-    def _finish(self, row: int, *, terminated: bool, truncated: bool) -> None:
-        fragment = self._columns.finish(row, terminated, truncated, *self._rows.ending(row))
+    def _finish(self, row: int, *, terminated: bool = False, truncated: bool = False, before: bool = False) -> None:
+        """End a row's fragment with the current step, or before it, and with it perhaps its episode."""
+        fragment = self._columns.finish(row, terminated, truncated, *self._rows.ending(row), before=before)
         self._positions[row].close(fragment)
         self.outbox.add(fragment)
 
     def _cut(self) -> None:
+        self._end_open(before=True)
+
+    def _end_open(self, *, before: bool) -> None:
+        """End the fragments of episodes that go on, with the current step or before it."""
         for row, position in enumerate(self._positions):
             if position.is_open:
-                fragment = self._columns.cut(row, *self._rows.ending(row))
-                position.close(fragment)
-                self.outbox.add(fragment)
+                self._finish(row, before=before)
 
     def _break_off(self, row: int) -> None:
         """Let a row begin the episode after the present one with the next step."""

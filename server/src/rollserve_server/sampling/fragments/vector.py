@@ -14,7 +14,7 @@ from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFai
 from rollserve_server.sampling.collect.collector import with_episode
 from rollserve_server.sampling.collect.noise import BlockNoise, EpisodeGenerator
 from rollserve_server.sampling.collect.stepping import JointRows
-from rollserve_server.sampling.encode.tables import EndingFragments
+from rollserve_server.sampling.encode.tables import FragmentTable
 from rollserve_server.sampling.fragments.collector import AgentFragmentCollector, is_same
 from rollserve_server.sampling.fragments.outbox import TableOutbox
 from rollserve_server.sampling.protocol import RowsProgress
@@ -238,14 +238,12 @@ class VectorFragmentCollector(AgentFragmentCollector):
         self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], now: float
     ) -> None:
         """End the fragments of rows with the step before the current one."""
-        fragments = EndingFragments(
-            self._step,
-            now,
-            self._began[rows],
+        fragments = FragmentTable(
             self._columns,
             self._env_seed,
             rows,
             self._starts[rows],
+            np.full(len(rows), self._step),
             self._indices[rows],
             self._first_steps[rows],
             terminated,
@@ -253,6 +251,7 @@ class VectorFragmentCollector(AgentFragmentCollector):
             self._rows.total_rewards[rows],
             self._returns_before[rows],
             self._discounted_before[rows],
+            now - self._began[rows],
             self._envs.last_observations(rows),
             self._rows.states.of_rows(rows),
             [self._take_dropped_infos(row) for row in rows.tolist()],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -209,10 +208,9 @@ def stack_keys(keys: Iterable[ColumnKey]) -> frozenset[ColumnKey]:
     return frozenset((group, key) for group, key in keys if group == "observations" and _may_be_stack(key))
 
 
-def bytes_of(keys: Iterable[ColumnKey], stacks: Collection[ColumnKey]) -> int:
+def bytes_of(keys: Iterable[ColumnKey], stacks: Collection[ColumnKey] = ()) -> int:
     """Return the bytes of a row's step in these columns, of which `stacks` are stacks that continue."""
-    shapes = [(key.dtype, key.shape[1:] if (group, key) in stacks else key.shape) for group, key in keys]
-    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes)
+    return sum(key[1].num_bytes // (key[1].shape[0] if key in stacks else 1) for key in keys)
 
 
 class ColumnWriter(ABC):
@@ -399,4 +397,4 @@ def _may_be_stack(key: InfoKey) -> bool:
 
     Vectors are no stacks of numbers: to look at each number as a frame takes longer than to record and send it.
     """
-    return len(key.shape) > 1 and key.shape[0] > 1 and key.dtype.itemsize * math.prod(key.shape) >= _MIN_BYTES
+    return len(key.shape) > 1 and key.shape[0] > 1 and key.num_bytes >= _MIN_BYTES

@@ -187,30 +187,34 @@ class Recorder(ColumnWriter):
         last_observations: Sequence[np.ndarray],
         last_states: Sequence[np.ndarray] = (),
         total_reward: float = 0.0,
+        *,
+        before: bool = False,
     ) -> Episode:
-        """End the row's episode or fragment with the current step, and return it.
+        """End the row's episode or fragment, which has at least one step, with the current step, and return it.
 
         Args:
             row: the row.
             terminated: whether the environment terminated the episode.
             truncated: whether the episode was truncated.
-            last_observations: for each leaf of the observation space, the observation after the step.
-            last_states: each of the agent's recurrent states after the step.
+            last_observations: for each leaf of the observation space, the observation after the last step.
+            last_states: each of the agent's recurrent states after the last step.
             total_reward: sum of the raw rewards of the episode so far.
+            before: whether to end it before the current step instead.
         """
-        episode = self._finish(row, self._position + 1, last_observations, last_states, total_reward)
-        episode.terminated, episode.truncated = terminated, truncated
+        running, stop = self._open.pop(row), self._position + (not before)
+        self._in_use[row] = False
+        episode = running.episode
+        episode.length = running.num_moved + stop - running.start
+        episode.terminated, episode.truncated, episode.total_reward = terminated, truncated, total_reward
+        episode.seconds = time.perf_counter() - episode.began
+        episode.last_observations, episode.last_states = last_observations, last_states
+        if running.infos is not None:
+            episode.env_infos = running.infos.finish(episode.length)
+        if stop > running.start:  # else all steps have moved out of the buffer
+            episode.pieces.append(Piece(self._buffer, row, running.start, stop))
+            self._finished.add(episode)
+        self._count_bytes_of(episode)
         return episode
-
-    def cut(
-        self,
-        row: int,
-        last_observations: Sequence[np.ndarray],
-        last_states: Sequence[np.ndarray] = (),
-        total_reward: float = 0.0,
-    ) -> Episode:
-        """End the row's fragment, which has at least one step, before the current step, and return it; see `finish`."""
-        return self._finish(row, self._position, last_observations, last_states, total_reward)
 
     def abandon(self, row: int) -> None:
         """Forget the steps of the row's episode so far."""
@@ -221,38 +225,11 @@ class Recorder(ColumnWriter):
         """Forget a finished episode: its steps may be overwritten."""
         self._finished.discard(episode)
 
-    def _finish(
-        self,
-        row: int,
-        stop: int,
-        last_observations: Sequence[np.ndarray],
-        last_states: Sequence[np.ndarray],
-        total_reward: float,
-    ) -> Episode:
-        running = self._open.pop(row)
-        self._in_use[row] = False
-        episode = running.episode
-        episode.length = running.num_moved + stop - running.start
-        episode.total_reward = total_reward
-        episode.seconds = time.perf_counter() - episode.began
-        episode.last_observations, episode.last_states = last_observations, last_states
-        if running.infos is not None:
-            episode.env_infos = running.infos.finish(episode.length)
-        if stop > running.start:  # else all steps have moved out of the buffer
-            episode.pieces.append(Piece(self._buffer, row, running.start, stop))
-            self._finished.add(episode)
-        episode.column_bytes = self._column_bytes(episode)
-        episode.num_bytes = episode.column_bytes + self._other_bytes(episode)
-        return episode
-
-    def _column_bytes(self, episode: Episode) -> int:
-        num_bytes = episode.length * self._plain_bytes
+    def _count_bytes_of(self, episode: Episode) -> None:
+        episode.column_bytes = episode.length * self._plain_bytes
         for key in self._stack_keys:
-            num_bytes += sum(piece.num_bytes_of(key) for piece in episode.pieces)
-        return num_bytes
-
-    def _other_bytes(self, episode: Episode) -> int:
-        num_bytes = _EPISODE_BYTES
+            episode.column_bytes += sum(piece.num_bytes_of(key) for piece in episode.pieces)
+        num_bytes = episode.column_bytes + _EPISODE_BYTES
         num_bytes += sum(map(sys.getsizeof, episode.last_observations))
         num_bytes += sum(map(sys.getsizeof, episode.last_states))
         if episode.reset_infos:
@@ -260,11 +237,11 @@ class Recorder(ColumnWriter):
         if episode.env_infos:
             num_bytes += sys.getsizeof(episode.env_infos)
             num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
-        return num_bytes
+        episode.num_bytes = num_bytes
 
     @override
     def _count_bytes(self) -> None:
-        self._plain_bytes = bytes_of(set(self.keys) - self._stack_keys, ())
+        self._plain_bytes = bytes_of(set(self.keys) - self._stack_keys)
         self.step_bytes = bytes_of(self.keys, self._stack_keys)
 
     @override

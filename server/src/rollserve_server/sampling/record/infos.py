@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import sys
 from array import array
 from bisect import bisect_left
@@ -54,6 +56,11 @@ class InfoKey:
     name: str
     dtype: np.dtype
     shape: tuple[int, ...]
+
+    @functools.cached_property
+    def num_bytes(self) -> int:
+        """Bytes of a value."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 NO_INFOS: Mapping[InfoKey, Any] = MappingProxyType({})

@@ -147,8 +147,8 @@ class StepColumns(ColumnWriter):
     @override
     def _count_bytes(self) -> None:
         """Count a step's bytes, with infos and their masks."""
-        num_info_bytes = bytes_of((("env_infos", key) for key in self.info_keys), ())
-        self.step_bytes = bytes_of(self.keys, self._stack_keys) + num_info_bytes + len(self.info_keys)
+        num_info_bytes = sum(key.num_bytes + 1 for key in self.info_keys)
+        self.step_bytes = bytes_of(self.keys, self._stack_keys) + num_info_bytes
 
     def _add_buffer(self, first: int) -> None:
         num_steps = min(self._num_fitting(), self._num_steps - first)

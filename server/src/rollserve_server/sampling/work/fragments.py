@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent, PolicyAgents
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.fragments.collector import FragmentCollector
+    from rollserve_server.sampling.installed import InstalledAgents
     from rollserve_server.sampling.protocol import RowProgress, RowSequenceSpec, RowState
     from rollserve_server.settings import WorkerSettings
 
@@ -49,6 +49,7 @@ class FragmentWork:
         sequence: RowSequenceSpec,
         envs: RowEnvs | VectorEnvs | ManyEnvs,
         states: Sequence[RowState],
+        agents: InstalledAgents,
         worker_index: int,
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
@@ -59,13 +60,14 @@ class FragmentWork:
             sequence: the row sequence.
             envs: environments that nothing else uses.
             states: states to restore the rows from.
+            agents: installed agents.
             worker_index: index of the worker, for the messages.
             settings: retries, and how much memory and disk the steps of a call may take.
             new_buffer: makes a buffer of so many bytes for messages.
         """
         self.spec = sequence
         self.envs = envs
-        self._worker_index = worker_index
+        self._agents, self._worker_index = agents, worker_index
         self._settings, self._buffer_bytes = settings, buffer_bytes(settings)
         self._new_buffer = new_buffer
         self.collector: FragmentCollector
@@ -87,20 +89,10 @@ class FragmentWork:
     def run(
         self,
         order: FragmentOrder,
-        build_agent: Callable[[], Agent | PolicyAgents],
-        build_evaluator: Callable[[], Evaluator] | None,
         is_stopped: Callable[[], bool],
         is_urgent: Callable[[], bool],
     ) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        """Carry out an order.
-
-        Args:
-            order: the order.
-            build_agent: returns the agent of the assignment.
-            build_evaluator: returns the evaluator of observations, if the assignment needs one; None where there are
-                many agents, whose messages evaluate by policy.
-            is_stopped: called before each step; ends the steps when it returns True.
-            is_urgent: called after each step; ends the steps when it returns True.
+        """Carry out an order. `is_stopped` ends the steps before one, and `is_urgent` after one, by returning True.
 
         Returns:
             The report, and the buffer with its messages.
@@ -111,7 +103,7 @@ class FragmentWork:
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
-            self._begin(assignment, build_agent, build_evaluator)
+            self._begin(assignment)
             if order.enough_row_steps is not None:
                 self._shorten(order.enough_row_steps)
             if order.seconds > 0:
@@ -145,12 +137,7 @@ class FragmentWork:
         )
         return report, buffer
 
-    def _begin(
-        self,
-        assignment: FragmentAssignment,
-        build_agent: Callable[[], Agent | PolicyAgents],
-        build_evaluator: Callable[[], Evaluator] | None,
-    ) -> None:
+    def _begin(self, assignment: FragmentAssignment) -> None:
         """Begin a call, unless it runs already.
 
         Raises:
@@ -159,11 +146,14 @@ class FragmentWork:
         previous, self._assignment = self._assignment, assignment
         if previous is not None and previous.call_id == assignment.call_id:
             return
+        versions = assignment.policy_version, self.spec.env_version
         agent_key = assignment.policy_version, assignment.exploration
         if previous is None or (previous.policy_version, previous.exploration) != agent_key:
-            self.collector.set_agent(build_agent())
+            self.collector.set_agent(self._agents.built(*versions, assignment.exploration, self.envs))
         has_values = assignment.columns is not None and assignment.columns.last_values
-        self._evaluator = build_evaluator() if has_values and build_evaluator is not None else None
+        self._evaluator = None
+        if has_values:
+            self._evaluator = self._agents.evaluator(*versions, assignment.exploration, self.envs)
         self._checked_step_bytes = 0
         self._check_size(assignment)
         self.collector.begin_call(assignment.num_row_steps, report_actions=assignment.report_actions)
@@ -223,7 +213,7 @@ class FragmentWork:
             places.append(message.place(num_bytes))
             messages.append(message)
             num_bytes += message.num_bytes
-            self._num_steps_to_write -= message.num_steps
+            self._num_steps_to_write -= message.info.num_steps
         buffer = write_messages(messages, self._new_buffer)
         outbox.forget_written()
         return tuple(places), buffer
