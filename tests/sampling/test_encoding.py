@@ -125,10 +125,9 @@ def test_recorded_episodes_are_in_the_messages(
         data = buffer[3:-2].tobytes()
         batch = read_batch(data)
         assert equal(batch, batch_from_proto(pb.ObtainSamplesResponse.FromString(data).batch))
-        assert (batch.num_steps, message.num_episodes) == (
-            message.num_steps,
-            int((batch.terminated | batch.truncated).sum()),
-        )
+        info = message.place(3)
+        assert (info.offset, info.size, info.num_steps) == (3, len(data), batch.num_steps)
+        assert info.num_episodes == int((batch.terminated | batch.truncated).sum())
         assert ("state/h" in batch.agent_infos) == all_states
         batches.append(batch)
     check(recording, batches, worker_index)
