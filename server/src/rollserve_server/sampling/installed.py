@@ -29,8 +29,6 @@ from rollserve_server.envs import (
     episodes_per_row,
     make_rows,
     plain_space,
-    probe,
-    run_probe,
     why_not_single,
     with_envpool,
 )
@@ -39,13 +37,12 @@ from rollserve_server.sampling.collect.acting import Evaluator
 from rollserve_server.sampling.protocol import NO_MEMBERS, EnvDescription
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Collection
 
     from rollserve_server.agents import Agent, AgentSpec, Exploration, HeldPolicy, PolicySpec, PopulationAgent
-    from rollserve_server.envs import Probed, WorkerSpecs
+    from rollserve_server.envs import WorkerSpecs
     from rollserve_server.sampling.protocol import Members, Population
-    from rollserve_server.settings import HealthSettings, WorkerSettings
+    from rollserve_server.settings import WorkerSettings
 
 __all__ = ["InstalledAgents", "InstalledEnv", "InstalledEnvs"]
 
@@ -75,14 +72,6 @@ class InstalledEnvs:
 
     def __getitem__(self, version: int) -> InstalledEnv:
         return self._envs[version]
-
-    def probe(self, specs: WorkerSpecs, health: HealthSettings, ended: threading.Event) -> Probed:
-        """Try environments in a child process; return and raise what `run_probe` does."""
-        return run_probe(with_envpool(specs, self._settings), self._settings, health, ended)
-
-    def probe_here(self, specs: WorkerSpecs, health: HealthSettings) -> Probed:
-        """Try environments in this process; return and raise what `probe` does."""
-        return probe(with_envpool(specs, self._settings), self._settings, health)
 
     def check_process(self) -> None:
         """Raise an error of any kind if this process can no longer make environments that every process can make.
@@ -227,30 +216,21 @@ class InstalledEnv:
             raise InvalidValueError.of("fragments", expected=expected, got=got, hint=self._why_not_single)
         return self.take_single_rows()
 
-    def _take_many(self, spec: EnvSpec) -> ManyEnvs:
-        """Return rows with many agents; raises as `take_single_rows`."""
-        free = self.free.pop() if self.free else None
-        if isinstance(free, ManyEnvs):
-            return self._configured(free)
-        make = functools.partial(ManyEnvs, spec, self._num_rows, self._settings.callbacks)
-        return self._configured(_make_again(make, self._settings.env_retries))
-
     def take_single_rows(self) -> RowEnvs | ManyEnvs:
         """Return rows that are stepped one by one.
 
         Raises:
             EnvFailedError: the environments cannot be made.
         """
-        if self._many_spec is not None:
-            return self._take_many(self._many_spec)
         for position, free in enumerate(self.free):
-            if isinstance(free, RowEnvs):
+            if not isinstance(free, VectorEnvs):
                 del self.free[position]
                 return self._configured(free)
-        rows = _make_again(
-            lambda: RowEnvs(self._specs, self._num_rows, self._settings.callbacks), self._settings.env_retries
-        )
-        return self._configured(rows)
+        num_rows, settings = self._num_rows, self._settings
+        make: Callable[[], RowEnvs | ManyEnvs] = functools.partial(RowEnvs, self._specs, num_rows, settings.callbacks)
+        if self._many_spec is not None:
+            make = functools.partial(ManyEnvs, self._many_spec, num_rows, settings.callbacks)
+        return self._configured(_make_again(make, settings.env_retries))
 
     def give_back(self, rows: RowEnvs | VectorEnvs | ManyEnvs) -> bool:
         """Keep rows for other works; return whether other works can use them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
-from rollserve_server.envs import ManyEnvs, pickle_uniform_boxes, run_method_call
+from rollserve_server.envs import pickle_uniform_boxes, probe, run_method_call, run_probe, with_envpool
 from rollserve_server.errors import DomainError
 from rollserve_server.machine import package_versions
 from rollserve_server.sampling.encode.encoder import new_array
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.activity import Heartbeat
     from rollserve_server.agents import AgentSpec
-    from rollserve_server.envs import MethodCall, Probed, RowEnvs, VectorEnvs, WorkerSpecs
+    from rollserve_server.envs import ManyEnvs, MethodCall, Probed, RowEnvs, VectorEnvs, WorkerSpecs
     from rollserve_server.sampling.protocol import Members, SequenceSpec, WorkOrder
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
@@ -103,11 +103,8 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as `run_probe`.
         """
-        ended = self._probes[probe_id] = threading.Event()
-        try:
-            return self._envs.probe(specs, health, ended)
-        finally:
-            del self._probes[probe_id]
+        with self._probing(probe_id) as ended:
+            return run_probe(with_envpool(specs, self._settings), self._settings, health, ended)
 
     def call_env_method(self, call: MethodCall, specs: WorkerSpecs, health: HealthSettings, probe_id: str) -> list[str]:
         """Call a method of environments in a child process, with time limits. May run beside other methods.
@@ -124,11 +121,8 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as `run_method_call`.
         """
-        ended = self._probes[probe_id] = threading.Event()
-        try:
+        with self._probing(probe_id) as ended:
             return run_method_call(call, specs, health, ended)
-        finally:
-            del self._probes[probe_id]
 
     def end_probe(self, probe_id: str) -> None:
         """End a probe or call of a method whose result nobody waits for, if it runs. May run beside other methods."""
@@ -140,7 +134,7 @@ class Worker:
 
         Returns and raises as `probe_env`.
         """
-        return self._envs.probe_here(specs, health)
+        return probe(with_envpool(specs, self._settings), self._settings, health)
 
     def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
         """Install a version of the environment, and return its properties.
@@ -283,6 +277,15 @@ class Worker:
             if number < order.assignment.call_id and number not in self._works:
                 self._stopped.discard(number)
         return self._works[sequence.work_id]
+
+    @contextlib.contextmanager
+    def _probing(self, probe_id: str) -> Iterator[threading.Event]:
+        """Provide the event that ends a probe, or a call of a method, before its time."""
+        ended = self._probes[probe_id] = threading.Event()
+        try:
+            yield ended
+        finally:
+            del self._probes[probe_id]
 
     @contextlib.contextmanager
     def _giving_back_on_error(self, env_version: int, envs: RowEnvs | VectorEnvs | ManyEnvs) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve.v1.tensor_pb2 import Compression
+    from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.encode.fields import Part
     from rollserve_server.sampling.encode.many import ManyHeaders
     from rollserve_server.sampling.encode.tables import TableContent
@@ -53,7 +54,6 @@ __all__ = [
     "EncodedMessage",
     "Encoder",
     "Encoding",
-    "Evaluate",
     "MessageForm",
     "P",
     "many_agents",
@@ -107,7 +107,7 @@ ONE_AGENT: MessageForm[Episode, Segment] = MessageForm(cut_into_messages, _encod
 
 
 def many_agents(
-    agents: Sequence[str], policies: Sequence[tuple[str, int]], evaluator_of: Callable[[str, int], Evaluate]
+    agents: Sequence[str], policies: Sequence[tuple[str, int]], evaluator_of: Callable[[str, int], Evaluator | None]
 ) -> MessageForm[ManyEpisode, ManySegment]:
     """Return the form of messages of environments with many agents.
 
@@ -123,26 +123,6 @@ def many_agents(
     return MessageForm(cut_many_into_messages, encode)
 
 
-class Evaluate(Protocol):
-    """Evaluator of observations; see `Evaluator` of `collect`.
-
-    Attributes:
-        mask_infos: names of the environment's infos that have the action mask; empty if there is none, or if it is part
-            of the observations.
-    """
-
-    mask_infos: tuple[str, ...]
-
-    def __call__(
-        self,
-        observations: Sequence[np.ndarray],
-        states: Sequence[np.ndarray],
-        episode_indices: Sequence[int],
-        masks: Sequence[tuple[np.ndarray, NDArray[np.bool_]] | None] = (),
-    ) -> np.ndarray:
-        """Return the values (S,) of observations."""
-
-
 @dataclass(frozen=True)
 class Encoding:
     """Values that messages hold besides their segments, and the format of their columns.
@@ -151,13 +131,13 @@ class Encoding:
         policy_version: version of the agent that acted.
         worker_index: index of the worker that the episodes are bound to; None if they are bound to none.
         columns: how columns may be written.
-        evaluate: evaluator of observations, which has to be there if last values are written.
+        evaluate: evaluator of observations, if last values are written; without one, they are NaN.
     """
 
     policy_version: int
     worker_index: int | None
     columns: ColumnFormat = PLAIN
-    evaluate: Evaluate | None = None
+    evaluate: Evaluator | None = None
 
 
 class Encoder:
@@ -180,7 +160,7 @@ class Encoder:
         return self._message(fields, num_raw_bytes, headers, content, moments, num_non_finite)
 
     def encode_many(
-        self, content: ManyContent, encoding: Encoding, evaluator_of: Callable[[str, int], Evaluate]
+        self, content: ManyContent, encoding: Encoding, evaluator_of: Callable[[str, int], Evaluator | None]
     ) -> EncodedMessage:
         """Return the message with parts of episodes with many agents; as `encode`.
 
@@ -309,15 +289,16 @@ def _ends(content: SegmentContent | TableContent, headers: Headers, encoding: En
         for name, column in states:
             yield Column.of("last_states", name, Rows.of(column))
     if options.last_values:
-        assert encoding.evaluate is not None  # noqa: S101  # the format asks for values
-        evaluate, goes_on = encoding.evaluate, np.flatnonzero(~headers.terminated)
-        masks = [content.last_infos(name) for name in evaluate.mask_infos]
-        found = evaluate(
-            [column[goes_on] for column in content.last_observations()],
-            [column[goes_on] for _, column in states],
-            headers.episode_indices[goes_on].tolist(),
-            [each and (each[0][goes_on], each[1][goes_on]) for each in masks],
-        )
+        goes_on = np.flatnonzero(~headers.terminated)
+        found = np.full(len(goes_on), np.nan, np.float32)
+        if (evaluate := encoding.evaluate) is not None:
+            masks = [content.last_infos(name) for name in evaluate.mask_infos]
+            found = evaluate(
+                [column[goes_on] for column in content.last_observations()],
+                [column[goes_on] for _, column in states],
+                headers.episode_indices[goes_on].tolist(),
+                [each and (each[0][goes_on], each[1][goes_on]) for each in masks],
+            )
         values = np.zeros(len(headers.terminated), found.dtype)
         values[goes_on] = found
         yield Column.of("last_values", "", Rows.of(values))

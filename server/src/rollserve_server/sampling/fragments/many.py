@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import ManyEnvs
-    from rollserve_server.sampling.encode.encoder import Evaluate
+    from rollserve_server.sampling.collect.acting import Evaluator
     from rollserve_server.sampling.protocol import RecurrentState, RowSequenceSpec
     from rollserve_server.sampling.record.infos import InfoReader
 
@@ -74,7 +74,7 @@ class ManyFragmentCollector(FragmentCollector):
         self._policies: Sequence[PolicyLanes] = ()
         # Name and version of each of the policies, and of earlier ones that have made a step which is not complete.
         self._names: list[tuple[str, int]] = []
-        self._find_evaluator: Callable[[str, int], Evaluate]
+        self._find_evaluator: Callable[[str, int], Evaluator]
         # For each agent, the positions of its columns among those of the log.
         stops = np.cumsum([1, *map(len, envs.action_leaves)]).tolist()
         self._log_columns = [range(start, stop) for start, stop in itertools.pairwise(stops)]
@@ -264,13 +264,13 @@ class ManyFragmentCollector(FragmentCollector):
         typed = [column.astype(leaf.dtype) for column, leaf in zip(its, leaves, strict=True)]
         return self._envs.actions(agent, typed, num_rows=1)[0]
 
-    def _evaluator_of(self, name: str, version: int) -> Evaluate:
-        """Return the evaluator of a policy's version; of an earlier version, that of the policy's newest."""
+    def _evaluator_of(self, name: str, version: int) -> Evaluator | None:
+        """Return the evaluator of a policy's version, or of its newest; None for one that the map names no more."""
         assert self._agents is not None  # noqa: S101  # it has acted
         present = self._agents.names
         if (name, version) not in present:
             version = max((each for policy, each in present if policy == name), default=0)
-        return self._find_evaluator(name, version) if version else _Unknown()
+        return self._find_evaluator(name, version) if version else None
 
     def _agent_failed(self, error: AgentFailedError, row: int, agent: int) -> EpisodeFailedError:
         assert self._agents is not None  # noqa: S101  # it has acted
@@ -285,15 +285,6 @@ class ManyFragmentCollector(FragmentCollector):
     def _env_seed(self, row: int) -> int:
         """Return the seed of the last reset of a row's environment, or of the one that begins its episode."""
         return self._generator.env_seed(self._sequence.root_seed, self._reset_indices[row])
-
-
-class _Unknown:
-    """Evaluator of a policy that the map does not name any more: its values are NaN."""
-
-    mask_infos: tuple[str, ...] = ()
-
-    def __call__(self, observations: Any, states: Any, episode_indices: Sequence[int], masks: Any = ()) -> np.ndarray:
-        return np.full(len(episode_indices), np.nan, np.float32)
 
 
 def _states_after(running: RunningEpisode, states: Mapping[int, RecurrentState]) -> RecurrentState:
