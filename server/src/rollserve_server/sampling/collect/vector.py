@@ -14,7 +14,7 @@ from rollserve_server.sampling.collect.stepping import JointRows
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from rollserve_server.agents import Agent
@@ -121,31 +121,27 @@ class VectorCollector(Collector):
                 return 0
         rows = np.flatnonzero(self._recording & (self._indices == index)).tolist()
         self._unfinished.discard(index)
-        num_steps = sum(map(self.recorder.length, rows))
-        for row in rows:
-            self.recorder.abandon(row)
-            self._recording[row] = False
-        return num_steps
+        return self._abandon(rows)
 
     def _set_aside(self) -> None:
         """Put the running block, which has worked ahead, back into the queue; its unfinished episodes run again."""
-        self.num_idle_steps += self._abandon()
+        self.num_idle_steps += self._abandon(self._recording_rows())
         heapq.heappush(self._queue, (min(self._unfinished), self._block_start, self._unfinished))
 
     def _retry(self, error: EnvFailedError) -> None:
         """Put the block, whose environment failed, back into the queue, unless it has failed too often."""
         located, unfinished = self._with_block(error), self._unfinished
         self._unfinished = set()
-        if self.attempts.fail(self._block_start, sorted(unfinished), located, self._abandon()):
+        num_lost_steps = self._abandon(self._recording_rows())
+        if self.attempts.fail(self._block_start, sorted(unfinished), located, num_lost_steps):
             heapq.heappush(self._queue, (min(unfinished), self._block_start, unfinished))
 
-    def _abandon(self) -> int:
-        """Throw away the steps of unfinished episodes, and return their number."""
-        rows = self._recording_rows()
+    def _abandon(self, rows: Sequence[int]) -> int:
+        """Throw away the steps of the episodes that rows record, and return their number."""
         num_steps = sum(map(self.recorder.length, rows))
         for row in rows:
             self.recorder.abandon(row)
-        self._recording[:] = False
+            self._recording[row] = False
         return num_steps
 
     def _begin_episodes(self, infos: Mapping[str, Any]) -> None:

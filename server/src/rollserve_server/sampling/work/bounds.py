@@ -5,21 +5,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rollserve_server.machine import memory_bytes, num_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rollserve_server.sampling.collect.collector import Attempts
+    from rollserve_server.sampling.collect.collector import EpisodeCollector
+    from rollserve_server.sampling.collect.populations import PopulationCollector
     from rollserve_server.settings import WorkerSettings
 
 __all__ = ["buffer_bytes", "run_slice", "spill_bytes"]
-
-_T = TypeVar("_T")
-
-_T_co = TypeVar("_T_co", covariant=True)
 
 _MEMORY_SHARE = 16
 """Part of the machine's memory that the workers' buffers for one call may take: 1 in so many."""
@@ -32,14 +29,14 @@ _DISK_SHARE = 2
 
 
 def run_slice(
-    collector: _Collector[_T],
+    collector: EpisodeCollector[Any] | PopulationCollector,
     begin: Callable[[], bool],
     seconds: float,
     is_stopped: Callable[[], bool],
     is_urgent: Callable[[], bool],
     *,
     ends_dry: bool = True,
-) -> Iterator[Sequence[_T]]:
+) -> Iterator[Sequence[Any]]:
     """Yield what ends with each step, until the time is over, nothing runs, or rows become idle and nothing waits.
 
     Args:
@@ -57,7 +54,7 @@ def run_slice(
     had_waiting = ends_dry and collector.num_waiting > 0
     num_failures = collector.attempts.num_failures
     while not is_stopped():
-        ended: Sequence[_T] = ()
+        ended: Sequence[Any] = ()
         if begin():
             ended = collector.step()
         elif collector.attempts.num_failures == num_failures:  # else a reset failed, and the next may succeed
@@ -67,18 +64,6 @@ def run_slice(
         ran_dry = ended and had_waiting and not collector.num_waiting
         if ran_dry or time.perf_counter() >= until or is_urgent():
             return
-
-
-class _Collector(Protocol[_T_co]):
-    """Methods and attributes of collectors that a slice needs."""
-
-    @property
-    def attempts(self) -> Attempts: ...
-
-    @property
-    def num_waiting(self) -> int: ...
-
-    def step(self) -> Sequence[_T_co]: ...
 
 
 def buffer_bytes(settings: WorkerSettings) -> int:
