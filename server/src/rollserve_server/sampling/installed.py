@@ -324,7 +324,7 @@ class InstalledAgents:
     def built(
         self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs | ManyEnvs
     ) -> Agent | PolicyAgents:
-        """Return an agent for the rows; policies where there are many agents, of which each work has its own.
+        """Return an agent for the rows; where there are many agents, policies that no other work has.
 
         Works may share an agent: it reads and writes its memory within one step only.
         """

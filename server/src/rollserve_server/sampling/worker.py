@@ -77,7 +77,7 @@ class Worker:
         self._works: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
         # Numbers of works and of fragment calls. `stop` adds to it from other threads.
         self._stopped: set[int] = set()
-        # Highest numbers of the urgent calls that were announced, and of those that are being answered.
+        # The highest number of an urgent call that was announced, and the number of the last one that was answered.
         self._announced = self._answered = 0
 
     def identity(self) -> WorkerIdentity:

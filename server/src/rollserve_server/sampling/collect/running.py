@@ -30,7 +30,7 @@ _UNSETTLED = "(last steps of absent agents)"
 
 
 class Stepped(enum.Enum):
-    """What becomes of an episode with an environment step."""
+    """The outcome of an environment step for its episode."""
 
     GOES_ON = enum.auto()
     ENDED = enum.auto()  # by itself
