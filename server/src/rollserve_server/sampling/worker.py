@@ -1,41 +1,44 @@
-"""A worker, as the pool sees it."""
+"""A worker, as the pool sees it, and its work in progress."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
-from rollserve_server.envs import pickle_uniform_boxes, run_method_call
+from rollserve_server.envs import pickle_uniform_boxes, probe, run_method_call, run_probe, with_envpool
 from rollserve_server.errors import DomainError
 from rollserve_server.machine import package_versions
-from rollserve_server.sampling.encode.messages import new_array
-from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
-from rollserve_server.sampling.protocol.episodes import Order, Report
-from rollserve_server.sampling.protocol.fragments import FragmentOrder, FragmentReport
-from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.encode.encoder import new_array
+from rollserve_server.sampling.installed import InstalledAgents, InstalledEnvs
+from rollserve_server.sampling.protocol import (
+    EnvDescription,
+    FragmentOrder,
+    Order,
+    Population,
+    PopulationOrder,
+    WorkerIdentity,
+)
+from rollserve_server.sampling.work.episodes import EpisodeWork
+from rollserve_server.sampling.work.fragments import FragmentWork
 from rollserve_server.sampling.work.populations import PopulationWork
-from rollserve_server.sampling.worker.agents import InstalledAgents
-from rollserve_server.sampling.worker.environments import InstalledEnvs
-from rollserve_server.sampling.worker.urgency import Urgency
-from rollserve_server.sampling.worker.works import Works
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
     from rollserve_server.agents import AgentSpec
-    from rollserve_server.envs import MethodCall, Probed, WorkerSpecs
-    from rollserve_server.sampling.protocol.orders import WorkOrder
-    from rollserve_server.sampling.protocol.populations import Members
+    from rollserve_server.envs import ManyEnvs, MethodCall, Probed, RowEnvs, VectorEnvs, WorkerSpecs
+    from rollserve_server.sampling.protocol import Members, SequenceSpec, WorkOrder
     from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["Worker"]
@@ -67,11 +70,15 @@ class Worker:
         threadpoolctl.threadpool_limits(1)
         pickle_uniform_boxes()
         self.activity = Activity()
-        self._urgency = Urgency()
-        self._envs = InstalledEnvs(settings)
+        self._worker_index, self._settings, self._new_buffer = worker_index, settings, new_buffer
+        self._envs, self._agents = InstalledEnvs(settings), InstalledAgents()
         self._probes: dict[str, threading.Event] = {}
-        self._agents = InstalledAgents()
-        self._works = Works(worker_index, settings, self._envs, self._agents, new_buffer)
+        # The work in progress, by the pool's number for it. Each has rows for itself, and shares its agent.
+        self._works: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
+        # Numbers of works and of fragment calls. `stop` adds to it from other threads.
+        self._stopped: set[int] = set()
+        # The highest number of an urgent call that was announced, and the number of the last one that was answered.
+        self._announced = self._answered = 0
 
     def identity(self) -> WorkerIdentity:
         """Return the process and the host of the worker, and its packages."""
@@ -96,11 +103,8 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as `run_probe`.
         """
-        ended = self._probes[probe_id] = threading.Event()
-        try:
-            return self._envs.probe(specs, health, ended)
-        finally:
-            del self._probes[probe_id]
+        with self._probing(probe_id) as ended:
+            return run_probe(with_envpool(specs, self._settings), self._settings, health, ended)
 
     def call_env_method(self, call: MethodCall, specs: WorkerSpecs, health: HealthSettings, probe_id: str) -> list[str]:
         """Call a method of environments in a child process, with time limits. May run beside other methods.
@@ -117,11 +121,8 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError, OverLimitError: as `run_method_call`.
         """
-        ended = self._probes[probe_id] = threading.Event()
-        try:
+        with self._probing(probe_id) as ended:
             return run_method_call(call, specs, health, ended)
-        finally:
-            del self._probes[probe_id]
 
     def end_probe(self, probe_id: str) -> None:
         """End a probe or call of a method whose result nobody waits for, if it runs. May run beside other methods."""
@@ -133,7 +134,7 @@ class Worker:
 
         Returns and raises as `probe_env`.
         """
-        return self._envs.probe_here(specs, health)
+        return probe(with_envpool(specs, self._settings), self._settings, health)
 
     def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
         """Install a version of the environment, and return its properties.
@@ -166,7 +167,10 @@ class Worker:
         Raises:
             DomainError: environments or the agent cannot be made.
         """
-        self._works.open_population(population, members)
+        envs = self._envs[population.env_version].take_single_rows()
+        with self._giving_back_on_error(population.env_version, envs):
+            agent = self._agents.built_population(population, members, envs)
+            self._works[population.work_id] = PopulationWork(population, envs, agent, self._settings.env_retries)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Evict all other versions.
@@ -185,28 +189,36 @@ class Worker:
         Raises:
             DomainError: the work cannot be opened. Other errors are in the report.
         """
+        work: Any  # the kind of order determines R
+        numbers: tuple[int, ...]
         match order:
             case Order():
-                return self._sample_episodes(order)  # type: ignore[return-value]  # the kind of order determines R
+                work, numbers = self._episode_work(order.sequence), (order.sequence.work_id,)
             case FragmentOrder():
-                return self._sample_fragments(order)  # type: ignore[return-value]
+                work, numbers = self._fragment_work(order), (order.sequence.work_id, order.assignment.call_id)
             case PopulationOrder():
-                return self._sample_population(order)  # type: ignore[return-value]
-        raise TypeError(f"expected an order, got {type(order).__name__}")
+                work, numbers = self._works[order.work_id], (order.work_id,)
+            case _:
+                raise TypeError(f"expected an order, got {type(order).__name__}")
+        current_activity().episode_of = work.collector.episode_index
+        answer: tuple[_R, NDArray[np.uint8]] = work.run(
+            order, lambda: not self._stopped.isdisjoint(numbers), lambda: self._announced > self._answered
+        )
+        return answer
 
     def stop(self, work_id: int) -> None:
         """End the steps of a work after the current one. May be called while another method runs.
 
         With the `call_id` of a fragment assignment, the steps of that call end; its fragments can still be written.
         """
-        self._works.stop(work_id)
+        self._stopped.add(work_id)
 
     def announce(self, number: int) -> None:
         """End the steps of orders after the current one, until `answer_urgently` with this number has been called.
 
         May be called while another method runs, and after `answer_urgently`.
         """
-        self._urgency.announce(number)
+        self._announced = max(self._announced, number)
 
     def answer_urgently(self, number: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method by its name. Later orders are not shortened any more.
@@ -217,45 +229,68 @@ class Worker:
             *args: its arguments.
             **kwargs: its named arguments.
         """
-        self._urgency.answer(number)
+        self._answered = number
         return getattr(self, method)(*args, **kwargs)
 
     def close_work(self, work_id: int) -> None:
-        """Close a work, which has been stopped: other works can use its rows."""
-        self._works.close(work_id)
+        """Close a work, if it is open and after it has been stopped: other works can use its rows."""
+        self._stopped.discard(work_id)
+        work = self._works.pop(work_id, None)
+        if work is not None:
+            self._envs.give_back(work.spec.env_version, work.envs)
 
     def stop_all(self) -> None:
-        """Stop all works, and expect no urgent call any more."""
-        self._works.stop_all()
-        self._urgency.reset()
+        """Stop all works, and expect no urgent call any more: another caller begins to number them."""
+        self._stopped.update(list(self._works))
+        self._announced = self._answered = 0
 
     def close_all_work(self) -> None:
         """Close all works."""
-        self._works.close_all()
+        for work_id in list(self._works):
+            self.close_work(work_id)
 
     def close(self) -> None:
         """Close all environments."""
-        self._works.close_envs()
+        for work in self._works.values():
+            work.envs.close()
         self.retain((), ())
 
-    def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
-        work_id = order.sequence.work_id
-        work = self._works.for_episodes(order.sequence)
-        current_activity().episode_of = work.collector.episode_index
-        return work.run(order, functools.partial(self._works.is_stopped, work_id), self._urgency.is_waiting)
+    def _episode_work(self, sequence: SequenceSpec) -> EpisodeWork | FragmentWork | PopulationWork:
+        """Return the work on a sequence, opened if it is new; raises DomainError as `work`."""
+        if sequence.work_id not in self._works:
+            envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
+            with self._giving_back_on_error(sequence.env_version, envs):
+                work = EpisodeWork(sequence, envs, self._agents, self._settings, self._new_buffer)
+                self._works[sequence.work_id] = work
+        return self._works[sequence.work_id]
 
-    def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        work_id, assignment = order.sequence.work_id, order.assignment
-        work = self._works.for_fragments(order)
-        self._works.forget_stopped_calls(assignment.call_id)
-        current_activity().episode_of = work.collector.episode_index
-        builders = self._works.agent_builder(work, assignment), self._works.evaluator_builder(work, assignment)
-        is_stopped = functools.partial(self._works.is_stopped, work_id, assignment.call_id)
-        return work.run(order, *builders, is_stopped, self._urgency.is_waiting)
+    def _fragment_work(self, order: FragmentOrder) -> EpisodeWork | FragmentWork | PopulationWork:
+        """Return the work on a row sequence, opened with the order's states if it is new; raises as `work`."""
+        sequence = order.sequence
+        if sequence.work_id not in self._works:
+            assert order.states is not None  # noqa: S101  # the pool knows which works are open
+            limit = None if sequence.soft_horizon else sequence.max_episode_length
+            envs = self._envs[sequence.env_version].take_for_fragments(limit)
+            options = self._agents, self._worker_index, self._settings, self._new_buffer
+            self._works[sequence.work_id] = FragmentWork(sequence, envs, order.states, *options)
+        for number in tuple(self._stopped):  # a call may be stopped after it has ended
+            if number < order.assignment.call_id and number not in self._works:
+                self._stopped.discard(number)
+        return self._works[sequence.work_id]
 
-    def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
-        work = self._works.find(PopulationWork, order.work_id)
-        current_activity().episode_of = work.collector.episode_index
-        is_stopped = functools.partial(self._works.is_stopped, order.work_id)
-        report = work.run(order, is_stopped, self._urgency.is_waiting)
-        return report, np.empty(0, np.uint8)
+    @contextlib.contextmanager
+    def _probing(self, probe_id: str) -> Iterator[threading.Event]:
+        """Provide the event that ends a probe, or a call of a method, before its time."""
+        ended = self._probes[probe_id] = threading.Event()
+        try:
+            yield ended
+        finally:
+            del self._probes[probe_id]
+
+    @contextlib.contextmanager
+    def _giving_back_on_error(self, env_version: int, envs: RowEnvs | VectorEnvs | ManyEnvs) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._envs.give_back(env_version, envs)
+            raise

@@ -1,17 +1,25 @@
-"""Installed versions of the environment, with the rows of each that no work uses."""
+"""Installed versions: environments, with the rows of each that no work uses, and agents, built for rows."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import threading
-from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from rollserve_server.activity import Phase, current_activity
+from rollserve_server.agents import (
+    MEMBER_VERSION,
+    PolicyAgents,
+    PolicySet,
+    build_agent,
+    build_population,
+    load_agent,
+    load_policies,
+)
 from rollserve_server.envs import (
     ManyEnvs,
     RowEnvs,
@@ -20,26 +28,34 @@ from rollserve_server.envs import (
     episodes_per_row,
     make_rows,
     plain_space,
-    probe,
-    run_probe,
     why_not_single,
     with_envpool,
 )
 from rollserve_server.errors import DomainError, EnvFailedError, InvalidValueError
-from rollserve_server.sampling.protocol.descriptions import EnvDescription
+from rollserve_server.sampling.collect.acting import Evaluator
+from rollserve_server.sampling.protocol import NO_MEMBERS, EnvDescription
 from rollserve_wire.environments import EnvSpec
 
 if TYPE_CHECKING:
-    from rollserve_server.envs import Probed, WorkerSpecs
-    from rollserve_server.settings import HealthSettings, WorkerSettings
+    from collections.abc import Callable, Collection
 
-__all__ = ["InstalledEnv", "InstalledEnvs"]
+    from rollserve_server.agents import Agent, AgentSpec, Exploration, HeldPolicy, PolicySpec, PopulationAgent
+    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.sampling.protocol import Members, Population
+    from rollserve_server.settings import WorkerSettings
+
+__all__ = ["InstalledAgents", "InstalledEnv", "InstalledEnvs"]
 
 _ANY_ENV = "CartPole-v1"  # which needs nothing but gymnasium
 
 _T = TypeVar("_T")
+
 _Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
+
 _AnyRows = TypeVar("_AnyRows", bound=RowEnvs | VectorEnvs | ManyEnvs)
+
+_MAX_BUILT_AGENTS = 4
+"""Number of agents that are kept built: each has a copy of the parameters."""
 
 
 class InstalledEnvs:
@@ -56,14 +72,6 @@ class InstalledEnvs:
 
     def __getitem__(self, version: int) -> InstalledEnv:
         return self._envs[version]
-
-    def probe(self, specs: WorkerSpecs, health: HealthSettings, ended: threading.Event) -> Probed:
-        """Try environments in a child process; return and raise what `run_probe` does."""
-        return run_probe(with_envpool(specs, self._settings), self._settings, health, ended)
-
-    def probe_here(self, specs: WorkerSpecs, health: HealthSettings) -> Probed:
-        """Try environments in this process; return and raise what `probe` does."""
-        return probe(with_envpool(specs, self._settings), self._settings, health)
 
     def check_process(self) -> None:
         """Raise an error of any kind if this process can no longer make environments that every process can make.
@@ -208,30 +216,21 @@ class InstalledEnv:
             raise InvalidValueError.of("fragments", expected=expected, got=got, hint=self._why_not_single)
         return self.take_single_rows()
 
-    def _take_many(self, spec: EnvSpec) -> ManyEnvs:
-        """Return rows with many agents; raises as `take_single_rows`."""
-        free = self.free.pop() if self.free else None
-        if isinstance(free, ManyEnvs):
-            return self._configured(free)
-        make = functools.partial(ManyEnvs, spec, self._num_rows, self._settings.callbacks)
-        return self._configured(_make_again(make, self._settings.env_retries))
-
     def take_single_rows(self) -> RowEnvs | ManyEnvs:
         """Return rows that are stepped one by one.
 
         Raises:
             EnvFailedError: the environments cannot be made.
         """
-        if self._many_spec is not None:
-            return self._take_many(self._many_spec)
         for position, free in enumerate(self.free):
-            if isinstance(free, RowEnvs):
+            if not isinstance(free, VectorEnvs):
                 del self.free[position]
                 return self._configured(free)
-        rows = _make_again(
-            lambda: RowEnvs(self._specs, self._num_rows, self._settings.callbacks), self._settings.env_retries
-        )
-        return self._configured(rows)
+        num_rows, settings = self._num_rows, self._settings
+        make: Callable[[], RowEnvs | ManyEnvs] = functools.partial(RowEnvs, self._specs, num_rows, settings.callbacks)
+        if self._many_spec is not None:
+            make = functools.partial(ManyEnvs, self._many_spec, num_rows, settings.callbacks)
+        return self._configured(_make_again(make, settings.env_retries))
 
     def give_back(self, rows: RowEnvs | VectorEnvs | ManyEnvs) -> bool:
         """Keep rows for other works; return whether other works can use them."""
@@ -287,3 +286,117 @@ def _make_again(make: Callable[[], _T], num_retries: int) -> _T:
         return _make(make, num_retries)
     except DomainError as error:
         raise EnvFailedError(f"the environment could be made before, but not again: {error.text}") from error
+
+
+class InstalledAgents:
+    """Installed versions of the agent."""
+
+    def __init__(self) -> None:
+        self._specs: dict[int, AgentSpec] = {}
+        # By version, environment's version, exploration, number of rows, and whether the rows are stepped together.
+        self._built: dict[tuple[int, int, Exploration, int, bool], Agent] = {}
+
+    @property
+    def versions(self) -> set[int]:
+        """Installed versions."""
+        return set(self._specs)
+
+    def install(self, version: int, spec: AgentSpec) -> None:
+        """Install a version, which has been checked to fit its environment.
+
+        Raises:
+            NotFoundError, InvalidValueError: as `load_agent`.
+        """
+        current_activity().begin(Phase.LOADING)
+        self._specs[version] = load_policies(spec) if isinstance(spec, PolicySet) else load_agent(spec)
+        self.forget_built()
+
+    def retain(self, versions: Collection[int]) -> None:
+        """Evict all other versions."""
+        for version in self._specs.keys() - set(versions):
+            del self._specs[version]
+        self.forget_built()
+
+    def forget_built(self) -> None:
+        """Forget built agents; works that use them keep them."""
+        self._built.clear()
+
+    def built(
+        self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs | ManyEnvs
+    ) -> Agent | PolicyAgents:
+        """Return an agent for the rows; where there are many agents, policies that no other work has.
+
+        Works may share an agent: it reads and writes its memory within one step only.
+        """
+        if isinstance(envs, ManyEnvs):
+            return self._built_policies(version, exploration, envs)
+        return self._built_for(version, env_version, exploration, envs, is_joint=isinstance(envs, VectorEnvs))
+
+    def evaluator(
+        self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs | ManyEnvs
+    ) -> Evaluator | None:
+        """Return an evaluator of observations, whose bits do not depend on how many it evaluates at once.
+
+        There is none where there are many agents, whose messages evaluate by policy.
+        """
+        if isinstance(envs, ManyEnvs):
+            return None
+        return Evaluator(self._built_for(version, env_version, exploration, envs, is_joint=False), envs.num_rows)
+
+    def built_population(
+        self, population: Population, members: Members, envs: RowEnvs | ManyEnvs
+    ) -> PopulationAgent | PolicyAgents:
+        """Return what acts as the members of a population, whose parameters have been checked."""
+        version, exploration = population.policy_version, population.exploration
+        if isinstance(envs, ManyEnvs):
+            return self._built_policies(version, exploration, envs, members)
+        current_activity().begin(Phase.LOADING)
+        agent = self._built_for(version, population.env_version, exploration, envs, is_joint=False)
+        spaces = envs.observation_space, envs.action_space
+        return build_population(self._single(version), members[""], agent, *spaces, envs.num_rows, exploration)
+
+    def _built_policies(
+        self, version: int, exploration: Exploration, envs: ManyEnvs, members: Members = NO_MEMBERS
+    ) -> PolicyAgents:
+        """Return policies for rows with many agents, some of them as members of a population."""
+        spec = self._specs[version]
+        assert isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
+
+        def build(name: str, policy: HeldPolicy[PolicySpec], agent: int, num_places: int) -> Agent:
+            spaces = envs.observation_spaces[agent], envs.action_spaces[agent]
+            built = build_agent(policy.spec, *spaces, num_places, exploration=exploration)
+            if policy.version != MEMBER_VERSION:
+                return built
+            return build_population(policy.spec, members[name], built, *spaces, num_places, exploration)
+
+        current_activity().begin(Phase.LOADING)
+        return PolicyAgents(spec, envs.agents, envs.max_acting, envs.num_rows, build)
+
+    def _built_for(
+        self,
+        version: int,
+        env_version: int,
+        exploration: Exploration,
+        envs: RowEnvs | VectorEnvs,
+        *,
+        is_joint: bool,
+    ) -> Agent:
+        key = version, env_version, exploration, envs.num_rows, is_joint
+        if key not in self._built:
+            while len(self._built) >= _MAX_BUILT_AGENTS:
+                del self._built[next(iter(self._built))]
+            current_activity().begin(Phase.LOADING)
+            self._built[key] = build_agent(
+                self._single(version),
+                envs.observation_space,
+                envs.action_space,
+                envs.num_rows,
+                together=is_joint,
+                exploration=exploration,
+            )
+        return self._built[key]
+
+    def _single(self, version: int) -> PolicySpec:
+        spec = self._specs[version]
+        assert not isinstance(spec, PolicySet)  # noqa: S101  # the pool has checked that it fits
+        return spec
